@@ -81,9 +81,25 @@ impl<W: Read + Write> LayeredWire<W> {
         received.map_err(io_error)
     }
 
+    /// Sends the answers of the layers to what was read, such as pongs, unless another thread writes. That thread sends them, too.
+    fn answer(&mut self) {
+        let writer = Arc::clone(&self.writer);
+        if let Ok(_in_order) = writer.try_lock()
+            && !self.lock().unsent().is_empty()
+        {
+            // A peer that has gone takes no answer. The next read says so.
+            let _ = self.send_unsent();
+        }
+    }
+
     fn send_pending(&mut self) -> io::Result<()> {
         let writer = Arc::clone(&self.writer);
         let _in_order = writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.send_unsent()
+    }
+
+    /// Sends what waits. Only the holder of the writers' lock calls it.
+    fn send_unsent(&mut self) -> io::Result<()> {
         let bytes = {
             let mut stack = self.lock();
             let bytes = stack.unsent().to_vec();
@@ -115,6 +131,7 @@ impl<W: Read + Write> Read for LayeredWire<W> {
             }
             // It reads at most the reader's length, so that a reader of small pieces takes small pieces here, too.
             self.receive(buffer)?;
+            self.answer();
         }
     }
 }

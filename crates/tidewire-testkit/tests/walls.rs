@@ -20,9 +20,9 @@ const METHODS_MAX: usize = 40;
 /// together.
 const WIDE: &[(&str, usize)] = &[
     ("ClientService", 41),
-    ("Connection", 119),
+    ("Connection", 120),
     ("Context", 118),
-    ("Core", 136),
+    ("Core", 140),
     ("Directory", 61),
     ("Lane", 52),
     ("LaneRooms", 118),

@@ -51,14 +51,16 @@ impl FrameFilter {
         self.service_kinds != 0
     }
 
-    /// Returns why a connection ends when `rest` does not decode. Before the end of the handshake, and with a codec that has
-    /// none, such bytes most likely come from a program with another protocol.
+    /// Returns why a connection ends when `rest` does not decode. `is_first` says that no frame came before. Before the end of
+    /// the handshake, and as first bytes with a codec that has none, such bytes most likely come from a program with another
+    /// protocol.
     #[must_use]
     pub fn refuse<C: Codec + ?Sized>(
         self,
         codec: &C,
         state: &mut ConnectionState,
         rest: &[u8],
+        is_first: bool,
     ) -> CloseReason {
         let error = match codec.decode_with_state(state, rest, 0, self.frame_bytes_max) {
             Err(error) => error,
@@ -76,7 +78,7 @@ impl FrameFilter {
             (false, true) if !codec.hello_is_optional() => {
                 CloseReason::Handshake(classify_garbage(rest))
             }
-            _ if looks_like.is_foreign() => {
+            _ if is_first && looks_like.is_foreign() => {
                 CloseReason::Handshake(HandshakeError::OtherProtocol { looks_like })
             }
             // The first bytes may be any message of the codec, which knows the mistake.

@@ -10,6 +10,8 @@ pub struct PartialFrame {
     has_frames: bool,
     /// The time when the first frame began to arrive, or when reading it went on; 0 while there is none.
     began_ns: u64,
+    /// Whether a frame has ended.
+    has_ended: bool,
 }
 
 impl PartialFrame {
@@ -67,10 +69,23 @@ impl PartialFrame {
         self.began_ns = 0;
     }
 
-    /// Restarts the time of a frame. A frame has ended, or its rest could not come because the connection did not read.
+    /// Restarts the time of a frame, whose rest could not come because the connection did not read.
     #[inline]
     pub fn restart_clock(&mut self) {
         self.began_ns = 0;
+    }
+
+    /// Notes that a frame has ended. The rest of the input is the beginning of another one.
+    #[inline]
+    pub fn note_end(&mut self) {
+        self.has_ended = true;
+        self.restart_clock();
+    }
+
+    /// Whether a frame has ended before.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// The time when the partial frame began, if there is one.

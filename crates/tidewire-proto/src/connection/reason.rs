@@ -139,7 +139,7 @@ reasons! {
     /// The credentials of the peer have expired, and it sent no newer ones.
     CredentialsExpired = "credentials_expired", Forbidden, Unauthenticated,
         "the credentials have expired";
-    /// The unfinished handshakes of the peer's address held more memory than one address may.
+    /// The handshakes of the peer's address held more memory than one address may, or were too many: a proxy named the address.
     HandshakeLimit = "handshake_limit", Overloaded, none,
         "the handshakes of its address are too many, or hold more memory than they may";
     /// The connection reached the maximum age that the server allows, and was asked to come back.

@@ -123,14 +123,16 @@ impl Owner {
         while self.connection.may_read() && !rest.is_empty() {
             let decoded = self.codec.decode(rest, filter.frame_bytes_max);
             let Ok(decoded) = decoded else {
-                let reason = filter.refuse(&self.codec, &mut ConnectionState::default(), rest);
+                let is_first = !self.connection.partial.has_ended();
+                let mut state = ConnectionState::default();
+                let reason = filter.refuse(&self.codec, &mut state, rest, is_first);
                 return self.connection.close(reason);
             };
             let Decoded::Frame { message, consumed } = decoded else {
                 break;
             };
             rest = &rest[consumed..];
-            self.connection.partial.restart_clock();
+            self.connection.partial.note_end();
             if filter.serves(message.kind) {
                 let number = u32::from_le_bytes(message.payload[..4].try_into().unwrap());
                 assert!(

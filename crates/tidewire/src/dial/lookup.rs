@@ -3,13 +3,13 @@
 //! Each may take seconds, and a lane has deadlines to keep. So they are looked up on a thread of their own.
 //!
 //! Problem: the resolver of the system may take a minute, and cannot be interrupted. Approach: a name has as long as a handshake. Its
-//! resolver runs on one thread more, which is left behind after that time. At most [`LEFT_MAX`] threads are left behind at a time.
+//! resolver runs on one thread more, which is left behind after that time. At most [`LOOKUPS_MAX`] threads are left behind at a time.
 //! Credentials and files have no such time: the program provides them, and some ask another server.
 
 use std::net::IpAddr;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use crate::address::{Address, AddressError, Endpoint};
@@ -176,29 +176,25 @@ fn resolve_within(
         host: address.host().unwrap_or_default().to_owned(),
         timeout,
     };
-    if !LEFT_BEHIND.has_room() {
+    let until = Instant::now() + timeout;
+    let Some(place) = PLACES.take(timeout) else {
         return Err(late());
-    }
+    };
     let (sender, receiver) = sync_channel(1);
-    let running = Arc::new(());
-    let seen = Arc::downgrade(&running);
     let asked = address.clone();
     let thread = thread::Builder::new().name("tidewire-resolve".to_owned());
     let spawned = thread.spawn(move || {
         // After the time the receiver is gone.
         let _ = sender.send(resolver(&asked));
-        drop(running);
+        drop(place);
     });
     if let Err(error) = spawned {
         tracing::debug!(%error, "cannot start a thread for a lookup; its time is not bounded");
         return resolver(address);
     }
-    match receiver.recv_timeout(timeout) {
+    match receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
         Ok(found) => found,
-        Err(RecvTimeoutError::Timeout) => {
-            LEFT_BEHIND.add(seen);
-            Err(late())
-        }
+        Err(RecvTimeoutError::Timeout) => Err(late()),
         // The resolver panicked.
         Err(RecvTimeoutError::Disconnected) => Err(AddressError::Unresolved {
             host: address.host().unwrap_or_default().to_owned(),
@@ -207,28 +203,47 @@ fn resolve_within(
     }
 }
 
-/// The threads of this process whose lookups took too long.
+/// The places of threads that ask the resolver. A thread keeps its place until the resolver answers, also if nobody waits for it.
 #[derive(Debug)]
-struct LeftBehind(Mutex<Vec<Weak<()>>>);
+struct Places {
+    taken: Mutex<usize>,
+    freed: Condvar,
+}
 
-static LEFT_BEHIND: LeftBehind = LeftBehind(Mutex::new(Vec::new()));
+static PLACES: Places = Places {
+    taken: Mutex::new(0),
+    freed: Condvar::new(),
+};
 
-impl LeftBehind {
-    /// Whether another thread may be left behind. Those that have ended are forgotten.
-    fn has_room(&self) -> bool {
-        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        left.retain(|thread| thread.strong_count() > 0);
-        left.len() < LEFT_MAX
-    }
+/// A place that is taken. Dropping it gives the place back.
+#[derive(Debug)]
+struct Place;
 
-    fn add(&self, thread: Weak<()>) {
-        let mut left = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        left.push(thread);
+impl Places {
+    /// Waits for a place, for this time at most.
+    fn take(&self, timeout: Duration) -> Option<Place> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_full = |taken: &mut usize| *taken >= LOOKUPS_MAX;
+        let waited = self.freed.wait_timeout_while(taken, timeout, is_full);
+        let (mut taken, outcome) = waited.unwrap_or_else(PoisonError::into_inner);
+        if outcome.timed_out() {
+            return None;
+        }
+        *taken += 1;
+        Some(Place)
     }
 }
 
-/// Threads of lookups that took too long. More of them than that show that no name can be resolved now, and each costs memory.
-const LEFT_MAX: usize = 16;
+impl Drop for Place {
+    fn drop(&mut self) {
+        *PLACES.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        PLACES.freed.notify_one();
+    }
+}
+
+/// Threads of a process that ask the resolver. Lookups that answer take milliseconds, so more threads than this wait for a resolver
+/// that does not, and each costs memory.
+const LOOKUPS_MAX: usize = 16;
 
 #[cfg(test)]
 mod tests {
@@ -260,19 +275,16 @@ mod tests {
             lookup.run().endpoints.unwrap()
         };
         let gate = close_gate();
-        for _ in 0..LEFT_MAX + 3 {
+        for _ in 0..LOOKUPS_MAX + 3 {
             let error = found(Duration::from_millis(1)).unwrap_err();
             let text = error.to_string();
             assert!(text.contains("server.example"), "{text}");
             assert!(text.contains("/etc/resolv.conf"), "{text}");
         }
         drop(gate);
-        while !LEFT_BEHIND.has_room() {
-            thread::yield_now();
-        }
         let endpoints = found(Duration::from_secs(3_600)).unwrap();
         assert_eq!(endpoints.len(), 1);
-        assert!(LOOKUPS.load(Ordering::SeqCst) <= LEFT_MAX + 1);
+        assert!(LOOKUPS.load(Ordering::SeqCst) <= LOOKUPS_MAX + 1);
     }
 
     #[test]

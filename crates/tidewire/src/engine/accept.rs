@@ -59,6 +59,8 @@ pub(crate) enum Refusal {
     Memory,
     /// The process has no descriptor left.
     Descriptors,
+    /// Proxies have opened too many connections whose clients they did not name yet.
+    Unnamed,
 }
 
 impl Refusal {
@@ -69,6 +71,7 @@ impl Refusal {
             Self::Handshakes => "this address begins too many handshakes",
             Self::Memory => "the server is short of memory",
             Self::Descriptors => "the server has no descriptor left",
+            Self::Unnamed => "too many connections of proxies wait for their first bytes",
         }
     }
 
@@ -80,6 +83,9 @@ impl Refusal {
             }
             Self::Memory => "raise `memory_bytes_max` unless this is an attack",
             Self::Descriptors => "raise the limit with `ulimit -n`, or `LimitNOFILE=` of its unit",
+            Self::Unnamed => {
+                "let the proxy connect only when it has the request; it may also be short of descriptors"
+            }
         }
     }
 }
@@ -146,10 +152,13 @@ impl Core {
 
     /// Counts a connection and passes it to a lane.
     pub(crate) fn assign(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
-        if let Err(refusal) = self
-            .check_handshake(&arrival)
-            .and_then(|()| self.count_in(arrival.peer.as_ref(), true))
-        {
+        let counted = match &arrival.forwarder {
+            Some(proxy) => self.count_unnamed(proxy),
+            None => self
+                .check_handshake(&arrival)
+                .and_then(|()| self.count_in(arrival.peer.as_ref(), true)),
+        };
+        if let Err(refusal) = counted {
             return self.turn_away(arrival.stream, GoAwayCode::LimitReached, refusal.text());
         }
         let shared = Arc::clone(&self.shared);
@@ -184,6 +193,27 @@ impl Core {
             Refusal::Sessions
         };
         Err(self.note_refusal(refusal, peer))
+    }
+
+    /// Counts a connection of a proxy whose client is not known yet, unless there are too many or memory is short.
+    pub(super) fn count_unnamed(&mut self, proxy: &Endpoint) -> Result<(), Refusal> {
+        let refusal = if self.sessions.must_refuse(None) {
+            self.counters.memory_refused_sessions.add(1);
+            Refusal::Memory
+        } else if self.shared.limiter.enter_unnamed() {
+            return Ok(());
+        } else {
+            Refusal::Unnamed
+        };
+        Err(self.note_refusal(refusal, Some(proxy)))
+    }
+
+    /// Removes a connection that no lane takes up from the count.
+    pub(super) fn release_arrival(&self, arrival: &Arrival) {
+        let is_unnamed = arrival.forwarder.is_some();
+        self.shared
+            .limiter
+            .turn_away(arrival.peer.as_ref(), is_unnamed);
     }
 
     /// Checks that the address of a connection with layers may begin another handshake.
@@ -271,18 +301,20 @@ impl Core {
 
     /// Takes up a connection that the session limiter has counted.
     pub(crate) fn adopt(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
+        if self.ending.drain_deadline_ns.is_some() {
+            // Another lane accepted the connection before it learnt of the drain.
+            self.release_arrival(&arrival);
+            self.counters.sessions_refused.add(1);
+            let text = "the server is shutting down";
+            return self.turn_away(arrival.stream, GoAwayCode::Shutdown, text);
+        }
         let Arrival {
             stream,
             peer,
             forwarder,
             listener,
         } = arrival;
-        if self.ending.drain_deadline_ns.is_some() {
-            // Another lane accepted the connection before it learnt of the drain.
-            self.shared.limiter.leave(peer.as_ref());
-            self.counters.sessions_refused.add(1);
-            return self.turn_away(stream, GoAwayCode::Shutdown, "the server is shutting down");
-        }
+        let (counted, is_unnamed) = (peer.clone(), forwarder.is_some());
         let now_ns = self.sessions.reactor.now_ns;
         let mut connection = Connection::accepted(&self.config.rules, stream.delivery(), now_ns);
         if !stream.is_secured() {
@@ -304,7 +336,8 @@ impl Core {
                 }
             }
             Err(reason) => {
-                // `insert` took the connection out of the session limiter.
+                let limiter = &self.shared.limiter;
+                limiter.turn_away(counted.as_ref(), is_unnamed);
                 tracing::warn!(%reason, "an accepted connection could not be watched");
             }
         }

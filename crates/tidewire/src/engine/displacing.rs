@@ -95,8 +95,9 @@ impl Core {
         };
         if let Ok(Accepted { stream, peer }) = socket.accept() {
             // The header of a proxy is not read, so nobody knows whose connection it is.
-            let is_known = peer.is_none_or(|peer| !terms.is_proxy(peer.ip()));
+            let has_header = peer.is_some_and(|peer| terms.is_proxy(peer.ip()));
             let arrival = Arrival::accepted(stream, peer, terms);
+            let is_known = !has_header && arrival.forwarder.is_none();
             let peer = arrival.peer.as_ref();
             if is_known && self.check_handshake(&arrival).is_ok() && self.displace(peer) {
                 self.adopt(arrival, ready);

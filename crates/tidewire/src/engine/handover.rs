@@ -77,12 +77,10 @@ impl Core {
             (LaneMessage::Adopt(arrival), Some(successor)) => {
                 let passed_on = successor.post(LaneMessage::Adopt(arrival));
                 if let Err(LaneMessage::Adopt(arrival)) = passed_on {
-                    self.shared.limiter.leave(arrival.peer.as_ref());
+                    self.release_arrival(&arrival);
                 }
             }
-            (LaneMessage::Adopt(arrival), None) => {
-                self.shared.limiter.leave(arrival.peer.as_ref());
-            }
+            (LaneMessage::Adopt(arrival), None) => self.release_arrival(&arrival),
             (LaneMessage::Arrive { stream }, Some(successor)) => {
                 let passed_on = successor.post(LaneMessage::Arrive { stream });
                 if passed_on.is_err() {

@@ -133,7 +133,6 @@ impl Core {
     ) -> Result<usize, CloseReason> {
         let id = self.sessions.next_id(self.exchange.lane);
         let slot = id.slot();
-        let is_outgoing = connection.is_outgoing();
         if stream.preserves_boundaries() {
             connection.limit_frames(DATAGRAM_FRAME_BYTES_MAX);
         }
@@ -153,9 +152,6 @@ impl Core {
                 .add(&mut *self.sessions.reactor.poller, Token(slot), interest)
         {
             tracing::error!(%error, "cannot watch a connection");
-            if !is_outgoing {
-                self.shared.limiter.leave(session.profile.peer.as_deref());
-            }
             return Err(CloseReason::Io(std::io::ErrorKind::Other));
         }
         let places = self.sessions.slab.capacity();
@@ -230,7 +226,9 @@ impl Core {
             tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
         }
         if !session.connection.is_outgoing() {
-            self.shared.limiter.leave(session.profile.peer.as_deref());
+            let profile = &session.profile;
+            let limiter = &self.shared.limiter;
+            limiter.turn_away(profile.peer.as_deref(), profile.is_unnamed());
         }
         self.sessions.relief.release_session(slot);
         self.sessions.outbox.buffers.put(session.output.bytes);

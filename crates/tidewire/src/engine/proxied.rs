@@ -5,8 +5,8 @@
 //! the address of the client, also TLS and WebSocket. The step reads exactly as many bytes as the header has, so nothing is left over, and
 //! the session costs what it costs without a proxy. Rejected: a layer, because it would see every byte of the connection's life.
 //!
-//! Only connections from listed addresses come here. Each has the time of a handshake for its header, and counts as a session of no
-//! address until then: a client that opens many connections would else use up the share of its proxy, and lock out the others.
+//! Only connections from listed addresses come here. Each has the time of a handshake for its header, and is no session until
+//! then: a client that opens many connections would else use up the share of its proxy, and lock out the others.
 
 use std::io;
 use std::net::SocketAddr;
@@ -55,7 +55,7 @@ impl Core {
         if self.acceptor.proxied.waiting.len() >= WAITING_MAX {
             return self.counters.proxy_headers_refused.add(1);
         }
-        if self.count_in(None, true).is_err() {
+        if self.count_unnamed(&proxy.into()).is_err() {
             return;
         }
         let entry = self.acceptor.proxied.waiting.vacant_entry();
@@ -67,7 +67,7 @@ impl Core {
         if let Err(error) = added {
             tracing::error!(%error, "cannot watch a connection");
             self.counters.sessions_refused.add(1);
-            return self.shared.limiter.leave(None);
+            return self.shared.limiter.leave_unnamed();
         }
         let deadline_ns = reactor
             .now_ns
@@ -158,7 +158,7 @@ impl Core {
         if let Err(error) = reactor.poller.remove(waiting.stream.as_fd()) {
             tracing::error!(%error, "cannot stop watching a connection");
         }
-        self.shared.limiter.leave(None);
+        self.shared.limiter.leave_unnamed();
         Some(waiting)
     }
 }

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use tidewire_io::datagram::{Datagram, DatagramBatch, DatagramSocket, Datagrams};
 use tidewire_io::poller::Event;
 use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::handshake::HandshakeError;
+use tidewire_proto::layer::{LayerError, TlsFault};
 
 use super::read::{self, Flow, Progress};
 use super::{Lane, Served};
@@ -115,6 +117,18 @@ impl<S: Service> Lane<S> {
                 return;
             }
         }
+    }
+}
+
+/// Whether a session ends because bytes did not decode. Anybody can send a datagram with the address of an open session, so bytes of
+/// another protocol end only a session that is not open.
+fn is_undecodable(cx: &Context<'_>, slot: usize, reason: CloseReason) -> bool {
+    let is_open = || cx.core.sessions[slot].connection.is_open();
+    match reason {
+        CloseReason::Decode(_) => true,
+        CloseReason::Handshake(HandshakeError::OtherProtocol { .. })
+        | CloseReason::Layer(LayerError::Tls(TlsFault::UnexpectedTls)) => is_open(),
+        _ => false,
     }
 }
 
@@ -290,8 +304,8 @@ fn take_frames<S: Service, C: Codec + ?Sized>(
             Taken::Whole
         }
         Flow::Stop => Taken::Stopped(used),
-        Flow::Close(CloseReason::Decode(error)) => {
-            tracing::debug!(session = %cx.id, %error, "cannot decode the rest of a datagram");
+        Flow::Close(reason) if is_undecodable(cx, slot, reason) => {
+            tracing::debug!(session = %cx.id, %reason, "cannot decode the rest of a datagram");
             cx.core.sessions.drop_datagram(DatagramDrop::Malformed);
             Taken::Whole
         }

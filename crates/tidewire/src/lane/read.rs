@@ -287,8 +287,7 @@ pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     core.counters.frames_in.add(progress.frames);
     let session = &mut core.sessions[slot];
     if outcome.0 > 0 {
-        // The rest is the beginning of another frame, which has its own timeout.
-        session.connection.partial.restart_clock();
+        session.connection.partial.note_end();
     }
     if session.output.bytes.capacity() >= LARGE_OUTPUT_BYTES || session.unanswered.is_some() {
         core.sessions.charge_kept(slot);
@@ -329,7 +328,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             Ok(Decoded::Frame { message, consumed }) => (message, consumed),
             Ok(Decoded::Incomplete { .. }) => break Flow::Continue,
             // `refuse_input` decodes again for the error, so that the loop keeps no registers for it.
-            Err(_) => break refuse_input(cx, codec, rest, filter),
+            Err(_) => break refuse_input(cx, codec, rest, filter, frames == 0),
         };
         let (frame, behind) = rest.split_at(consumed);
         (rest, frames) = (behind, frames + 1);
@@ -441,6 +440,7 @@ pub(super) fn refuse_input<C: Codec + ?Sized>(
     codec: &C,
     rest: &[u8],
     filter: FrameFilter,
+    is_first: bool,
 ) -> Flow {
     let session = cx.core.sessions.find(cx.id);
     if let Some((session, terms)) = session.and_then(|it| Some((it, it.profile.listener.as_ref()?)))
@@ -457,8 +457,12 @@ pub(super) fn refuse_input<C: Codec + ?Sized>(
     if is_tls_record(rest) && session.as_ref().is_some_and(is_plain) {
         return Flow::Close(CloseReason::Layer(TlsFault::UnexpectedTls.into()));
     }
+    let is_first = is_first
+        && session
+            .as_ref()
+            .is_some_and(|it| !it.connection.partial.has_ended());
     let state = session.map_or(&mut none, |session| &mut session.adapting.state);
-    Flow::Close(filter.refuse(codec, state, rest))
+    Flow::Close(filter.refuse(codec, state, rest, is_first))
 }
 
 pub(super) fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {

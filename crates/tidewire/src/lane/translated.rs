@@ -34,7 +34,7 @@ pub(super) fn decode_translated<S: Service, C: Codec + ?Sized, const IS_DATAGRAM
         let (message, consumed) = match next(codec, rest, searched, limit, &mut scratch) {
             Ok(Some(translated)) => translated,
             Ok(None) => break Flow::Continue,
-            Err(_) => break refuse_input(cx, codec, rest, progress.filter),
+            Err(_) => break refuse_input(cx, codec, rest, progress.filter, progress.frames == 0),
         };
         let handled = match progress.filter.is_open() {
             true => None,

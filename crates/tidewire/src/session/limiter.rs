@@ -36,6 +36,8 @@ struct State {
     limits: InForce,
     sessions: usize,
     descriptors: usize,
+    /// Connections of proxies whose clients are not known yet. They are no sessions.
+    unnamed: usize,
     session_shares: Shares,
     registrations: usize,
     registration_shares: Shares,
@@ -90,6 +92,7 @@ impl SessionLimiter {
                 limits: InForce::of(limits),
                 sessions: 0,
                 descriptors: 0,
+                unnamed: 0,
                 session_shares: Shares::default(),
                 registrations: 0,
                 registration_shares: Shares::default(),
@@ -132,15 +135,32 @@ impl SessionLimiter {
         Some(address)
     }
 
-    /// Counts a session, which had no address, for its address, unless this may have no more. The session keeps its place.
-    pub(crate) fn name(&self, peer: &Endpoint) -> bool {
+    /// Counts a connection of a proxy whose client is not known yet, unless there are too many. It takes no place of a session,
+    /// because nobody knows whose share it would use up.
+    pub(crate) fn enter_unnamed(&self) -> bool {
         let mut state = self.lock();
-        let address = counted_address(peer);
-        let is_free = state.session_shares.of(address) < state.limits.per_address_max;
+        let is_free =
+            state.unnamed < UNNAMED_MAX && state.descriptors + 1 <= state.limits.descriptors_max;
         if is_free {
-            state.session_shares.add(address);
+            state.unnamed += 1;
+            state.descriptors += 1;
         }
         is_free
+    }
+
+    /// Removes such a connection from the count: it ends, or counts as a session of its client now.
+    pub(crate) fn leave_unnamed(&self) {
+        let mut state = self.lock();
+        state.unnamed -= 1;
+        state.descriptors -= 1;
+    }
+
+    /// Removes a connection that does not become a session from the count.
+    pub(crate) fn turn_away(&self, peer: Option<&Endpoint>, is_unnamed: bool) {
+        match is_unnamed {
+            true => self.leave_unnamed(),
+            false => self.leave(peer),
+        }
     }
 
     /// Removes a session from the count.
@@ -247,6 +267,9 @@ const BURST_SECS_MAX: f64 = 365.0 * 86_400.0;
 
 /// Descriptors that sessions leave to listeners, lanes, files and connections that are refused.
 const DESCRIPTORS_SPARE: usize = 32;
+
+/// Connections of proxies whose clients are not known yet. A proxy names its client at once, so more of them are stuck.
+const UNNAMED_MAX: usize = 4_096;
 
 /// Addresses whose rate of handshakes is remembered: about 1 MB.
 const ADDRESSES_MAX: usize = 16_384;
@@ -422,22 +445,22 @@ mod tests {
         }
     }
 
-    /// Regression: at a full server a session whose proxy named its client needed a second place, and was closed.
     #[test]
-    fn a_session_that_gets_its_address_keeps_its_place() {
+    fn a_connection_without_a_known_client_takes_no_place_of_a_session() {
         let limiter = SessionLimiter::new(&Limits {
-            sessions_max: 2,
-            sessions_per_address_max: 1,
+            sessions_max: 1,
             ..Limits::default()
         });
         let ann = Endpoint::from(SocketAddr::from(([10, 0, 0, 2], 1)));
-        assert!(limiter.enter(None));
-        assert!(limiter.name(&ann));
-        assert!(limiter.enter(None));
-        assert!(!limiter.name(&ann), "it has as many as an address may have");
-        limiter.leave(None);
-        limiter.leave(Some(&ann));
+        for _ in 0..UNNAMED_MAX {
+            assert!(limiter.enter_unnamed());
+        }
+        assert!(!limiter.enter_unnamed());
         assert!(limiter.enter(Some(&ann)));
+        limiter.leave_unnamed();
+        assert!(limiter.enter_unnamed());
+        let state = limiter.lock();
+        assert_eq!((state.sessions, state.descriptors), (1, UNNAMED_MAX + 1));
     }
 
     #[test]

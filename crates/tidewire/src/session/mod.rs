@@ -197,6 +197,12 @@ impl Profile {
         self.attached.get_or_insert_default()
     }
 
+    /// Whether its proxy has not named its client yet, so that it does not count as a session.
+    pub(crate) fn is_unnamed(&self) -> bool {
+        let attached = self.attached.as_ref();
+        attached.is_some_and(|it| it.forwarder.is_some())
+    }
+
     /// The address that the log names: that of the proxy as long as the client is not known.
     pub(crate) fn source(&self) -> Option<&Endpoint> {
         let forwarder = || self.attached.as_ref()?.forwarder.as_deref();

@@ -223,3 +223,34 @@ fn nothing_is_sent_to_a_peer_that_asked_for_nothing() {
     assert_eq!(arrived(&socket), Vec::<Vec<u8>>::new());
     server.stop();
 }
+
+/// Regression: bytes of another protocol ended the open session, so that anybody could end it who forged one datagram.
+#[test]
+fn a_datagram_of_another_protocol_ends_no_open_session() {
+    for name in ["srmp", "length-field"] {
+        let codec = codec(name);
+        let server = TestServer::over_udp(Server::builder(), &codec, |_| echo);
+        let socket = unknown_peer(port_of(&server));
+        for words in [
+            &b"GET / HTTP/1.1\r\n\r\n"[..],
+            b"SSH-2.0-OpenSSH\r\n",
+            b"\x16\x03\x01\x02\x00\x01\x00",
+        ] {
+            let request = one_way(&codec, b"still here");
+            socket.send(&request).unwrap();
+            assert_eq!(payloads(&codec, &received(&socket)), [b"still here"]);
+            socket.send(words).unwrap();
+        }
+        server.wait_for("all are dropped", |metrics| {
+            metrics.datagrams_dropped_by(DatagramDrop::Malformed)
+                + metrics.datagrams_dropped_by(DatagramDrop::Unfinished)
+                == 3
+        });
+        let metrics = server.stop();
+        assert_eq!((metrics.sessions_opened, metrics.frames_in), (1, 3));
+        assert_eq!(
+            metrics.closed_by("handshake") + metrics.closed_by("layer"),
+            0
+        );
+    }
+}

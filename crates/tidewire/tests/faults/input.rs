@@ -193,6 +193,22 @@ fn a_foreign_program_at_an_srmp_port_is_told_at_once() {
     }
 }
 
+/// Regression: a broken frame in the middle of a connection was taken for another protocol if it began with its words.
+#[test]
+fn words_of_another_protocol_after_a_frame_are_a_broken_frame() {
+    let codec = AnyCodec::by_name("lines").unwrap();
+    let builder = limited(|limits| limits.frame_bytes_max = 600);
+    let server = TestServer::over_tcp(builder, &codec, |_| echo);
+    let mut person = Peer::silent(server.wire(), &codec);
+    person.write(b"hello\n");
+    assert_eq!(person.receive().unwrap().payload, b"hello"[..]);
+    person.write(format!("GET {}\n", "x".repeat(700)).as_bytes());
+    person.drain();
+    drop(person);
+    let metrics = server.stop();
+    assert_eq!((metrics.closed_by("decode"), metrics.frames_in), (1, 1));
+}
+
 #[test]
 fn text_to_a_native_server_is_named_for_what_it_is() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);

@@ -143,6 +143,9 @@ fn connections_whose_headers_are_awaited_keep_out_nobody() {
     let seen = seen_by("tcp", proxy(&server, vec![header(7, 0)]), "");
     assert_eq!(seen, "tcp://203.0.113.7:4000");
     drop(silent);
+    server.wait_for("the silent ones are gone", |metrics| {
+        metrics.proxy_headers_refused == 3
+    });
     let metrics = server.stop();
     assert_eq!((metrics.sessions_opened, metrics.sessions_refused), (1, 0));
 }

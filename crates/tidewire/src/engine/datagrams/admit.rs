@@ -130,7 +130,11 @@ impl Core {
             peer.budget = Some(0);
             self.evict_unvalidated();
         }
-        let slot = self.insert(peer.into(), Some(endpoint), connection).ok()?;
+        let inserted = self.insert(peer.into(), Some(endpoint.clone()), connection);
+        let Ok(slot) = inserted else {
+            self.shared.limiter.leave(Some(&endpoint));
+            return None;
+        };
         self.ports.all[port].peers.insert(datagram.peer, slot);
         if is_unvalidated {
             self.note_unvalidated(slot);
