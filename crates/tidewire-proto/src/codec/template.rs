@@ -106,22 +106,6 @@ impl FrameLayout {
         self.ignored.clone()
     }
 
-    /// The form of the templates of frames with this layout and length.
-    #[inline(always)]
-    #[must_use]
-    pub fn form(&self, frame_bytes: usize) -> TemplateForm {
-        let (start, is_plain) = (self.payload.start, self.ignored.is_empty());
-        match self.id {
-            _ if self.payload.end != frame_bytes => TemplateForm::Other,
-            IdPosition::Nowhere if start == WORD_BYTES && is_plain => TemplateForm::Word,
-            IdPosition::Word { at: WORD_BYTES } if start == WORD_BYTES + ID_BYTES && is_plain => {
-                TemplateForm::WordAndId
-            }
-            _ if start <= WORD_BYTES => TemplateForm::InWord,
-            _ => TemplateForm::Other,
-        }
-    }
-
     /// Whether a frame of `frame_bytes` with a payload of `payload_bytes` can have this layout.
     #[inline(always)]
     fn fits(&self, frame_bytes: usize, payload_bytes: usize) -> bool {
@@ -273,6 +257,22 @@ impl<'a> FrameTemplate<'a> {
             return None;
         }
         Self::learn(codec, frame, message)
+    }
+
+    /// The form of the templates of frames with this layout and length.
+    #[inline(always)]
+    #[must_use]
+    pub fn form(layout: &FrameLayout, frame_bytes: usize) -> TemplateForm {
+        let (start, is_plain) = (layout.payload.start, layout.ignored.is_empty());
+        match layout.id {
+            _ if layout.payload.end != frame_bytes => TemplateForm::Other,
+            IdPosition::Nowhere if start == WORD_BYTES && is_plain => TemplateForm::Word,
+            IdPosition::Word { at: WORD_BYTES } if start == WORD_BYTES + ID_BYTES && is_plain => {
+                TemplateForm::WordAndId
+            }
+            _ if start <= WORD_BYTES => TemplateForm::InWord,
+            _ => TemplateForm::Other,
+        }
     }
 
     /// Whether the template has this form. Ask once before a loop over [`Self::read`]: the compiler then knows the form inside it.

@@ -214,7 +214,11 @@ fn the_form_of_a_layout_is_that_of_its_template() {
         (FrameLayout::new(9..24), TemplateForm::Other),
         (FrameLayout::new(8..23), TemplateForm::Other),
     ] {
-        assert_eq!(layout.form(frame.len()), form, "{layout:?}");
+        assert_eq!(
+            FrameTemplate::form(&layout, frame.len()),
+            form,
+            "{layout:?}"
+        );
         let template = learnt(&layout, &frame).unwrap();
         let forms = [
             TemplateForm::Word,

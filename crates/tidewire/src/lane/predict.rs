@@ -33,7 +33,7 @@ pub(super) fn form_of<C: Codec + ?Sized>(
     let layout = codec.layout(frame, message)?;
     // A loop of its own has the name, so that the loops for messages without a name stay short.
     Some(match message.name {
-        "" => layout.form(frame.len()),
+        "" => FrameTemplate::form(&layout, frame.len()),
         _ => TemplateForm::Other,
     })
 }

@@ -140,7 +140,7 @@ impl SessionLimiter {
     pub(crate) fn enter_unnamed(&self) -> bool {
         let mut state = self.lock();
         let is_free =
-            state.unnamed < UNNAMED_MAX && state.descriptors + 1 <= state.limits.descriptors_max;
+            state.unnamed < UNNAMED_MAX && state.descriptors < state.limits.descriptors_max;
         if is_free {
             state.unnamed += 1;
             state.descriptors += 1;
