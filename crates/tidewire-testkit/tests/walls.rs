@@ -22,7 +22,7 @@ const WIDE: &[(&str, usize)] = &[
     ("ClientService", 41),
     ("Connection", 120),
     ("Context", 118),
-    ("Core", 140),
+    ("Core", 138),
     ("Directory", 61),
     ("Lane", 52),
     ("LaneRooms", 118),
