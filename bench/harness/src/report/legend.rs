@@ -31,7 +31,7 @@ pub(super) fn write(page: &mut String) {
         ("driver-bound", &driver_bound),
         (
             "limit passed",
-            "Tidewire or a peer was certainly faster than the bare loop, so the loop is no limit",
+            "The bare loop was certainly slower than Tidewire or a peer, so it is no limit",
         ),
         (
             "interval",

@@ -56,7 +56,7 @@ impl RowResult {
     pub(super) fn passed_limit(&self) -> Option<String> {
         let names = self.limit_passed_by.join(", ");
         let text = format!(
-            "{}: faster than the bare loop: {names}. So the loop is no limit",
+            "{}: the bare loop is no limit here, because it was slower than {names}",
             self.id
         );
         (!names.is_empty()).then(|| visible(text.as_bytes()))

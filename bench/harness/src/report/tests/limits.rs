@@ -104,7 +104,7 @@ fn a_limit_that_somebody_passes_is_named_as_a_defect() {
         assert_eq!(row.marks().contains(&"limit passed"), !passed.is_empty());
         let is_told = report(vec![row])
             .to_markdown()
-            .contains("So the loop is no limit");
+            .contains("the bare loop is no limit here, because it was slower than");
         assert_eq!(is_told, !passed.is_empty());
     }
     let beside = plan.beside(Work::default());
