@@ -232,7 +232,7 @@ impl Node {
         self.directory.refresh(&mut self.routes);
         let mut matches = Vec::new();
         self.routes.each_match(topic, |shared| {
-            if shared.lanes() != 0 && !shared.is_fed() {
+            if !shared.lanes().is_empty() && !shared.is_fed() {
                 matches.push(Arc::clone(shared));
             }
         });

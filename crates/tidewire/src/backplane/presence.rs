@@ -12,6 +12,7 @@ use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_proto::topic::{Pattern, PatternIndex};
 
 use super::{Node, Subject, Wire};
+use crate::mailbox::Receiver;
 use crate::room::{SharedRoom, Shown};
 
 /// A room with members on this node.
@@ -547,7 +548,8 @@ impl Node {
             for known in listed {
                 let member = (known.member, &*known.shown);
                 if let Some(frame) = self.frame_presence(alias, member, PresenceEvent::Here) {
-                    self.to_lanes.send_presence(1 << lane, alias, &frame);
+                    let to = Receiver::Lane(lane).into();
+                    self.to_lanes.send_presence(to, alias, &frame);
                 }
             }
         }

@@ -44,7 +44,7 @@ impl Node {
         feed.record(author.member, &author.name, payload);
         // A lane that gets its first member later finds the message in the history. So the lanes are read behind the record.
         let shared = self.directory.fed(name);
-        let Some(shared) = shared.filter(|shared| shared.lanes() != 0) else {
+        let Some(shared) = shared.filter(|shared| !shared.lanes().is_empty()) else {
             return;
         };
         let (lanes, alias) = (shared.lanes(), shared.alias);

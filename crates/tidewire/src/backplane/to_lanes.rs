@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, Codec};
 
-use crate::mailbox::{BatchEntry, LaneMessage, Lanes, Mailbox, messages_of};
+use crate::mailbox::{BatchEntry, LaneMessage, LaneSet, Lanes, Mailbox, messages_of};
 use crate::observe::LaneCounters;
 use crate::session::SessionId;
 
@@ -49,18 +49,18 @@ impl ToLanes {
         self.lanes.all()
     }
 
-    /// Adds a frame of a room or topic for the lanes whose bits are set. It stands for this many messages: one, or those that a gap
+    /// Adds a frame of a room or topic for lanes. It stands for this many messages: one, or those that a gap
     /// tells of. Returns how many lanes had no room for it.
     pub(super) fn send(
         &mut self,
         codec: &AnyCodec,
-        lanes: u64,
+        lanes: LaneSet,
         (alias, messages): (u16, u64),
         frame: &[u8],
     ) -> u64 {
         let mut dropped = 0;
         for (lane, waiting) in self.batches.iter_mut().enumerate() {
-            if lanes & (1 << lane) == 0 {
+            if !lanes.has(lane) {
                 continue;
             }
             if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX && !waiting.batch.is_empty() {
@@ -82,11 +82,11 @@ impl ToLanes {
         dropped
     }
 
-    /// Adds a change of presence in a room for the lanes whose bits are set. It may wait behind more messages than a message may. A lane
+    /// Adds a change of presence in a room for lanes. It may wait behind more messages than a message may. A lane
     /// without room for it gets a list of the members later.
-    pub(super) fn send_presence(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
+    pub(super) fn send_presence(&mut self, lanes: LaneSet, alias: u16, frame: &[u8]) {
         for (lane, waiting) in self.batches.iter_mut().enumerate() {
-            if lanes & (1 << lane) == 0 {
+            if !lanes.has(lane) {
                 continue;
             }
             if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX + PRESENCE_BYTES_MAX {
@@ -97,17 +97,17 @@ impl ToLanes {
         }
     }
 
-    /// Adds a message that the history of its room has at an offset, for the lanes whose bits are set. A lane without room for
+    /// Adds a message that the history of its room has at an offset, for lanes. A lane without room for
     /// it takes it from the history later. Without a frame, lanes take it from there at once.
     pub(super) fn send_recorded(
         &mut self,
-        lanes: u64,
+        lanes: LaneSet,
         alias: u16,
         (number, author): (u64, SessionId),
         frame: &[u8],
     ) {
         for (lane, waiting) in self.batches.iter_mut().enumerate() {
-            if lanes & (1 << lane) == 0 {
+            if !lanes.has(lane) {
                 continue;
             }
             if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX && !waiting.batch.is_empty() {
@@ -216,6 +216,7 @@ mod tests {
 
     use super::*;
     use crate::mailbox::{Mailbox, MessageQueue};
+    use crate::mailbox::{Receiver, SharedLaneSet};
 
     /// The kinds of the frames that a lane has got.
     fn taken(mailbox: &Mailbox) -> Vec<Kind> {
@@ -250,9 +251,14 @@ mod tests {
         let payload = vec![7; 64 * 1024];
         let message = tidewire_proto::message::Message::new(Kind::Deliver, 9, &payload);
         codec.encode(&message, &mut frame).unwrap();
+        let shared = SharedLaneSet::default();
+        for lane in [0, 1] {
+            shared.add(Receiver::Lane(lane));
+        }
+        let both = shared.get();
         let (mut dropped, mut quick) = (0, 0);
         for _ in 0..OFFERED {
-            dropped += to_lanes.send(&codec, 0b11, (9, 1), &frame);
+            dropped += to_lanes.send(&codec, both, (9, 1), &frame);
             to_lanes.post(&codec, &LaneCounters::default());
             quick += taken(&mailboxes[1]).len() as u64;
         }
@@ -282,7 +288,10 @@ mod tests {
         let codec = AnyCodec::Tw1(Tw1);
         let mut to_lanes = ToLanes::new(lanes);
         for _ in 0..2 {
-            assert_eq!(to_lanes.send(&codec, 1, (9, 1), &[0; 64]), 0);
+            assert_eq!(
+                to_lanes.send(&codec, Receiver::Lane(0).into(), (9, 1), &[0; 64]),
+                0
+            );
         }
         mailbox.retire();
         assert!(!to_lanes.post(&codec, &counters), "nothing waits");
@@ -298,11 +307,14 @@ mod tests {
         let codec = AnyCodec::Tw1(Tw1);
         let mut to_lanes = ToLanes::new(lanes);
         let frame = vec![0; 64 * 1024];
-        while to_lanes.send(&codec, 1, (9, 1), &frame) == 0 {}
+        while to_lanes.send(&codec, Receiver::Lane(0).into(), (9, 1), &frame) == 0 {}
         let mut gap = Vec::new();
         codec.encode_gap(9, 100, &mut gap).unwrap();
         gap.resize(frame.len(), 0);
-        assert_eq!(to_lanes.send(&codec, 1, (9, 100), &gap), 1);
+        assert_eq!(
+            to_lanes.send(&codec, Receiver::Lane(0).into(), (9, 100), &gap),
+            1
+        );
         assert_eq!(to_lanes.batches[0].dropped.get(&9), Some(&101));
     }
 }

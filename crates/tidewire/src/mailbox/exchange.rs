@@ -7,10 +7,9 @@ use tidewire_proto::backplane::Entry;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
-use super::{BACKPLANE, BatchEntry, LaneMessage, Mailbox, SpareBatches};
+use super::{BatchEntry, LaneMessage, Mailbox, SpareBatches};
 use crate::auth::WhenFull;
 use crate::broker::{Addressee, BackplaneLink, Item, News, StoreQuestion};
-use crate::observe::LaneCounters;
 use crate::session::{LaneSessions, SendError, SessionId, encode_within};
 
 /// The lanes of a server, as each of them sees the others.
@@ -50,9 +49,17 @@ pub(crate) struct Exchange {
     pub(crate) lanes: Arc<Lanes>,
     /// Messages of this turn for each other lane, see [`BatchEntry`].
     pub(crate) batches: Vec<Vec<u8>>,
+    /// Items of this turn for the node.
+    node_batch: NodeBatch,
     /// Capacity of the batches.
     batch_bytes: usize,
-    /// The questions in this turn's batch for the node.
+}
+
+/// The items of a turn for the node.
+#[derive(Debug, Default)]
+struct NodeBatch {
+    items: Vec<u8>,
+    /// The questions among them.
     questions: Vec<StoreQuestion>,
 }
 
@@ -114,8 +121,8 @@ impl Exchange {
             mailbox,
             lanes,
             batches: Vec::new(),
+            node_batch: NodeBatch::default(),
             batch_bytes: 0,
-            questions: Vec::new(),
         }
     }
 
@@ -179,7 +186,7 @@ impl Exchange {
     /// Asks the node to answer when all that this session has sent before is stored.
     #[cold]
     pub(crate) fn ask_stored(&mut self, session: SessionId, question: StoreQuestion) {
-        self.questions.push(question);
+        self.node_batch.questions.push(question);
         let to = Addressee::Own(News::AsksStored, session.number());
         self.add_item(to, "", None);
     }
@@ -192,32 +199,28 @@ impl Exchange {
     }
 
     fn add_item(&mut self, to: Addressee<'_>, name: &str, entry: Option<&Entry<'_>>) {
-        if self.batches.len() <= BACKPLANE {
-            self.batches.resize_with(BACKPLANE + 1, Vec::new);
-        }
-        let batch = &mut self.batches[BACKPLANE];
-        let before = batch.capacity();
+        let items = &mut self.node_batch.items;
+        let before = items.capacity();
         if before == 0 {
-            *batch = self.lanes.spare_batches.take();
+            *items = self.lanes.spare_batches.take();
         }
-        Item::encode(to, name, entry, batch);
-        self.batch_bytes += batch.capacity() - before;
+        Item::encode(to, name, entry, items);
+        self.batch_bytes += items.capacity() - before;
     }
 
-    /// Posts this turn's batch for other nodes.
+    /// Posts this turn's batch for the node.
     #[cold]
-    fn post_to_node(
-        lanes: &Lanes,
-        batch: &mut Vec<u8>,
-        questions: &mut Vec<StoreQuestion>,
-        counters: &LaneCounters,
-    ) {
-        if let Some(link) = &lanes.backplane {
-            match link.post(std::mem::take(batch), questions) {
-                Ok(dropped) => counters.backplane_unsent.add_shared(dropped),
-                Err(back) => *batch = back,
-            }
+    fn post_to_node(&mut self) {
+        let NodeBatch { items, questions } = &mut self.node_batch;
+        let Some(link) = self.lanes.link() else {
+            return;
+        };
+        self.batch_bytes -= items.capacity();
+        match link.post(std::mem::take(items), questions) {
+            Ok(dropped) => self.mailbox.counters.backplane_unsent.add_shared(dropped),
+            Err(back) => *items = back,
         }
+        self.batch_bytes += items.capacity();
     }
 
     /// Memory of the batches for other lanes, and of the frames that they have posted here.
@@ -246,13 +249,6 @@ impl Exchange {
                 continue;
             }
             let Some(target) = lanes.get(lane).filter(|target| !target.is_retired()) else {
-                if lane == BACKPLANE {
-                    self.batch_bytes -= batch.capacity();
-                    let counters = &self.mailbox.counters;
-                    Self::post_to_node(&self.lanes, batch, &mut self.questions, counters);
-                    self.batch_bytes += batch.capacity();
-                    continue;
-                }
                 self.mailbox.count_batch_undelivered(batch);
                 batch.clear();
                 continue;
@@ -264,31 +260,32 @@ impl Exchange {
                 *batch = back;
             }
         }
+        if !self.node_batch.items.is_empty() {
+            self.post_to_node();
+        }
     }
 
     /// Whether a batch for another lane has not been posted.
     #[inline]
     pub(crate) fn has_batches(&self) -> bool {
-        self.batches.iter().any(|batch| !batch.is_empty())
+        !self.node_batch.items.is_empty() || self.batches.iter().any(|batch| !batch.is_empty())
     }
 
     /// Whether another lane is so far behind that this lane must not read.
     #[inline]
     pub(crate) fn is_backed_up(&self) -> bool {
-        self.batches
-            .iter()
-            .any(|batch| batch.len() > UNPOSTED_BYTES_MAX)
+        let is_long = |batch: &Vec<u8>| batch.len() > UNPOSTED_BYTES_MAX;
+        is_long(&self.node_batch.items) || self.batches.iter().any(is_long)
     }
 
     /// Counts the messages for other lanes that can no longer be posted, and drops them.
     pub(crate) fn discard_batches(&mut self) {
-        for (lane, batch) in self.batches.iter_mut().enumerate() {
-            if lane != BACKPLANE {
-                self.mailbox.count_batch_undelivered(batch);
-            }
+        for batch in &mut self.batches {
+            self.mailbox.count_batch_undelivered(batch);
             batch.clear();
         }
-        self.questions.clear();
+        self.node_batch.items.clear();
+        self.node_batch.questions.clear();
     }
 }
 

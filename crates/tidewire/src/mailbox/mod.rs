@@ -23,6 +23,7 @@ mod batch;
 mod enqueue;
 mod exchange;
 mod inspection;
+mod lane_set;
 mod load;
 mod message;
 mod queue;
@@ -38,6 +39,7 @@ pub(crate) use batch::{BatchEntry, SpareBatches, messages_of};
 pub use enqueue::EnqueueError;
 pub(crate) use exchange::{Exchange, Lanes};
 pub(crate) use inspection::{Answered, Inspection, LaneRoom, LanesAsked, Question};
+pub(crate) use lane_set::{LANES_MAX, LaneSet, RECEIVERS_MAX, Receiver, SharedLaneSet};
 pub(crate) use load::{BusyTime, LaneLoad};
 pub(crate) use message::{AttemptTurn, LaneMessage, LateOutcome};
 pub(crate) use queue::MessageQueue;
@@ -46,9 +48,6 @@ use crate::observe::LaneCounters;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::transport::inproc::Party;
-
-/// The index of the batch for other nodes. It is above those of all lanes.
-pub(crate) const BACKPLANE: usize = 63;
 
 /// The way into a lane for other threads. See the module.
 #[derive(Debug)]

@@ -18,10 +18,11 @@ use super::kept_topics::KeptTopics;
 use super::opening::Openings;
 use super::remote::RemoteMembers;
 use super::routes::{Routes, Topics};
-use super::shared_room::{BACKPLANE, LaneCounts, SharedRoom};
+use super::shared_room::{LaneCounts, SharedRoom};
 use crate::auth::Guard;
 use crate::broker::BackplaneLink;
 use crate::limits::Limits;
+use crate::mailbox::Receiver;
 use crate::session::{Member, SessionId};
 use crate::session::{Shares, TableFull};
 
@@ -249,7 +250,7 @@ impl Directory {
             return Err(EnterError::Full(TableFull::Server));
         };
         entry.members.insert(member.id, Arc::clone(&member.name));
-        entry.lanes.enter(&entry.shared, lane);
+        entry.lanes.enter(&entry.shared, Receiver::Lane(lane));
         Ok(Entered {
             room: Arc::clone(&entry.shared),
             members: entry.count(),
@@ -267,7 +268,7 @@ impl Directory {
             return 0;
         };
         if entry.members.remove(&member).is_some() {
-            entry.lanes.exit(&entry.shared, lane);
+            entry.lanes.exit(&entry.shared, Receiver::Lane(lane));
         }
         let remaining = entry.count();
         if entry.members.is_empty() {
@@ -378,7 +379,8 @@ impl Directory {
             shared.history = fed.history().into();
         }
         let shared = Arc::new(shared);
-        state.topics.open(&text, Arc::clone(&shared), lane);
+        let first = Receiver::Lane(lane);
+        state.topics.open(&text, Arc::clone(&shared), first);
         self.topics_version
             .store(state.topics.version(), Ordering::Release);
         Ok(shared)
@@ -439,7 +441,7 @@ impl State {
         let mut shared = SharedRoom::new(alias, Some(Arc::clone(&text)), None);
         shared.is_wildcard = true;
         self.topic_aliases.insert(alias);
-        self.topics.open(&text, Arc::new(shared), BACKPLANE);
+        self.topics.open(&text, Arc::new(shared), Receiver::Node);
     }
 
     pub(super) fn room(&self, name: &str) -> Option<&RoomEntry> {
@@ -545,9 +547,9 @@ mod tests {
         let first = directory.enter("lobby", &alice, 0, None).unwrap();
         let second = directory.enter("lobby", &bob, 3, None).unwrap();
         assert_eq!((first.members, second.members), (1, 2));
-        assert_eq!(first.room.other_lanes(0), 1 << 3);
+        assert_eq!(first.room.others(0), Receiver::Lane(3).into());
         assert_eq!(directory.exit(first.room.alias, bob.id, 3), 1);
-        assert_eq!(first.room.other_lanes(0), 0);
+        assert!(first.room.others(0).is_empty());
         assert_eq!(directory.exit(first.room.alias, alice.id, 0), 0);
         assert_eq!(directory.alias_of("lobby"), None);
         let again = directory.enter("lobby", &alice, 0, None).unwrap();
@@ -628,7 +630,7 @@ mod tests {
         assert!(!topic.is_wildcard);
         let again = directory.subscribe(&pattern("a"), 5, None).unwrap();
         assert_eq!(again.alias, topic.alias);
-        assert_eq!(topic.other_lanes(0), 1 << 5);
+        assert_eq!(topic.others(0), Receiver::Lane(5).into());
         assert!(
             directory
                 .subscribe(&pattern("b.*"), 0, None)

@@ -6,9 +6,10 @@ use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
 use super::rooms::{LaneRooms, Room};
-use super::shared_room::{BACKPLANE, SharedRoom};
+use super::shared_room::SharedRoom;
 use super::spanning::Origin;
 use crate::mailbox::BatchEntry;
+use crate::mailbox::LaneSet;
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, Outbox};
 use crate::transport::Transport;
@@ -179,22 +180,19 @@ impl LaneRooms<'_> {
         origin: impl FnOnce() -> Origin<'m>,
     ) {
         let others = self.count_and_plan(alias, position, bytes, own);
-        if others != 0 {
+        if !others.is_empty() {
             self.pass_on(alias, bytes, others, &origin());
         }
     }
 
-    /// Sends the newest frame of a room's log to the lanes whose bits are set, and its message to other nodes.
+    /// Sends the newest frame of a room's log to other lanes, and its message to other nodes.
     #[inline(never)]
-    fn pass_on(&mut self, alias: u16, bytes: usize, others: u64, origin: &Origin<'_>) {
-        let others = match others & (1 << BACKPLANE) {
-            0 => others,
-            bit => {
-                self.send_to_nodes(alias, origin);
-                others & !bit
-            }
-        };
-        if others == 0 {
+    fn pass_on(&mut self, alias: u16, bytes: usize, others: LaneSet, origin: &Origin<'_>) {
+        if others.has_node() {
+            self.send_to_nodes(alias, origin);
+        }
+        let others = others.without_node();
+        if others.is_empty() {
             return;
         }
         let Outbox { logs, buffers, .. } = &mut self.sessions.outbox;
@@ -227,34 +225,32 @@ impl LaneRooms<'_> {
         let mut frame = outbox.buffers.take();
         let encoded = encode(&config.codec, &mut frame);
         if encoded.is_ok() {
-            let others = shared.other_lanes(self.exchange.lane);
-            if others & (1 << BACKPLANE) != 0 {
+            let others = shared.others(self.exchange.lane);
+            if others.has_node() {
                 self.send_to_nodes_of(shared, origin);
             }
-            self.send_chat_message(others & !(1 << BACKPLANE), alias, &frame);
+            self.send_chat_message(others, alias, &frame);
         }
         self.sessions.outbox.buffers.put(frame);
         encoded
     }
 
-    /// Sends a frame for all members of a room to the lanes whose bits are set.
-    pub(super) fn send_to_lanes(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
+    /// Sends a frame for all members of a room to lanes.
+    pub(super) fn send_to_lanes(&mut self, lanes: LaneSet, alias: u16, frame: &[u8]) {
         self.send_entry(lanes, &BatchEntry::Room { alias, frame });
     }
 
-    /// Sends an entry to the lanes whose bits are set.
-    pub(super) fn send_entry(&mut self, mut lanes: u64, entry: &BatchEntry<'_>) {
-        while lanes != 0 {
-            let lane = lanes.trailing_zeros() as usize;
-            lanes &= lanes - 1;
+    /// Sends an entry to lanes.
+    pub(super) fn send_entry(&mut self, lanes: LaneSet, entry: &BatchEntry<'_>) {
+        for lane in lanes.lanes() {
             self.exchange.batch(lane, entry);
         }
         // One message may go to many logs, so the batches are charged at once and not at the end of the turn.
         self.sessions.charge_common(self.exchange.held_bytes());
     }
 
-    /// Counts a message for the members on this lane, and plans a sweep. Returns the other lanes with members, as
-    /// bits.
+    /// Counts a message for the members on this lane, and plans a sweep. Returns the other lanes with members, and the node if
+    /// messages go to other nodes.
     #[inline(always)]
     pub(super) fn count_and_plan(
         &mut self,
@@ -262,16 +258,16 @@ impl LaneRooms<'_> {
         position: u64,
         bytes: usize,
         own: u64,
-    ) -> u64 {
+    ) -> LaneSet {
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
-            return 0;
+            return LaneSet::default();
         };
         self.sessions
             .counters
             .room_offered
             .add(room.members.len() as u64 - own);
         let due_ns = room.coalescer.handle_append(self.sessions.reactor.now_ns);
-        let others = room.shared.other_lanes(self.exchange.lane);
+        let others = room.shared.others(self.exchange.lane);
         let changed_bits = position ^ (position + bytes as u64);
         if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
             self.note_growth(alias, due_ns, changed_bits);

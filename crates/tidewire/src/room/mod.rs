@@ -42,6 +42,5 @@ pub(crate) use recorded::encode_streamed;
 pub(crate) use remote::Shown;
 pub(crate) use rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms, RoomTable};
 pub(crate) use routes::Routes;
-pub(crate) use shared_room::LANES_MAX;
 pub(crate) use shared_room::SharedRoom;
 pub(crate) use topic::{PUBLISHED_OVERHEAD_BYTES, RECORDED_OVERHEAD_BYTES};

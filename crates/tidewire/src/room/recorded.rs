@@ -16,7 +16,7 @@ use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use super::shared_room::SharedRoom;
 use super::spanning::Origin;
 use crate::broker::Position;
-use crate::mailbox::BatchEntry;
+use crate::mailbox::{BatchEntry, LaneSet};
 use crate::session::{LaneSessions, SessionId};
 
 impl LaneRooms<'_> {
@@ -262,7 +262,7 @@ impl LaneRooms<'_> {
     }
 
     /// Sends the frame of the current message to the lanes whose bits are set, with its offset if it is being recorded.
-    pub(super) fn send_chat_message(&mut self, lanes: u64, alias: u16, frame: &[u8]) {
+    pub(super) fn send_chat_message(&mut self, lanes: LaneSet, alias: u16, frame: &[u8]) {
         match self.table.recording {
             None => self.send_to_lanes(lanes, alias, frame),
             Some(number) => self.send_entry(

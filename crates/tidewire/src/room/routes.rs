@@ -15,6 +15,7 @@ use tidewire_proto::topic::{Pattern, PatternIndex};
 
 use super::kept_topics::TopicHistory;
 use super::shared_room::{LaneCounts, SharedRoom};
+use crate::mailbox::Receiver;
 use crate::session::RepeatedFrame;
 
 /// The patterns of a server, and their latest changes. The directory's mutex protects it.
@@ -99,20 +100,20 @@ impl Topics {
     /// Returns what the lanes share of a pattern that has subscribers on a lane.
     pub(super) fn shared(&self, pattern: &str) -> Option<&Arc<SharedRoom>> {
         let entry = self.entries.get(pattern)?;
-        (entry.shared.lanes() != 0).then_some(&entry.shared)
+        (!entry.shared.lanes().is_empty()).then_some(&entry.shared)
     }
 
     /// Adds a subscriber, if the pattern already has one.
     pub(super) fn enter(&mut self, pattern: &str, lane: usize) -> Option<Arc<SharedRoom>> {
         let entry = self.entries.get_mut(pattern)?;
-        entry.lanes.enter(&entry.shared, lane);
+        entry.lanes.enter(&entry.shared, Receiver::Lane(lane));
         Some(Arc::clone(&entry.shared))
     }
 
     /// Adds a pattern with its first subscriber.
-    pub(super) fn open(&mut self, pattern: &Arc<str>, shared: Arc<SharedRoom>, lane: usize) {
+    pub(super) fn open(&mut self, pattern: &Arc<str>, shared: Arc<SharedRoom>, first: Receiver) {
         let mut lanes = LaneCounts::default();
-        lanes.enter(&shared, lane);
+        lanes.enter(&shared, first);
         self.note(Change::Added(Arc::clone(&shared)));
         let entry = TopicEntry { shared, lanes };
         self.entries.insert(Arc::clone(pattern), entry);
@@ -123,7 +124,7 @@ impl Topics {
         let Some(entry) = self.entries.get_mut(pattern) else {
             return false;
         };
-        if entry.lanes.exit(&entry.shared, lane) > 0 {
+        if entry.lanes.exit(&entry.shared, Receiver::Lane(lane)) > 0 {
             return false;
         }
         self.entries.remove(pattern);
@@ -194,7 +195,7 @@ mod tests {
     fn open(topics: &mut Topics, alias: u16, pattern: &str) -> Arc<str> {
         let pattern: Arc<str> = pattern.into();
         let shared = Arc::new(SharedRoom::new(alias, Some(Arc::clone(&pattern)), None));
-        topics.open(&pattern, shared, 0);
+        topics.open(&pattern, shared, Receiver::Lane(0));
         pattern
     }
 

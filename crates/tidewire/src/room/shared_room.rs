@@ -1,10 +1,10 @@
 //! The state of a room or a topic pattern that all lanes share.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use super::history::RoomHistory;
+use crate::mailbox::{LaneSet, RECEIVERS_MAX, Receiver, SharedLaneSet};
 
 /// The state of one room, or of the subscribers of one pattern, that the lanes share.
 #[derive(Debug)]
@@ -18,17 +18,17 @@ pub(crate) struct SharedRoom {
     pub(crate) is_wildcard: bool,
     /// The address of the session that opened the room. The room counts for this address as long as it exists.
     pub(super) owner: Option<IpAddr>,
-    /// Bit n is set while lane n has members; bit [`BACKPLANE`] while messages go to other nodes, too.
-    lanes: AtomicU64,
-    /// Bit n is set while a subscriber on lane n blocks the room's publishers.
-    congested: AtomicU64,
+    /// The lanes that have members, and the node while messages go to other nodes, too.
+    receivers: SharedLaneSet,
+    /// The lanes on which a subscriber blocks the room's publishers.
+    congested: SharedLaneSet,
     /// The room's history, from the first join that asked for one.
     pub(super) history: OnceLock<Arc<RoomHistory>>,
 }
 
-/// Members or subscribers by lane.
+/// Members or subscribers by lane, and the node.
 #[derive(Debug)]
-pub(super) struct LaneCounts([u32; LANES_MAX + 1]);
+pub(super) struct LaneCounts([u32; RECEIVERS_MAX]);
 
 impl SharedRoom {
     pub(super) fn new(alias: u16, pattern: Option<Arc<str>>, owner: Option<IpAddr>) -> Self {
@@ -38,8 +38,8 @@ impl SharedRoom {
             name: None,
             is_wildcard: false,
             owner,
-            lanes: AtomicU64::new(0),
-            congested: AtomicU64::new(0),
+            receivers: SharedLaneSet::default(),
+            congested: SharedLaneSet::default(),
             history: OnceLock::new(),
         }
     }
@@ -47,23 +47,23 @@ impl SharedRoom {
     /// Lets the messages of this room go to other nodes, under this name.
     pub(super) fn span(&mut self, name: &str) {
         self.name = Some(name.into());
-        self.lanes = AtomicU64::new(1 << BACKPLANE);
+        self.receivers.add(Receiver::Node);
     }
 
     /// Whether the messages go to other nodes.
     pub(crate) fn spans(&self) -> bool {
-        self.lanes.load(Ordering::Relaxed) & (1 << BACKPLANE) != 0
+        self.receivers.get().has_node()
     }
 
-    /// Returns all lanes that have members, as bits.
-    pub(crate) fn lanes(&self) -> u64 {
-        self.lanes.load(Ordering::Acquire) & !(1 << BACKPLANE)
+    /// All lanes that have members.
+    pub(crate) fn lanes(&self) -> LaneSet {
+        self.receivers.get().without_node()
     }
 
-    /// Returns the lanes other than `lane` that have members, as bits.
+    /// The lanes other than `lane` that have members, and the node if messages go to other nodes.
     #[inline]
-    pub(crate) fn other_lanes(&self, lane: usize) -> u64 {
-        self.lanes.load(Ordering::Acquire) & !(1 << lane)
+    pub(crate) fn others(&self, lane: usize) -> LaneSet {
+        self.receivers.others(lane)
     }
 
     /// Whether the messages come from a stream that all nodes share.
@@ -74,31 +74,31 @@ impl SharedRoom {
     /// Whether a subscriber on any lane blocks the room's publishers.
     #[inline]
     pub(crate) fn is_congested(&self) -> bool {
-        self.congested.load(Ordering::Relaxed) != 0
+        self.congested.has_any()
     }
 
     /// Sets whether a subscriber on `lane` blocks the room's publishers.
     pub(crate) fn set_congested(&self, lane: usize, congested: bool) {
-        if congested {
-            self.congested.fetch_or(1 << lane, Ordering::Relaxed);
-        } else {
-            self.congested.fetch_and(!(1 << lane), Ordering::Relaxed);
+        match congested {
+            true => self.congested.add(Receiver::Lane(lane)),
+            false => self.congested.remove(Receiver::Lane(lane)),
         }
     }
 }
 
 impl LaneCounts {
-    /// Counts a member in, and marks its lane as one that gets the messages.
-    pub(super) fn enter(&mut self, shared: &SharedRoom, lane: usize) {
-        self.0[lane] += 1;
-        shared.lanes.fetch_or(1 << lane, Ordering::AcqRel);
+    /// Counts a member in, and lets its lane get the messages.
+    pub(super) fn enter(&mut self, shared: &SharedRoom, receiver: Receiver) {
+        self.0[receiver.index()] += 1;
+        shared.receivers.add(receiver);
     }
 
     /// Counts a member out. Returns how many remain on all lanes.
-    pub(super) fn exit(&mut self, shared: &SharedRoom, lane: usize) -> u64 {
-        self.0[lane] -= 1;
-        if self.0[lane] == 0 {
-            shared.lanes.fetch_and(!(1 << lane), Ordering::AcqRel);
+    pub(super) fn exit(&mut self, shared: &SharedRoom, receiver: Receiver) -> u64 {
+        let count = &mut self.0[receiver.index()];
+        *count -= 1;
+        if *count == 0 {
+            shared.receivers.remove(receiver);
         }
         self.0.iter().map(|count| u64::from(*count)).sum()
     }
@@ -106,12 +106,6 @@ impl LaneCounts {
 
 impl Default for LaneCounts {
     fn default() -> Self {
-        Self([0; LANES_MAX + 1])
+        Self([0; RECEIVERS_MAX])
     }
 }
-
-/// Most lanes of a server: the bits in the mask of lanes with members, without that of the backplane.
-pub(crate) const LANES_MAX: usize = 63;
-
-/// The bit of the backplane in the mask of lanes, and the index of its batch.
-pub(crate) const BACKPLANE: usize = crate::mailbox::BACKPLANE;

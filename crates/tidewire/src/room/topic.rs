@@ -27,9 +27,10 @@ use super::replay::UNKNOWN;
 use super::ring::Kept;
 use super::rooms::LaneRooms;
 use super::routes::Match;
-use super::shared_room::{BACKPLANE, SharedRoom};
+use super::shared_room::SharedRoom;
 use super::spanning::Origin;
 use crate::broker::{Addressee, KeptName};
+use crate::mailbox::LaneSet;
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, SessionId};
 
@@ -361,29 +362,29 @@ impl LaneRooms<'_> {
             });
             return Ok(());
         }
-        let others = shared.other_lanes(self.exchange.lane);
-        match others {
-            0 => Ok(()),
-            _ => self.append_elsewhere(others, &message, topic),
+        let others = shared.others(self.exchange.lane);
+        match others.is_empty() {
+            true => Ok(()),
+            false => self.append_elsewhere(others, &message, topic),
         }
     }
 
-    /// Sends a published message to the lanes and nodes whose bits are set. This lane has no subscriber. A function of its own, so that
+    /// Sends a published message to other lanes and nodes. This lane has no subscriber. A function of its own, so that
     /// the loop over the matches keeps its values in registers.
     #[inline(never)]
     fn append_elsewhere(
         &mut self,
-        others: u64,
+        others: LaneSet,
         message: &Message<'_>,
         topic: &str,
     ) -> Result<(), EncodeError> {
         let payload = message.payload;
-        if others & (1 << BACKPLANE) != 0 {
+        if others.has_node() {
             self.exchange
                 .send_to_nodes(Addressee::Topic, topic, &Entry::Published { payload });
         }
-        let others = others & !(1 << BACKPLANE);
-        if others == 0 {
+        let others = others.without_node();
+        if others.is_empty() {
             return Ok(());
         }
         let LaneSessions { outbox, config, .. } = &mut *self.sessions;

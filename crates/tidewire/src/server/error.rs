@@ -12,8 +12,8 @@ use crate::backplane::BackplaneError;
 use crate::config::PolicyError;
 use crate::lane::LaneError;
 use crate::limits::RateLimitError;
+use crate::mailbox::LANES_MAX;
 use crate::observe::Metrics;
-use crate::room::LANES_MAX;
 use crate::tls::TlsError;
 use crate::transport::inproc::InprocBindError;
 

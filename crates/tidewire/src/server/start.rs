@@ -16,9 +16,9 @@ use crate::config::{Config, Policies, PolicyError};
 use crate::engine::{Core, Outgoing, ServerShared};
 use crate::lane::{Lane, LaneError, LaneThread, Spin};
 use crate::limits::RateLimit;
+use crate::mailbox::LANES_MAX;
 use crate::mailbox::Mailbox;
 use crate::observe::{LaneCounters, MetricsReader};
-use crate::room::LANES_MAX;
 use crate::service::{BoxedService, Service};
 use crate::tls::TlsReloader;
 
