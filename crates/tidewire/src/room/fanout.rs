@@ -168,26 +168,32 @@ impl LaneRooms<'_> {
     }
 
     /// Handles an append to a room's log: sends its newest frame to the other lanes with members, and plans a sweep.
-    /// `own` is 1 if the author is a subscriber of this lane's log, else 0. Other nodes get the message that `origin` returns; it
-    /// is only called if there are other lanes or nodes.
+    /// `own` is 1 if the author is a subscriber of this lane's log, else 0. `offset` is the message's in the history of the room.
+    /// Other nodes get the message that `origin` returns; it is only called if there are other lanes or nodes.
     #[inline]
     pub(super) fn handle_appended<'m>(
         &mut self,
         alias: u16,
-        position: u64,
-        bytes: usize,
+        (position, bytes): (u64, usize),
         own: u64,
+        offset: Option<u64>,
         origin: impl FnOnce() -> Origin<'m>,
     ) {
         let others = self.count_and_plan(alias, position, bytes, own);
         if !others.is_empty() {
-            self.pass_on(alias, bytes, others, &origin());
+            self.pass_on((alias, offset), bytes, others, &origin());
         }
     }
 
     /// Sends the newest frame of a room's log to other lanes, and its message to other nodes.
     #[inline(never)]
-    fn pass_on(&mut self, alias: u16, bytes: usize, others: LaneSet, origin: &Origin<'_>) {
+    fn pass_on(
+        &mut self,
+        (alias, offset): (u16, Option<u64>),
+        bytes: usize,
+        others: LaneSet,
+        origin: &Origin<'_>,
+    ) {
         if others.has_node() {
             self.send_to_nodes(alias, origin);
         }
@@ -201,7 +207,7 @@ impl LaneRooms<'_> {
         };
         let mut frame = buffers.take();
         frame.extend_from_slice(log.newest(bytes));
-        self.send_chat_message(others, alias, &frame);
+        self.send_chat_message(others, alias, offset, &frame);
         self.sessions.outbox.buffers.put(frame);
     }
 
@@ -211,6 +217,7 @@ impl LaneRooms<'_> {
         &mut self,
         shared: &SharedRoom,
         bytes_expected: usize,
+        offset: Option<u64>,
         origin: &Origin<'_>,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
@@ -219,7 +226,7 @@ impl LaneRooms<'_> {
         if let Some(log) = outbox.logs.get_mut(alias) {
             let (position, bytes) =
                 log.append_with(bytes_expected, |out| encode(&config.codec, out))?;
-            self.handle_appended(alias, position, bytes, 0, || *origin);
+            self.handle_appended(alias, (position, bytes), 0, offset, || *origin);
             return Ok(());
         }
         let mut frame = outbox.buffers.take();
@@ -229,15 +236,10 @@ impl LaneRooms<'_> {
             if others.has_node() {
                 self.send_to_nodes_of(shared, origin);
             }
-            self.send_chat_message(others, alias, &frame);
+            self.send_chat_message(others, alias, offset, &frame);
         }
         self.sessions.outbox.buffers.put(frame);
         encoded
-    }
-
-    /// Sends a frame for all members of a room to lanes.
-    pub(super) fn send_to_lanes(&mut self, lanes: LaneSet, alias: u16, frame: &[u8]) {
-        self.send_entry(lanes, &BatchEntry::Room { alias, frame });
     }
 
     /// Sends an entry to lanes.

@@ -89,7 +89,7 @@ impl LaneRooms<'_> {
         let origin = Origin::Announced {
             payload: message.payload,
         };
-        self.append_shared(shared, expected, &origin, |codec, out| {
+        self.append_shared(shared, expected, offset, &origin, |codec, out| {
             encode_chat_at(codec, offset, &chat, out)
         })?;
         self.sessions.counters.chat_messages.add(1);
@@ -111,9 +111,7 @@ impl LaneRooms<'_> {
         if has_members {
             self.catch_up(history, &mut records, alias, last);
         }
-        self.table.recording = Some(last + 1);
         let result = send(self, last + 1);
-        self.table.recording = None;
         if result.is_ok() {
             if has_members {
                 history.note_arrival(&mut records, lane, last + 1);
@@ -261,20 +259,25 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Sends the frame of the current message to the lanes whose bits are set, with its offset if it is being recorded.
-    pub(super) fn send_chat_message(&mut self, lanes: LaneSet, alias: u16, frame: &[u8]) {
-        match self.table.recording {
-            None => self.send_to_lanes(lanes, alias, frame),
-            Some(number) => self.send_entry(
-                lanes,
-                &BatchEntry::Recorded {
-                    alias,
-                    number,
-                    author: SessionId::NONE,
-                    frame,
-                },
-            ),
-        }
+    /// Sends the frame of a message to other lanes, with the offset that the message has in its history.
+    pub(super) fn send_chat_message(
+        &mut self,
+        lanes: LaneSet,
+        alias: u16,
+        offset: Option<u64>,
+        frame: &[u8],
+    ) {
+        let author = SessionId::NONE;
+        let entry = match offset {
+            None => BatchEntry::Room { alias, frame },
+            Some(number) => BatchEntry::Recorded {
+                alias,
+                number,
+                author,
+                frame,
+            },
+        };
+        self.send_entry(lanes, &entry);
     }
 
     /// Returns the history of a room or topic that has members on this lane.

@@ -68,8 +68,6 @@ pub(crate) struct RoomTable {
     pub(super) recent: RecentTopic,
     /// Rooms in which a subscriber of this lane blocks the publishers.
     pub(super) blocked_rooms: Vec<u16>,
-    /// The offset of the message that is being recorded in a history.
-    pub(super) recording: Option<u64>,
     /// Rooms whose messages from other lanes wait in the history, because memory is short.
     pub(super) behind: Vec<u16>,
     /// Joins that wait for the history of their room.
@@ -103,7 +101,6 @@ impl RoomTable {
             routes: Routes::default(),
             recent: RecentTopic::default(),
             blocked_rooms: Vec::new(),
-            recording: None,
             behind: Vec::new(),
             waiting: WaitingJoins::default(),
             departures: None,
@@ -391,7 +388,7 @@ impl LaneRooms<'_> {
         });
         match appended {
             Ok((position, bytes)) => {
-                self.handle_appended(alias, position, bytes, 0, || Origin::Local);
+                self.handle_appended(alias, (position, bytes), 0, None, || Origin::Local);
             }
             Err(error) => tracing::debug!(%error, "presence not announced"),
         }

@@ -20,7 +20,7 @@ impl LaneRooms<'_> {
         alias: u16,
         payload: &[u8],
     ) -> Result<bool, RoomError> {
-        self.say_framed(id, alias, payload, |codec, chat, out| {
+        self.say_framed(id, alias, payload, None, |codec, chat, out| {
             codec.encode_chat_message(chat, out)
         })
     }
@@ -33,8 +33,9 @@ impl LaneRooms<'_> {
         payload: &[u8],
         offset: u64,
     ) -> Result<bool, RoomError> {
-        self.say_framed(id, alias, payload, |codec, chat, out| {
-            encode_chat_at(codec, Some(offset), chat, out)
+        let offset = Some(offset);
+        self.say_framed(id, alias, payload, offset, |codec, chat, out| {
+            encode_chat_at(codec, offset, chat, out)
         })
     }
 
@@ -45,11 +46,12 @@ impl LaneRooms<'_> {
         id: SessionId,
         alias: u16,
         payload: &[u8],
+        offset: Option<u64>,
         encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
         match self.sessions.is_short_of_memory() {
-            false => self.append_chat_message(id, alias, payload, encode),
-            true => self.say_while_short(id, alias, payload, encode),
+            false => self.append_chat_message(id, alias, payload, offset, encode),
+            true => self.say_while_short(id, alias, payload, offset, encode),
         }
     }
 
@@ -61,12 +63,13 @@ impl LaneRooms<'_> {
         id: SessionId,
         alias: u16,
         payload: &[u8],
+        offset: Option<u64>,
         encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
         if !self.sessions.may_grow() {
             return Err(RoomError::OutOfMemory);
         }
-        let must_stop = self.append_chat_message(id, alias, payload, encode)?;
+        let must_stop = self.append_chat_message(id, alias, payload, offset, encode)?;
         Ok(self.sessions.wait_for_memory(id) || must_stop)
     }
 
@@ -76,6 +79,7 @@ impl LaneRooms<'_> {
         id: SessionId,
         alias: u16,
         payload: &[u8],
+        offset: Option<u64>,
         encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
         let slot = id.slot();
@@ -111,9 +115,8 @@ impl LaneRooms<'_> {
             .skip_own(log, position, bytes);
         let held = room.shared.is_congested().then(|| Arc::clone(&room.shared));
         self.sessions.counters.chat_messages.add(1);
-        self.handle_appended(alias, position, bytes, 1, || Origin::ChatMessage {
-            id,
-            payload,
+        self.handle_appended(alias, (position, bytes), 1, offset, || {
+            Origin::ChatMessage { id, payload }
         });
         if let Some(room) = &held {
             self.hold(slot, room);

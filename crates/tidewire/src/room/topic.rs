@@ -266,15 +266,13 @@ impl LaneRooms<'_> {
                 if !shared.is_wildcard {
                     let expected = overhead + payload.len();
                     let origin = Origin::Local;
-                    return rooms.append_shared(&shared, expected, &origin, |codec, out| {
+                    let at = Some(offset);
+                    return rooms.append_shared(&shared, expected, at, &origin, |codec, out| {
                         encode_kept(codec, shared.alias, true, offset, &message, out)
                     });
                 }
                 // Its frames have no offsets, so no lane must look for it in the history.
-                let recording = rooms.table.recording.take();
-                let appended = rooms.append_without_offset(&shared, topic, payload);
-                rooms.table.recording = recording;
-                appended
+                rooms.append_without_offset(&shared, topic, payload)
             })
         });
         Ok(sent?)
@@ -292,7 +290,7 @@ impl LaneRooms<'_> {
         let message = Message::new(Kind::Deliver, shared.alias, payload).with_name(name);
         let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
         let origin = Origin::Published { topic, payload };
-        self.append_shared(shared, expected, &origin, |codec, out| {
+        self.append_shared(shared, expected, None, &origin, |codec, out| {
             codec.encode(&message, out)
         })
     }
@@ -356,7 +354,7 @@ impl LaneRooms<'_> {
             let (position, bytes) = log.append_with(expected, |out| {
                 delivery.encode_again(&config.codec, &message, out)
             })?;
-            self.handle_appended(alias, position, bytes, 0, || Origin::Published {
+            self.handle_appended(alias, (position, bytes), 0, None, || Origin::Published {
                 topic,
                 payload,
             });
@@ -391,7 +389,7 @@ impl LaneRooms<'_> {
         let mut frame = outbox.buffers.take();
         let result = config.codec.encode(message, &mut frame);
         if result.is_ok() {
-            self.send_to_lanes(others, message.channel, &frame);
+            self.send_chat_message(others, message.channel, None, &frame);
         }
         self.sessions.outbox.buffers.put(frame);
         result
