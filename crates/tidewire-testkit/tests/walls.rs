@@ -25,7 +25,7 @@ const WIDE: &[(&str, usize)] = &[
     ("Core", 138),
     ("Directory", 61),
     ("Lane", 52),
-    ("LaneRooms", 118),
+    ("LaneRooms", 117),
     ("LaneSessions", 135),
     ("Link", 44),
     ("Node", 117),
@@ -33,7 +33,7 @@ const WIDE: &[(&str, usize)] = &[
 ];
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 838;
+const OPEN_FIELDS_MAX: usize = 837;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];
