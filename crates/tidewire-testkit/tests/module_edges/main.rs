@@ -11,6 +11,7 @@ mod floors;
 mod made_up;
 mod sources;
 mod syntax;
+mod walls;
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -47,14 +47,7 @@ pub(crate) enum Target {
 impl Sources {
     /// Reads the crate in the directory `directory` below `repository`.
     pub(crate) fn read(repository: &Path, directory: &str) -> Self {
-        let src = repository.join(directory).join("src");
-        let mut root = src.join("lib.rs");
-        if !root.is_file() {
-            root = src.join("main.rs");
-        }
-        let mut files = Files(Vec::new());
-        files.add(root, &src, Vec::new());
-
+        let files = Files::of(repository, directory);
         let names = RootNames::of(&files.0);
         let mut edges = BTreeSet::new();
         for source in &files.0 {
@@ -73,16 +66,28 @@ impl Sources {
 }
 
 /// The files of a crate without those for tests.
-struct Files(Vec<Source>);
+pub(crate) struct Files(pub(crate) Vec<Source>);
 
-struct Source {
+pub(crate) struct Source {
     path: PathBuf,
     /// The names of the modules from the root down to this file's.
     module: Vec<String>,
-    syntax: File,
+    pub(crate) syntax: File,
 }
 
 impl Files {
+    /// Reads the crate in the directory `directory` below `repository`.
+    pub(crate) fn of(repository: &Path, directory: &str) -> Self {
+        let src = repository.join(directory).join("src");
+        let mut root = src.join("lib.rs");
+        if !root.is_file() {
+            root = src.join("main.rs");
+        }
+        let mut files = Self(Vec::new());
+        files.add(root, &src, Vec::new());
+        files
+    }
+
     /// Adds a file, and the files of the modules that it declares, which are in `directory`.
     fn add(&mut self, path: PathBuf, directory: &Path, module: Vec<String>) {
         let text = fs::read_to_string(&path)

@@ -4,14 +4,14 @@
 //! Approach: the sources are parsed, and two counts are compared with limits. Types that are above a limit today are listed with
 //! their count, which may only fall. The counts are symptoms: a method that becomes a free function mends nothing.
 
-#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
-
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
 
 use syn::visit::{self, Visit};
-use syn::{Attribute, Field, ImplItem, Item, ItemImpl, ItemStruct, Type, Visibility};
+use syn::{Field, ImplItem, Item, ItemImpl, ItemStruct, Type, Visibility};
+
+use crate::repository;
+use crate::sources::Files;
+use crate::syntax::is_for_tests;
 
 /// Most methods of a type. A type with more is several, and a facade hands out its parts.
 const METHODS_MAX: usize = 40;
@@ -80,41 +80,11 @@ struct Counts {
 fn counts() -> Counts {
     let mut counts = Counts::default();
     for name in CRATES {
-        let src = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../{name}/src"));
-        for file in files(&src) {
-            let text = fs::read_to_string(&file).unwrap();
-            counts.visit_file(&syn::parse_file(&text).unwrap());
+        for source in &Files::of(&repository(), &format!("crates/{name}")).0 {
+            counts.visit_file(&source.syntax);
         }
     }
     counts
-}
-
-/// All sources below a directory, without those for tests alone.
-fn files(directory: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(directory).unwrap() {
-        let path = entry.unwrap().path();
-        let stem = path.file_stem().unwrap().to_string_lossy().into_owned();
-        if stem.ends_with("tests") || stem == "testing" {
-            continue;
-        }
-        if path.is_dir() {
-            found.extend(files(&path));
-        } else if path.extension().is_some_and(|it| it == "rs") {
-            found.push(path);
-        }
-    }
-    found
-}
-
-fn is_for_tests(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        attribute.path().is_ident("cfg")
-            && attribute
-                .meta
-                .require_list()
-                .is_ok_and(|list| list.tokens.to_string().starts_with("test"))
-    })
 }
 
 impl<'ast> Visit<'ast> for Counts {
@@ -132,7 +102,7 @@ impl<'ast> Visit<'ast> for Counts {
 
     fn visit_item_impl(&mut self, block: &'ast ItemImpl) {
         if let (None, Type::Path(path)) = (&block.trait_, &*block.self_ty) {
-            let name = path.path.segments.last().unwrap().ident.to_string();
+            let name = path.path.segments.last().expect("a name").ident.to_string();
             let methods = block.items.iter().filter(|item| match item {
                 ImplItem::Fn(function) => !is_for_tests(&function.attrs),
                 _ => false,
