@@ -184,36 +184,34 @@ impl Core {
         is_proved: bool,
     ) -> Result<(), Refusal> {
         let holder = peer.and_then(counted_address).map(Holder::Address);
-        let refusal = if self.sessions.must_refuse(holder) {
-            self.counters.memory_refused_sessions.add(1);
-            Refusal::Memory
-        } else if self.shared.limiter.enter(peer) || is_proved && self.displace(peer) {
-            return Ok(());
-        } else {
-            Refusal::Sessions
-        };
-        Err(self.note_refusal(refusal, peer))
+        self.find_place((peer, holder), Refusal::Sessions, |core| {
+            core.shared.limiter.enter(peer) || is_proved && core.displace(peer)
+        })
     }
 
     /// Counts a connection of a proxy whose client is not known yet, unless there are too many or memory is short.
     pub(super) fn count_unnamed(&mut self, proxy: &Endpoint) -> Result<(), Refusal> {
-        let refusal = if self.sessions.must_refuse(None) {
-            self.counters.memory_refused_sessions.add(1);
-            Refusal::Memory
-        } else if self.shared.limiter.enter_unnamed() {
-            return Ok(());
-        } else {
-            Refusal::Unnamed
-        };
-        Err(self.note_refusal(refusal, Some(proxy)))
+        self.find_place((Some(proxy), None), Refusal::Unnamed, |core| {
+            core.shared.limiter.enter_unnamed()
+        })
     }
 
-    /// Removes a connection that no lane takes up from the count.
-    pub(super) fn release_arrival(&self, arrival: &Arrival) {
-        let is_unnamed = arrival.forwarder.is_some();
-        self.shared
-            .limiter
-            .turn_away(arrival.peer.as_ref(), is_unnamed);
+    /// Lets a peer in if memory allows it and `enter` finds a place. Otherwise the refusal is noted.
+    fn find_place(
+        &mut self,
+        (peer, holder): (Option<&Endpoint>, Option<Holder>),
+        without_place: Refusal,
+        enter: impl FnOnce(&mut Self) -> bool,
+    ) -> Result<(), Refusal> {
+        let refusal = if self.sessions.must_refuse(holder) {
+            self.counters.memory_refused_sessions.add(1);
+            Refusal::Memory
+        } else if enter(self) {
+            return Ok(());
+        } else {
+            without_place
+        };
+        Err(self.note_refusal(refusal, peer))
     }
 
     /// Checks that the address of a connection with layers may begin another handshake.
@@ -303,7 +301,7 @@ impl Core {
     pub(crate) fn adopt(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
         if self.ending.drain_deadline_ns.is_some() {
             // Another lane accepted the connection before it learnt of the drain.
-            self.release_arrival(&arrival);
+            self.shared.limiter.release_arrival(&arrival);
             self.counters.sessions_refused.add(1);
             let text = "the server is shutting down";
             return self.turn_away(arrival.stream, GoAwayCode::Shutdown, text);
@@ -337,7 +335,7 @@ impl Core {
             }
             Err(reason) => {
                 let limiter = &self.shared.limiter;
-                limiter.turn_away(counted.as_ref(), is_unnamed);
+                limiter.release(counted.as_ref(), is_unnamed);
                 tracing::warn!(%reason, "an accepted connection could not be watched");
             }
         }

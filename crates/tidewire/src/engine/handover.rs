@@ -77,10 +77,10 @@ impl Core {
             (LaneMessage::Adopt(arrival), Some(successor)) => {
                 let passed_on = successor.post(LaneMessage::Adopt(arrival));
                 if let Err(LaneMessage::Adopt(arrival)) = passed_on {
-                    self.release_arrival(&arrival);
+                    self.shared.limiter.release_arrival(&arrival);
                 }
             }
-            (LaneMessage::Adopt(arrival), None) => self.release_arrival(&arrival),
+            (LaneMessage::Adopt(arrival), None) => self.shared.limiter.release_arrival(&arrival),
             (LaneMessage::Arrive { stream }, Some(successor)) => {
                 let passed_on = successor.post(LaneMessage::Arrive { stream });
                 if passed_on.is_err() {

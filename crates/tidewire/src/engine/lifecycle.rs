@@ -228,7 +228,7 @@ impl Core {
         if !session.connection.is_outgoing() {
             let profile = &session.profile;
             let limiter = &self.shared.limiter;
-            limiter.turn_away(profile.peer.as_deref(), profile.is_unnamed());
+            limiter.release(profile.peer.as_deref(), profile.is_unnamed());
         }
         self.sessions.relief.release_session(slot);
         self.sessions.outbox.buffers.put(session.output.bytes);

@@ -163,7 +163,7 @@ impl ServerBuilder {
     /// Adds addresses of proxies that write the address of their client into requests to `ws://` and `wss://` addresses, in
     /// `X-Forwarded-For` or `Forwarded`. The client is the last address of that header that is not listed here; it is the peer's for
     /// limits, logs, authenticators and sessions. Requests from other addresses are not believed. Requests with both headers are
-    /// refused, whoever sends them. A connection of a listed proxy counts for no address before its request.
+    /// refused, from other addresses, too. A connection of a listed proxy counts for no address before its request.
     ///
     /// ```
     /// use tidewire::Server;

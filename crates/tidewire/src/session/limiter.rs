@@ -10,6 +10,7 @@ use tidewire_io::descriptors::descriptor_limit;
 use super::table_shares::{Shares, TableFull};
 use crate::address::Endpoint;
 use crate::limits::{Bucket, Limits, Rate, RateLimit, WhenExceeded};
+use crate::transport::Arrival;
 
 /// The number of sessions, in all and for each IP address. It is checked once per connection.
 #[derive(Debug)]
@@ -155,8 +156,13 @@ impl SessionLimiter {
         state.descriptors -= 1;
     }
 
-    /// Removes a connection that does not become a session from the count.
-    pub(crate) fn turn_away(&self, peer: Option<&Endpoint>, is_unnamed: bool) {
+    /// Removes a connection that no lane takes up from the count.
+    pub(crate) fn release_arrival(&self, arrival: &Arrival) {
+        self.release(arrival.peer.as_ref(), arrival.forwarder.is_some());
+    }
+
+    /// Removes a connection that ends from the count: a session, or one whose client is not known yet.
+    pub(crate) fn release(&self, peer: Option<&Endpoint>, is_unnamed: bool) {
         match is_unnamed {
             true => self.leave_unnamed(),
             false => self.leave(peer),
