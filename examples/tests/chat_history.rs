@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tidewire::{Backoff, Client, ErrorCode, Event, Kind, RequestError};
+use tidewire::{Backoff, Client, ErrorCode, Event, Kind, RequestError, Room};
 
 /// The running example. Dropping it kills it.
 struct Running {
@@ -89,20 +89,19 @@ fn heard(client: &Client) -> (String, String) {
     }
 }
 
-fn send_numbers(client: &Client, room: u16, numbers: std::ops::Range<u32>) {
+fn send_numbers(room: &Room, numbers: std::ops::Range<u32>) {
     for number in numbers {
-        client.say(room, number.to_string().as_bytes()).unwrap();
+        room.say(number.to_string().as_bytes()).unwrap();
     }
     // All earlier messages have been delivered when this reply arrives.
-    client.list(room).wait().unwrap();
+    room.members().wait().unwrap();
 }
 
 /// Joins, and expects exactly these numbers of ada's messages before a new one.
-fn expect_history(server: &Running, speaker: (&Client, u16), numbers: std::ops::Range<u32>) {
+fn expect_history(server: &Running, room: &Room, numbers: std::ops::Range<u32>) {
     let late = server.connect();
-    late.join("lobby", "late").wait().unwrap();
-    let (ada, room) = speaker;
-    ada.say(room, b"live").unwrap();
+    late.join("lobby").named("late").wait().unwrap();
+    room.say(b"live").unwrap();
     for number in numbers {
         assert_eq!(heard(&late), ("ada".to_owned(), number.to_string()));
     }
@@ -115,9 +114,9 @@ fn a_new_member_gets_the_last_50_messages_even_after_a_restart() {
     let kept = Kept::new("chat-history");
     let mut server = Running::start(&kept.0);
     let ada = server.connect();
-    let room = ada.join("lobby", "ada").wait().unwrap().room;
-    send_numbers(&ada, room, 0..120);
-    expect_history(&server, (&ada, room), 70..120);
+    let room = ada.join("lobby").named("ada").wait().unwrap();
+    send_numbers(&room, 0..120);
+    expect_history(&server, &room, 70..120);
     ada.close().wait();
     server.stop();
 
@@ -126,19 +125,19 @@ fn a_new_member_gets_the_last_50_messages_even_after_a_restart() {
     std::fs::write(&kept.0, cut).unwrap();
     let server = Running::start(&kept.0);
     let ada = server.connect();
-    let room = ada.join("lobby", "ada").wait().unwrap().room;
+    let room = ada.join("lobby").named("ada").wait().unwrap();
     for number in 71..120 {
         assert_eq!(heard(&ada), ("ada".to_owned(), number.to_string()));
     }
     assert_eq!(heard(&ada), ("ada".to_owned(), "live".to_owned()));
-    send_numbers(&ada, room, 200..250);
-    expect_history(&server, (&ada, room), 200..250);
+    send_numbers(&room, 200..250);
+    expect_history(&server, &room, 200..250);
     ada.close().wait();
 }
 
 fn expect_refused(server: &Running, name: &str) {
     let client = server.connect();
-    let error = client.join("lobby", name).wait().unwrap_err();
+    let error = client.join("lobby").named(name).wait().unwrap_err();
     let RequestError::Refused { .. } = error else {
         panic!("{error}");
     };
@@ -151,12 +150,12 @@ fn who_is_kicked_stays_away_also_after_a_restart() {
     let kept = Kept::new("chat-kick");
     let mut server = Running::start(&kept.0);
     let [moderator, eve] = [(); 2].map(|()| server.connect());
-    let room = moderator.join("lobby", "ada").wait().unwrap().room;
-    eve.join("lobby", "eve").wait().unwrap();
+    let room = moderator.join("lobby").named("ada").wait().unwrap();
+    eve.join("lobby").named("eve").wait().unwrap();
     let kick = |payload: &[u8]| moderator.request(payload).method("kick").wait();
     assert!(kick(b"guess eve").is_err());
     assert!(kick(b"sesame eve\nsay\tlobby\tada\tforged").is_err());
-    assert_eq!(moderator.list(room).wait().unwrap().len(), 2);
+    assert_eq!(room.members().wait().unwrap().len(), 2);
     kick(b"sesame eve").unwrap();
 
     loop {
@@ -177,14 +176,14 @@ fn who_is_kicked_stays_away_also_after_a_restart() {
     expect_refused(&server, "eve");
     // The name looks like hers: the first letter is Cyrillic.
     expect_refused(&server, "\u{435}ve");
-    assert_eq!(moderator.list(room).wait().unwrap().len(), 1);
+    assert_eq!(room.members().wait().unwrap().len(), 1);
     moderator.close().wait();
     server.stop();
 
     let server = Running::start(&kept.0);
     expect_refused(&server, "eve");
     let bob = server.connect();
-    bob.join("lobby", "bob").wait().unwrap();
+    bob.join("lobby").named("bob").wait().unwrap();
     bob.close().wait();
 }
 
@@ -209,7 +208,7 @@ fn the_list_of_kicked_names_has_a_bound() {
     }
     expect_refused(&server, "eve");
     let mallory = server.connect();
-    mallory.join("lobby", "mallory").wait().unwrap();
+    mallory.join("lobby").named("mallory").wait().unwrap();
     mallory.close().wait();
     moderator.close().wait();
     server.stop();

@@ -77,8 +77,8 @@ fn the_newsroom_passes_messages_to_all_the_others() {
         let error = client.request(b"?").wait().unwrap_err();
         assert!(error.to_string().contains("one-way"), "{error}");
     }
-    clients[0].try_send(b"extra!").unwrap();
-    clients[1].try_send(b"extra too!").unwrap();
+    clients[0].send(b"extra!").unwrap();
+    clients[1].send(b"extra too!").unwrap();
     assert_eq!(next_delivery(&clients[0]), b"extra too!");
     assert_eq!(next_delivery(&clients[1]), b"extra!");
     let mut both = [next_delivery(&clients[2]), next_delivery(&clients[2])];

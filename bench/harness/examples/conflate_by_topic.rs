@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tidewire::{Context, HandlerResult, Kind, Message, Policy, PubSub, Server, Service};
+use tidewire::{Context, HandlerResult, Kind, Message, Moment, Policy, PubSub, Server, Service};
 use tidewire_io::affinity::pin_to_core;
 use tidewire_io::clock::now_ns;
 use tidewire_load::process::ProcessSample;
@@ -46,7 +46,7 @@ impl Service for Ticker {
         Ok(())
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if self.awaited > 0 {
             return None;
         }
@@ -61,12 +61,12 @@ impl Service for Ticker {
             let mut payload = [b'.'; 32];
             payload[..8].copy_from_slice(&self.published.to_le_bytes());
             let name = &self.names[(self.published % SYMBOLS) as usize];
-            if let Err(error) = cx.publish(name, &payload) {
+            if let Err(error) = cx.topics().publish(name, &payload) {
                 tracing::error!(%error, "cannot publish");
             }
             self.published += 1;
         }
-        Some(now_ns + TICK_NS)
+        Some(Moment::from_ns(now_ns + TICK_NS))
     }
 }
 

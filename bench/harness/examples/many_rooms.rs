@@ -11,7 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tidewire::{Address, Chat, Context, Endpoint, HandlerResult, Kind, Message, Server, Service};
+use tidewire::{
+    Address, Chat, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server, Service,
+};
 use tidewire_io::affinity::pin_to_core;
 use tidewire_load::process::ProcessSample;
 use tidewire_proto::body::JoinBody;
@@ -51,13 +53,23 @@ impl Members {
     }
 }
 
+/// The number of a member, as the state of its session.
+struct Number(usize);
+
+impl Number {
+    fn of(cx: &Context<'_>) -> usize {
+        cx.state::<Self>().map_or(0, |number| number.0)
+    }
+}
+
 impl Service for Members {
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         // Not all at once: the backlog of a listener is no part of this.
         let joined = self.counts.joined.load(Ordering::Relaxed) as usize;
         while self.connected < self.rooms * MEMBERS && self.connected < joined + 64 {
-            if let Err(error) = cx.connect(&self.target, self.connected as u64) {
-                self.fail(&error);
+            match cx.connections().connect(&self.target) {
+                Ok(session) => drop(cx.connections().set_state(session, Number(self.connected))),
+                Err(error) => self.fail(&error),
             }
             self.connected += 1;
         }
@@ -65,7 +77,7 @@ impl Service for Members {
     }
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        let number = cx.tag() as usize;
+        let number = Number::of(cx);
         let (room, name) = (format!("room-{}", number % self.rooms), number.to_string());
         let mut body = Vec::new();
         let join = JoinBody {
@@ -81,7 +93,7 @@ impl Service for Members {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let place = cx.tag() as usize / self.rooms;
+        let place = Number::of(cx) / self.rooms;
         match message.kind {
             Kind::Reply => {
                 self.counts.joined.fetch_add(1, Ordering::Relaxed);

@@ -10,6 +10,8 @@
 //! usually 10 ms. `schedstat` counts nanoseconds, but only of threads that live.
 
 use std::io;
+use std::ops::{Add, Sub};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::thread::gettid;
@@ -23,6 +25,54 @@ pub fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     // Neither part of a monotonic time is negative, and 64 bits of nanoseconds last 584 years.
     now.tv_sec.cast_unsigned() * NS_PER_SEC + now.tv_nsec.cast_unsigned()
+}
+
+/// A time on the clock of [`now_ns`], which means the same in every process of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+impl Moment {
+    /// Returns the present time.
+    #[inline]
+    #[must_use]
+    pub fn now() -> Self {
+        Self(now_ns())
+    }
+
+    /// The moment that is so many nanoseconds after the machine's start.
+    #[inline]
+    #[must_use]
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns)
+    }
+
+    /// The nanoseconds from the machine's start to this moment.
+    #[inline]
+    #[must_use]
+    pub const fn as_ns(self) -> u64 {
+        self.0
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    /// The moment that is later by so much. A moment that the clock cannot show is its last one.
+    #[inline]
+    fn add(self, later: Duration) -> Self {
+        let later_ns = u64::try_from(later.as_nanos()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_add(later_ns))
+    }
+}
+
+impl Sub for Moment {
+    type Output = Duration;
+
+    /// The time since an earlier moment; zero if that one is later.
+    #[inline]
+    fn sub(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
 }
 
 /// Returns the time of [`now_ns`] at the system's last timer tick: at most [`coarse_tick_ns`] ago, and never later than
@@ -125,6 +175,17 @@ mod tests {
             assert!(next_ns >= last_ns);
             last_ns = next_ns;
         }
+    }
+
+    #[test]
+    fn moments_move_by_durations_and_never_pass_an_end() {
+        let (second, moment) = (Duration::from_secs(1), Moment::from_ns(5));
+        assert_eq!((moment + second).as_ns(), 1_000_000_005);
+        assert_eq!((moment + second) - moment, second);
+        assert_eq!(moment - (moment + second), Duration::ZERO);
+        assert_eq!(moment + Duration::MAX, Moment::from_ns(u64::MAX));
+        let before_ns = now_ns();
+        assert!(Moment::now() >= Moment::from_ns(before_ns));
     }
 
     #[test]

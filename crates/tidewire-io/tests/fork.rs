@@ -75,9 +75,9 @@ fn in_a_child_the_calls_of_a_client_fail_at_once_and_a_drop_forgets() {
         assert_eq!(client.flush().wait(), Err(RequestError::OtherProcess));
         let subscribed = client.subscribe("a").wait();
         assert!(matches!(subscribed, Err(RequestError::OtherProcess)));
-        let joined = client.join("lobby", "ann").wait();
+        let joined = client.join("lobby").wait();
         assert!(matches!(joined, Err(RequestError::OtherProcess)));
-        assert_eq!(client.try_send(b"x"), Err(EnqueueError::OtherProcess));
+        assert_eq!(client.send(b"x"), Err(EnqueueError::OtherProcess));
         let published = client.publish("a", b"x");
         assert!(matches!(published, Err(PublishError::Enqueue(_))));
         assert_eq!(client.next_event().wait(), Event::Ended);

@@ -164,6 +164,13 @@ impl<'a> Message<'a> {
         }
     }
 
+    /// A one-way message without a name.
+    #[inline]
+    #[must_use]
+    pub const fn one_way(payload: &'a [u8]) -> Self {
+        Self::new(Kind::OneWay, 0, payload)
+    }
+
     /// A message with an id.
     #[inline]
     #[must_use]
@@ -178,6 +185,13 @@ impl<'a> Message<'a> {
         }
     }
 
+    /// The room that the channel stands for, where the kind of the message is about a room.
+    #[inline]
+    #[must_use]
+    pub const fn room(&self) -> RoomId {
+        RoomId(self.channel)
+    }
+
     /// The same message for the method, or of the topic, with this name.
     #[inline]
     #[must_use]
@@ -186,9 +200,47 @@ impl<'a> Message<'a> {
     }
 }
 
+impl<'a> From<&Self> for Message<'a> {
+    #[inline]
+    fn from(message: &Self) -> Self {
+        *message
+    }
+}
+
+/// A payload alone is a one-way message.
+impl<'a> From<&'a [u8]> for Message<'a> {
+    #[inline]
+    fn from(payload: &'a [u8]) -> Self {
+        Self::one_way(payload)
+    }
+}
+
+impl<'a, const N: usize> From<&'a [u8; N]> for Message<'a> {
+    #[inline]
+    fn from(payload: &'a [u8; N]) -> Self {
+        Self::one_way(payload)
+    }
+}
+
+impl<'a> From<&'a Vec<u8>> for Message<'a> {
+    #[inline]
+    fn from(payload: &'a Vec<u8>) -> Self {
+        Self::one_way(payload)
+    }
+}
+
 /// The number of a room member, unique in a server while the member is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MemberId(pub u32);
+
+/// The number of a room in one server, or in one connection of a client. Frames of the room have it as their channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RoomId(pub u16);
+
+/// The number of a subscription's pattern in one server, or in one connection of a client. Its deliveries have it as their
+/// channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SubscriptionId(pub u16);
 
 /// The position of a message in the history of its room or topic.
 ///

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tidewire::{Address, Context, Endpoint, HandlerResult, Kind, Message, Server, Service};
+use tidewire::{Address, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server, Service};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -22,9 +22,9 @@ struct Asker {
 }
 
 impl Service for Asker {
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if let Some(target) = self.target.take()
-            && let Err(error) = cx.connect(&target, ASKING)
+            && let Err(error) = cx.connections().connect(&target)
         {
             tracing::error!(%error, "cannot connect");
         }
@@ -32,7 +32,7 @@ impl Service for Asker {
     }
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        if cx.tag() != ASKING {
+        if !cx.session().is_outgoing() {
             return;
         }
         for id in 1..=self.in_flight {
@@ -147,6 +147,3 @@ fn main() -> Result<(), Failure> {
     }
     Ok(())
 }
-
-/// The tag of the connection that asks.
-const ASKING: u64 = 1;

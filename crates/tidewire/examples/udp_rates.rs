@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tidewire::{
-    Address, AnyCodec, Context, Endpoint, HandlerResult, Kind, Message, Metrics, Server, Service,
-    SessionId,
+    Address, AnyCodec, Context, Endpoint, HandlerResult, Kind, Message, Metrics, Moment, Server,
+    Service, SessionId,
 };
 
 /// Sends one-way messages, not too many at once, or keeps a number of questions in flight.
@@ -27,9 +27,9 @@ struct Sender {
 }
 
 impl Service for Sender {
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if let Some(target) = self.target.take()
-            && let Err(error) = cx.connect(&target, 0)
+            && let Err(error) = cx.connections().connect(&target)
         {
             tracing::error!(%error, "cannot connect");
         }
@@ -41,11 +41,11 @@ impl Service for Sender {
             }
             self.sent += 1;
         }
-        Some(cx.now_ns())
+        Some(cx.now())
     }
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        self.session = Some(cx.session());
+        self.session = Some(cx.id());
         if !self.is_one_way {
             for _ in 0..self.in_flight {
                 // A refused send would be seen as a rate of zero.

@@ -23,12 +23,11 @@
 //!
 //! A closure is the smallest service. Implement [`Service`] for more. Use a [`Router`] for methods by name, and the
 //! attribute `#[tidewire::service]` on a trait for typed methods (feature `typed`, on by default). Use
-//! [`Context::join`] and [`Context::say`] for rooms, and [`Context::subscribe`] and [`Context::publish`] for topics.
+//! [`Context::rooms`] and [`Context::topics`] for rooms and topics.
 //! [`Chat`] and [`PubSub`] are ready-made services for both.
 //!
 //! Any other thread reaches sessions through [`Server::sessions`]. It finds sessions by number, sends to them, closes
-//! them, and sends to all that a predicate selects. If all lanes must see one state, a [`SharedService`] serves them all.
-//!
+//! them, and sends to all that a predicate selects. //!
 //! A handler must not block. Give long work to a [`WorkerPool`] or any other thread or task, together with the
 //! duty to answer:
 //!
@@ -106,8 +105,9 @@ pub use address::{
 pub use broker::Position;
 pub use client::{
     Backoff, Call, Client, ClientBuilder, ClientEvent, Closing, ConnectError, Connecting,
-    Disconnected, Event, Events, NextEvent, Operation, OwnedMessage, Reply, Request, RequestError,
-    Subscribe, Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
+    Disconnected, Event, Events, Join, NextEvent, Operation, OwnedMessage, Reply, Request,
+    RequestError, Room, Subscribe, Subscription, TopicEvent, TopicMessage, WhenEventsFull,
+    WhenWindowFull,
 };
 pub use config::PolicyError;
 pub use describe::describe;
@@ -127,10 +127,11 @@ pub use server::{
     Liveness, Readiness, ServeError, Server, ServerBuilder, StopError, Stopped, serve,
 };
 pub use service::{
-    ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, Context, Deferred, HandlerError,
-    HandlerResult, InspectError, Inspector, Methods, NotOpen, Part, PubSub, Router, Service,
-    SessionAddress, SessionAddressError, SessionHandle, SessionSender, Sessions, SharedService,
-    Task, Upstream, UpstreamAddressError, UpstreamError,
+    ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, ConnectionActions, Context,
+    Deferred, HandlerError, HandlerResult, InspectError, Inspector, Methods, NotOpen, Part, PubSub,
+    RoomActions, Router, Service, SessionAddress, SessionAddressError, SessionHandle,
+    SessionSender, Sessions, Task, TimerActions, TopicActions, Upstream, UpstreamAddressError,
+    UpstreamError, handler,
 };
 pub use session::{
     Broadcast, BroadcastReport, Lag, LaneFigures, SendError, SessionFigures, SessionId,
@@ -140,6 +141,7 @@ pub use transport::inproc::{InprocBindError, InprocConnectError};
 pub use transport::{ConnectFailure, TransportKind};
 pub use workers::{PoolFull, WhenFull, WorkerMetrics, WorkerPool};
 
+pub use tidewire_io::clock::Moment;
 pub use tidewire_io::datagram::DatagramOptions;
 pub use tidewire_io::poller::{PollerChoice, PollerKind};
 pub use tidewire_io::socket::{
@@ -153,7 +155,7 @@ pub use tidewire_proto::body::{ErrorCode, GoAwayCode};
 pub use tidewire_proto::codec::{AnyCodec, StreamFraming};
 pub use tidewire_proto::connection::{CloseReason, Farewell};
 pub use tidewire_proto::handshake::{FirstBytes, HandshakeError};
-pub use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent};
+pub use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent, RoomId, SubscriptionId};
 pub use tidewire_proto::room::{LagLimits, Policy, PolicyParseError};
 pub use tidewire_proto::topic::TopicError;
 

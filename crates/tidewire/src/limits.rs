@@ -151,12 +151,12 @@ pub struct Limits {
     /// for `idle_timeout_without_heartbeat`. At most half of `sessions_max` are established. Default 10 s: longer than a peer
     /// waits for an answer before it asks again.
     pub unvalidated_timeout: Duration,
-    /// Timers of one session that have not fired; see [`Context::set_timer`](crate::Context::set_timer). Default 64: one for
+    /// Timers of one session that have not fired; see [`TimerActions::set`](crate::TimerActions::set). Default 64: one for
     /// each request that a device has in flight. A handler that sets timers in a loop by mistake gets an error before it costs
     /// memory.
     pub timers_per_session_max: usize,
     /// Timers of one lane that belong to no session and have not fired; see
-    /// [`Context::set_lane_timer`](crate::Context::set_lane_timer). Default 65,536, about 5 MB.
+    /// [`TimerActions::set_for_lane`](crate::TimerActions::set_for_lane). Default 65,536, about 5 MB.
     pub timers_per_lane_max: usize,
     /// Members of the largest room that announces who comes and goes, and that sends a new member the list of members. Default
     /// 1,024: announcements grow with the square of the members. In a larger room, ask for the list.

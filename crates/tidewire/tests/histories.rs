@@ -307,7 +307,7 @@ fn a_subscriber_of_a_handler_gets_the_messages_of_a_kept_topic_once() {
     let server = TestServer::over_tcp(builder, &tw1(), |_| {
         let topics = PubSub::new().history("state.>", History::last(10));
         Router::new().with(topics).on("follow", |cx, _| {
-            cx.subscribe("state.door", None)?;
+            cx.topics().subscribe("state.door")?;
             cx.reply(b"")
         })
     });

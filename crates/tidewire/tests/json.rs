@@ -53,7 +53,7 @@ fn a_person_talks_to_a_program_without_a_hello() {
     let server = TestServer::over_tcp(Server::builder(), &json(), |_| Chat::new());
     let client = Client::builder().codec(json()).connect(&server.url());
     let client = client.wait().unwrap();
-    let room = client.join("lobby", "bob").wait().unwrap().room;
+    let room = client.join("lobby").named("bob").wait().unwrap();
     let mut ada = Person::at(&server.url());
     // The line comes in two pieces, and ends as on a terminal of another system.
     ada.send(r#"{"kind":"join","room":"lob"#);
@@ -64,7 +64,7 @@ fn a_person_talks_to_a_program_without_a_hello() {
     );
     let here = r#"{"kind":"presence","channel":1,"event":"here","member":1,"name":"bob"}"#;
     assert_eq!(ada.hear(), here);
-    client.say(room, b"hi \"ada\"\n").unwrap();
+    room.say(b"hi \"ada\"\n").unwrap();
     assert_eq!(
         ada.hear(),
         r#"{"kind":"deliver","channel":1,"member":1,"name":"bob","data":"hi \"ada\"\n"}"#
@@ -76,8 +76,8 @@ fn a_person_talks_to_a_program_without_a_hello() {
         ada.ask(list),
         r#"{"kind":"members","id":6,"channel":1,"members":[{"member":1,"name":"bob"},{"member":2,"name":"ada"}]}"#
     );
-    let members: Vec<String> = client
-        .list(room)
+    let members: Vec<String> = room
+        .members()
         .wait()
         .unwrap()
         .into_iter()
@@ -111,7 +111,10 @@ fn a_token_needs_a_hello_and_nobody_else_does() {
     let users = Arc::new(users);
     let tokens = || TokenFile::read(&path, Arc::clone(&users)).unwrap();
     let tell = |cx: &mut Context<'_>, _: Message<'_>| -> HandlerResult {
-        let name = cx.identity().map(|identity| identity.name().to_owned());
+        let name = cx
+            .session()
+            .identity()
+            .map(|identity| identity.name().to_owned());
         cx.reply(name.unwrap_or_default().as_bytes())
     };
     let open = Chain::new()

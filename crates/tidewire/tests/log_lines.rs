@@ -27,8 +27,8 @@ fn talk(rounds: usize) {
     for _ in 0..rounds {
         assert!(client.request(b"echo").wait().is_ok());
         assert!(client.request(b"refuse").wait().is_err());
-        client.try_send(b"one way").unwrap();
-        assert!(client.try_send(&too_large).is_err());
+        client.send(b"one way").unwrap();
+        assert!(client.send(&too_large).is_err());
     }
     assert!(client.request(b"the end").wait().is_ok());
     client.close().wait();

@@ -31,11 +31,11 @@ fn two_clients_chat() {
     let address = server.to_string();
     let alice = Client::connect(&address).wait().unwrap();
     let bob = Client::connect(&address).wait().unwrap();
-    let a = alice.join("lobby", "alice").wait().unwrap();
-    let b = bob.join("lobby", "bob").wait().unwrap();
-    assert_eq!((a.members, b.members), (1, 2));
-    assert!(bob.join("other", "alice").wait().is_err());
-    alice.say(a.room, b"hello").unwrap();
+    let a = alice.join("lobby").named("alice").wait().unwrap();
+    let b = bob.join("lobby").named("bob").wait().unwrap();
+    assert_eq!((a.size_at_join(), b.size_at_join()), (Some(1), Some(2)));
+    assert!(bob.join("other").named("alice").wait().is_err());
+    a.say(b"hello").unwrap();
     loop {
         match bob.next_event().wait() {
             Event::Message(message) if message.kind == Kind::Deliver => {
@@ -46,10 +46,10 @@ fn two_clients_chat() {
             _ => {}
         }
     }
-    assert_eq!(bob.list(b.room).wait().unwrap().len(), 2);
-    bob.whisper(b.room, "alice", b"psst").wait().unwrap();
-    assert!(bob.whisper(b.room, "carol", b"psst").wait().is_err());
-    bob.leave(b.room).wait().unwrap();
+    assert_eq!(bob.room(b.id()).members().wait().unwrap().len(), 2);
+    bob.room(b.id()).whisper("alice", b"psst").wait().unwrap();
+    assert!(bob.room(b.id()).whisper("carol", b"psst").wait().is_err());
+    bob.room(b.id()).leave().wait().unwrap();
     alice.close().wait();
     bob.close().wait();
     let stopped = server.shutdown(Duration::from_secs(5));

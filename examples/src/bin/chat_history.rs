@@ -78,7 +78,7 @@ impl Shared {
         self.write(format!("kick\t{name}\n"))?;
         kicked.insert(name_skeleton(name));
         // The member may have left already.
-        let _ = cx.close_member(name, GoAwayCode::Removed, KICKED);
+        let _ = cx.rooms().close_member(name, GoAwayCode::Removed, KICKED);
         cx.reply(&[])
     }
 }

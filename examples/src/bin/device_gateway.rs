@@ -19,7 +19,7 @@ use std::time::Duration;
 use tidewire::codec::{Codec, DecodeError, Decoded, EncodeError, RequestIds};
 use tidewire::{
     AnyCodec, CloseReason, Context, ErrorCode, HandlerError, HandlerResult, Kind, Limits, Message,
-    NotOpen, RateLimit, Server, SessionId, Sessions, SharedService, Upstream, WhenExceeded,
+    NotOpen, RateLimit, Server, Service, SessionId, Sessions, Upstream, WhenExceeded,
 };
 
 /// The framing above. It has no state: one instance serves all connections.
@@ -78,10 +78,11 @@ struct Device {
     readings: u32,
 }
 
+#[derive(Clone)]
 struct Gateway {
     backend: Upstream,
     /// The sessions of the devices that are logged in. Lanes lock it when a device comes or goes.
-    devices: Mutex<HashMap<u32, SessionId>>,
+    devices: Arc<Mutex<HashMap<u32, SessionId>>>,
 }
 
 impl Gateway {
@@ -94,7 +95,7 @@ impl Gateway {
         let readings = 0;
         cx.set_state(Device { number, readings });
         // A device that lost its connection may return before its old session has timed out.
-        let old = self.devices().insert(number, cx.session());
+        let old = self.devices().insert(number, cx.id());
         if let Some(old) = old {
             let _ = cx.sessions().close(old);
         }
@@ -114,12 +115,12 @@ impl Gateway {
     }
 }
 
-impl SharedService for Gateway {
-    fn on_open(&self, cx: &mut Context<'_>) {
+impl Service for Gateway {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
         cx.await_login(true);
     }
 
-    fn on_request(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    fn on_request(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         let Some(Device { number, readings }) = cx.state_mut() else {
             return self.log_in(cx, message.payload);
         };
@@ -130,18 +131,18 @@ impl SharedService for Gateway {
     }
 
     /// Handles a heartbeat.
-    fn on_one_way(&self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+    fn on_one_way(&mut self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
         if cx.state::<Device>().is_none() {
             cx.close();
         }
         Ok(())
     }
 
-    fn on_close(&self, cx: &mut Context<'_>, _: CloseReason) {
+    fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {
         if let Some(Device { number, .. }) = cx.state() {
             let mut devices = self.devices();
             // Another session may have replaced this one.
-            if devices.get(number) == Some(&cx.session()) {
+            if devices.get(number) == Some(&cx.id()) {
                 devices.remove(number);
             }
         }
@@ -162,10 +163,10 @@ fn main() -> std::process::ExitCode {
 fn run() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let argument = |index: usize, default| arguments.get(index).map_or(default, String::as_str);
-    let gateway = Arc::new(Gateway {
+    let gateway = Gateway {
         backend: Upstream::new(argument(1, "tcp://127.0.0.1:7000"))?,
-        devices: Mutex::default(),
-    });
+        devices: Arc::default(),
+    };
     let limits = Limits {
         login_timeout: Duration::from_secs(10),
         // The longest silence of a device. Messages to the device do not count.
@@ -177,7 +178,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         .limits(limits)
         .rate_limit(RateLimit::new(WhenExceeded::Refuse).messages_per_second(100))
         .listen(argument(0, "tcp://127.0.0.1:7001"))?
-        .start(|_lane| Arc::clone(&gateway))?;
+        .start(|_lane| gateway.clone())?;
     println!("listening on {server}");
     let sessions = server.sessions();
     std::thread::spawn(move || {

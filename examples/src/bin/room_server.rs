@@ -1,32 +1,26 @@
 //! A service with its own room: every session joins it, and every one-way message goes to all other sessions.
 //!
-//! Run `cargo run -p tidewire-examples --bin room_server`, and send from a program with `client.try_send(b"hello")`.
+//! Run `cargo run -p tidewire-examples --bin room_server`, and send from a program with `client.send(b"hello")`.
 
 use std::time::Duration;
 
-use tidewire::{Context, ErrorCode, HandlerError, HandlerResult, Kind, Message, Server, Service};
+use tidewire::{Context, HandlerResult, Message, RoomError, RoomId, Server, Service};
 
 /// One instance per lane. Only the lane's thread uses it.
 struct Newsroom;
 
 impl Service for Newsroom {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        let name = format!("guest-{}", cx.session());
-        match cx.join("news", &name, None) {
-            Ok(joined) => cx.set_tag(u64::from(joined.room)),
+        let name = format!("guest-{}", cx.id());
+        match cx.rooms().join("news", &name) {
+            Ok(joined) => drop(cx.set_state(joined.room)),
             Err(_) => cx.close(),
         }
     }
 
-    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let room = cx.tag() as u16;
-        match message.kind {
-            Kind::OneWay => Ok(cx.say(room, message.payload)?),
-            _ => Err(HandlerError::new(
-                ErrorCode::Unsupported,
-                "send one-way messages here",
-            )),
-        }
+    fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let room: RoomId = *cx.state().ok_or(RoomError::NotJoined)?;
+        Ok(cx.rooms().say(room, message.payload)?)
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
+use super::numbers::Place;
 use tidewire::{Context, Endpoint};
 use tidewire_io::clock::now_ns;
 use tidewire_load::format::describe;
@@ -102,11 +103,12 @@ impl<T> Part<T> {
         self.fail(describe(error));
     }
 
-    /// Connects so many sessions of a lane, which have their numbers as tags.
+    /// Connects so many sessions of a lane, which have their numbers as [`Place`].
     pub(super) fn connect(&self, cx: &mut Context<'_>, endpoint: &Endpoint, sessions: usize) {
-        for number in 0..sessions as u64 {
-            if let Err(error) = cx.connect(endpoint, number) {
-                self.fail_by(&error);
+        for number in 0..sessions {
+            match cx.connections().connect(endpoint) {
+                Ok(session) => drop(cx.connections().set_state(session, Place(number))),
+                Err(error) => self.fail_by(&error),
             }
         }
     }

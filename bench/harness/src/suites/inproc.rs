@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidewire::{Context, Endpoint, HandlerResult, Message, Server, ServerBuilder, Service};
+use tidewire::{Context, Endpoint, HandlerResult, Message, Moment, Server, ServerBuilder, Service};
 use tidewire_io::affinity::pin_to_core;
 
 use super::lane_client::{self, LaneClient, Link, Task};
@@ -116,7 +116,7 @@ impl Service for FarEnd {
         Ok(())
     }
 
-    fn on_turn(&mut self, _: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, _: &mut Context<'_>) -> Option<Moment> {
         self.taken.store(self.count, Ordering::Release);
         None
     }

@@ -14,8 +14,8 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::{
-    Client, CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server,
-    Service,
+    Client, CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Moment,
+    Server, Service,
 };
 use tidewire_io::clock::now_ns;
 use tidewire_load::format::describe;
@@ -233,7 +233,7 @@ impl Holder {
 
     fn connect_more(&mut self, cx: &mut Context<'_>) {
         while self.may_connect() {
-            if let Err(error) = cx.connect(&self.endpoint, 0) {
+            if let Err(error) = cx.connections().connect(&self.endpoint) {
                 return self.shared.fail(describe(&error));
             }
             self.connecting += 1;
@@ -251,7 +251,7 @@ impl Holder {
 
 impl Service for Holder {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        let session = cx.session();
+        let session = cx.id();
         self.connecting -= 1;
         self.sessions.push(session);
         self.say(cx, session);
@@ -263,7 +263,7 @@ impl Service for Holder {
         }
         self.shared.answered.fetch_add(1, Ordering::Release);
         if self.was_active && self.shared.is_active.load(Ordering::Acquire) {
-            let mut session = cx.session();
+            let mut session = cx.id();
             if self.at_once < self.sessions.len() {
                 session = self.sessions[self.turn];
                 self.turn = (self.turn + 1) % self.sessions.len();
@@ -281,7 +281,7 @@ impl Service for Holder {
         self.shared.fail(describe(&error));
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         self.connect_more(cx);
         if !self.was_active && self.shared.is_active.load(Ordering::Acquire) {
             self.was_active = true;

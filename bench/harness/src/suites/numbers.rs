@@ -6,6 +6,18 @@
 
 use tidewire::{Context, SessionId};
 
+/// The place of a session in the lists of its service, as the state of the session.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place(pub(super) usize);
+
+impl Place {
+    /// The place of the session of this call, if it has one.
+    #[inline]
+    pub(super) fn of(cx: &Context<'_>) -> Option<usize> {
+        Some(cx.state::<Self>()?.0)
+    }
+}
+
 /// The number that is expected next of each session.
 #[derive(Debug)]
 pub(super) struct Numbers {
@@ -30,7 +42,7 @@ impl Numbers {
 
     /// A session begins.
     pub(super) fn open(&mut self, cx: &mut Context<'_>) {
-        cx.set_tag(self.table.len() as u64);
+        cx.set_state(Place(self.table.len()));
         self.table.push(0);
     }
 
@@ -38,8 +50,8 @@ impl Numbers {
     /// sender knows.
     #[inline]
     pub(super) fn take(&mut self, cx: &Context<'_>, payload: &[u8]) -> bool {
-        if cx.session() != self.session {
-            self.turn_to(cx.session(), cx.tag() as usize);
+        if cx.id() != self.session {
+            self.turn_to(cx.id(), Place::of(cx).unwrap_or_default());
         }
         let Some(number) = payload.first_chunk() else {
             return false;

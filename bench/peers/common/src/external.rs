@@ -31,7 +31,8 @@ pub fn become_server(mut server: Command, address: &str) -> Result<Infallible> {
     let _ = steward.kill();
     let _ = steward.wait();
     let name = server.get_program().to_string_lossy().into_owned();
-    Err(error).with_context(|| format!("cannot run {name}; is it installed, as bench/peers/setup does?"))
+    Err(error)
+        .with_context(|| format!("cannot run {name}; is it installed, as bench/peers/setup does?"))
 }
 
 /// The version in a program's output: the first word that begins with a digit, as in `v=7.0.15` or `v2.15.2`.
@@ -42,7 +43,9 @@ pub fn version_of(program: &str, argument: &str) -> Result<String> {
     let output = Command::new(program)
         .arg(argument)
         .output()
-        .with_context(|| format!("cannot run {program}; is it installed, as bench/peers/setup does?"))?;
+        .with_context(|| {
+            format!("cannot run {program}; is it installed, as bench/peers/setup does?")
+        })?;
     let text = String::from_utf8_lossy(&output.stdout);
     text.split_whitespace()
         .map(|word| word.trim_start_matches("v=").trim_start_matches('v'))

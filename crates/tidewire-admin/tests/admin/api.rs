@@ -216,7 +216,7 @@ fn pages_are_whole_while_sessions_close() {
     let site = Site::beside(server, Settings::default());
     let connect = |name: &str| {
         let client = Client::connect("inproc://walked").wait().unwrap();
-        client.join("lobby", name).wait().unwrap();
+        client.join("lobby").named(name).wait().unwrap();
         client
     };
     let staying: Vec<Client> = (0..STAY)
@@ -271,14 +271,14 @@ fn the_slowest_subscriber_is_named_with_its_lag_and_policy() {
     let mut deaf = Peer::greet(wire, &tw1());
     deaf.join("lobby", "deaf").unwrap();
     let author = Client::connect(&site.server.to_string()).wait().unwrap();
-    let room = author.join("lobby", "ann").wait().unwrap().room;
+    let room = author.join("lobby").named("ann").wait().unwrap();
     let payload = vec![b'x'; 1 << 16];
     // The system's buffers take the first megabytes.
     let tops = wait_until("the peer is behind", || {
         for _ in 0..16 {
-            author.say(room, &payload).unwrap();
+            room.say(&payload).unwrap();
         }
-        author.list(room).wait().unwrap();
+        room.members().wait().unwrap();
         let overview = site.json("/api/overview");
         check(&site, "overview", &overview);
         let tops = overview["tops"].clone();
@@ -358,11 +358,11 @@ fn pages_of_many_sessions_are_searched_and_sorted() {
         .iter()
         .map(|name| {
             let client = Client::connect("inproc://paged").wait().unwrap();
-            client.join("lobby", name).wait().unwrap();
+            client.join("lobby").named(name).wait().unwrap();
             client
         })
         .collect();
-    clients[7].join("annex", &names[7]).wait().unwrap();
+    clients[7].join("annex").named(&names[7]).wait().unwrap();
     for sort in session_sorts(&site) {
         for order in ["asc", "desc"] {
             let page = site.json(&format!(

@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use tidewire::{
-    Backoff, Client, Disconnected, EnqueueError, Event, Joined, Kind, MemberId, OwnedMessage,
-    RequestError,
+    Backoff, Client, Disconnected, EnqueueError, Event, Kind, MemberId, OwnedMessage, RequestError,
+    Room, RoomId,
 };
 use tidewire_proto::body::{ErrorBody, ErrorCode, GapBody, PresenceBody, typed_name};
 use tidewire_proto::message::{FLAG_PRIVATE, PresenceEvent};
@@ -29,7 +29,7 @@ pub(super) struct Conversation {
     name: String,
     room: String,
     /// The room's alias on this connection, or on the last one while `inside` is false.
-    alias: u16,
+    alias: RoomId,
     /// Whether the server has accepted us in the room on this connection.
     inside: bool,
     members: Members,
@@ -80,7 +80,7 @@ impl Conversation {
             view,
             name,
             room,
-            alias: 0,
+            alias: RoomId(0),
             inside: false,
             members: Members::default(),
             opened_before: false,
@@ -95,17 +95,17 @@ impl Conversation {
     }
 
     /// Handles a successful join: at the start, after a change of room, or after a reconnect.
-    pub(super) fn handle_entered(&mut self, joined: &Joined) -> Result {
-        self.alias = joined.room;
+    pub(super) fn handle_entered(&mut self, joined: &Room) -> Result {
+        self.alias = joined.id();
         self.inside = true;
         self.retry = None;
         let others = self.fetch_names().unwrap_or_default();
         let others: Vec<&str> = others
             .iter()
-            .filter(|(member, _)| *member != joined.member)
+            .filter(|(member, _)| Some(*member) != joined.own_member())
             .map(|(_, name)| &**name)
             .collect();
-        let count = joined.members.max(others.len() + 1);
+        let count = joined.size_at_join().unwrap_or(0).max(others.len() + 1);
         let line = self.view.entered(&self.room, &self.name, &others, count);
         self.show(&line)
     }
@@ -149,7 +149,7 @@ impl Conversation {
             return Ok(());
         }
         // Only the answer matters, which comes after a refusal of anything before it. A refused list is an answer too.
-        match self.client.list(self.alias).wait() {
+        match self.client.room(self.alias).members().wait() {
             Ok(_) | Err(RequestError::Refused { .. }) => Ok(()),
             Err(error) => {
                 let lines = self.unanswered + self.unconfirmed;
@@ -254,7 +254,7 @@ impl Conversation {
             return Ok(());
         };
         // After a change of room, events of the old room may still arrive. Only their names are used.
-        if !self.inside || message.channel != self.alias {
+        if !self.inside || message.room() != self.alias {
             self.members.hear_of(body.member, body.name);
             return Ok(());
         }
@@ -287,7 +287,7 @@ impl Conversation {
         }
         self.unanswered_bytes += text.len() + MESSAGE_OVERHEAD_BYTES;
         loop {
-            match self.client.say(self.alias, text.as_bytes()) {
+            match self.client.room(self.alias).say(text.as_bytes()) {
                 Ok(()) => {
                     self.unanswered += 1;
                     return Ok(());
@@ -303,7 +303,12 @@ impl Conversation {
             return Ok(());
         }
         let to = &*typed_name(to);
-        match self.client.whisper(self.alias, to, text.as_bytes()).wait() {
+        match self
+            .client
+            .room(self.alias)
+            .whisper(to, text.as_bytes())
+            .wait()
+        {
             Ok(()) => {
                 self.confirm();
                 let line = self.view.whisper_sent(to, text);
@@ -331,7 +336,7 @@ impl Conversation {
         if !self.may_send("")? {
             return Ok(());
         }
-        match self.client.list(self.alias).wait() {
+        match self.client.room(self.alias).members().wait() {
             Ok(list) => {
                 self.confirm();
                 self.learn(&list);
@@ -352,11 +357,11 @@ impl Conversation {
         if room == self.room {
             return self.notice("you are in that room already");
         }
-        let joined = match self.client.join(room, &self.name).wait() {
+        let joined = match self.client.join(room).named(&self.name).wait() {
             Ok(joined) => joined,
             Err(error) => return self.not_done("you stay where you are", &error),
         };
-        let left = self.client.leave(self.alias).wait();
+        let left = self.client.room(self.alias).leave().wait();
         self.room = room.to_owned();
         self.members.change_room();
         self.handle_entered(&joined)?;
@@ -368,7 +373,7 @@ impl Conversation {
 
     /// Joins the room again on a new connection.
     fn enter_again(&mut self, refusals: u32) -> Result {
-        let error = match self.client.join(&self.room, &self.name).wait() {
+        let error = match self.client.join(&self.room).named(&self.name).wait() {
             Ok(joined) => return self.handle_entered(&joined),
             Err(error) => error,
         };
@@ -436,7 +441,7 @@ impl Conversation {
 
     /// Requests the list of members. Returns `None` if the server refuses it, as it may for a large room.
     fn fetch_names(&mut self) -> Option<Vec<(MemberId, String)>> {
-        let list = self.client.list(self.alias).wait();
+        let list = self.client.room(self.alias).members().wait();
         self.unanswered_bytes = 0;
         match list {
             Ok(list) => {

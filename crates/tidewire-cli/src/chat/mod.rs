@@ -23,7 +23,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use tidewire::{Backoff, Client, Event, Joined, RequestError};
+use tidewire::{Backoff, Client, Event, RequestError, Room};
 use tidewire_command::output::{self, OutputError};
 use tidewire_command::{signals, threads};
 use tidewire_proto::body::{ErrorCode, typed_name};
@@ -178,7 +178,7 @@ fn enter(
     client: &Client,
     terminal: &mut Terminal,
     arguments: &ChatArguments,
-) -> anyhow::Result<Option<(String, Joined)>> {
+) -> anyhow::Result<Option<(String, Room)>> {
     let room = &typed_name(&arguments.room);
     let mut name = arguments.name.clone();
     loop {
@@ -193,7 +193,7 @@ fn enter(
             }
         };
         let asked = typed_name(&asked).into_owned();
-        match client.join(room, &asked).wait() {
+        match client.join(room).named(&asked).wait() {
             Ok(joined) => return Ok(Some((asked, joined))),
             Err(RequestError::Refused { code, text, .. }) if is_about_name(code, &text) => {
                 let shown = visible(asked.as_bytes());
@@ -246,7 +246,7 @@ const ABOUT_ROOM: &str = "room: ";
 
 fn converse(
     conversation: &mut Conversation,
-    joined: &Joined,
+    joined: &Room,
     happenings: &Receiver<Happening>,
 ) -> anyhow::Result<End> {
     conversation.handle_entered(joined)?;

@@ -21,7 +21,7 @@ impl Sink {
     /// one.
     #[cold]
     fn count_or_answer(&mut self, cx: &mut Context<'_>, kind: Kind) -> HandlerResult {
-        let session = cx.session();
+        let session = cx.id();
         let mut count = match self.current {
             Some((known, count)) if known == session => count,
             _ => self.others.remove(&session).unwrap_or(0),
@@ -48,7 +48,7 @@ impl Service for Sink {
     #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         match &mut self.current {
-            Some((known, count)) if *known == cx.session() && message.kind != Kind::Request => {
+            Some((known, count)) if *known == cx.id() && message.kind != Kind::Request => {
                 *count += 1;
                 Ok(())
             }
@@ -57,6 +57,6 @@ impl Service for Sink {
     }
 
     fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {
-        self.forget(cx.session());
+        self.forget(cx.id());
     }
 }

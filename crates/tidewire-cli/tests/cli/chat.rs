@@ -86,7 +86,7 @@ fn rooms_are_changed_and_kept_apart() {
 fn what_is_piped_in_is_said_whole_before_the_client_ends() {
     let (_server, address) = Process::server(&[]);
     let listener = Client::connect(&address).wait().unwrap();
-    listener.join("lobby", "ear").wait().unwrap();
+    listener.join("lobby").named("ear").wait().unwrap();
     let mut ann = Process::start(&["chat", &address, "--name", "ann"]);
     let lines = 20_000_u32;
     let filler = "x".repeat(100);
@@ -374,12 +374,12 @@ fn a_name_held_by_somebody_else_is_asked_for_again_until_it_is_free() {
     server.expect("ready codec=");
     // This is a race: if ann is in the room already, this name is refused and the test shows nothing.
     let thief = Client::connect(&address).wait().unwrap();
-    if let Ok(joined) = thief.join("lobby", "ann").wait() {
+    if let Ok(joined) = thief.join("lobby").named("ann").wait() {
         let line = ann.expect("! not in the room yet; trying again in ");
         assert!(line.ends_with(": the name is taken"), "{line}");
         ann.type_line("hello?");
         ann.expect("! not connected; this was not sent");
-        thief.leave(joined.room).wait().unwrap();
+        thief.room(joined.id()).leave().wait().unwrap();
         thief.close().wait();
     }
     ann.expect("* you are in lobby as ann; ");

@@ -122,13 +122,13 @@ fn what_is_said_in_a_chat_is_tame() {
     let server = builder.start(|_| Chat::new()).unwrap();
     let address = server.to_string();
     let bob = Client::connect(&address).wait().unwrap();
-    let room = bob.join("lobby", "bob").wait().unwrap();
+    let room = bob.join("lobby").named("bob").wait().unwrap();
     for flags in [&[][..], &["--json"]] {
         let all = [&["chat", &address, "--name", "ann"][..], flags].concat();
         let mut chat = Process::start(&all);
         // The line that says so differs between the two forms.
         chat.expect("bob");
-        bob.say(room.room, ATTACK.as_bytes()).unwrap();
+        bob.room(room.id()).say(ATTACK.as_bytes()).unwrap();
         chat.expect("owned");
         chat.end_input();
         for line in &chat.wait().transcript {

@@ -88,7 +88,7 @@ fn the_first_user_signal_logs_the_counters() {
         line.contains("INFO") && line.contains("sessions=1"),
         "{line}"
     );
-    client.join("lobby", "ann").wait().unwrap();
+    client.join("lobby").named("ann").wait().unwrap();
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn a_server_serves_on_for_the_time_before_its_drain() {
     assert_eq!(status("/readyz"), "503", "a load balancer sees it");
     assert_eq!(status("/healthz"), "200", "nobody shall kill it");
     let client = Client::connect(&address).wait().unwrap();
-    client.join("lobby", "ann").wait().unwrap();
+    client.join("lobby").named("ann").wait().unwrap();
     // A second signal does not wait.
     server.signal(Signal::TERM);
     server.expect("stopped before the drain was finished");

@@ -49,19 +49,23 @@ fn it_says_where_it_listens_and_then_that_it_is_ready() {
         .collect();
     for (index, client) in clients.iter().enumerate() {
         let joined = client
-            .join("lobby", &format!("user{index}"))
+            .join("lobby")
+            .named(&format!("user{index}"))
             .wait()
             .unwrap();
-        assert_eq!(joined.members, index + 1);
+        assert_eq!(joined.size_at_join(), Some(index + 1));
     }
-    let room = clients[2].join("hall", "").wait().unwrap().room;
-    let met = clients[1].join("hall", "").wait().unwrap();
-    assert_eq!((met.room, met.members), (room, 2));
-    clients[2].say(room, b"hello").unwrap();
+    let room = clients[2].join("hall").named("").wait().unwrap();
+    let met = clients[1].join("hall").named("").wait().unwrap();
+    assert_eq!((met.id(), met.size_at_join()), (room.id(), Some(2)));
+    room.say(b"hello").unwrap();
     loop {
         match clients[1].next_event().wait() {
             Event::Message(message) if message.kind == Kind::Deliver => {
-                assert_eq!((message.channel, &*message.payload), (room, &b"hello"[..]));
+                assert_eq!(
+                    (message.room(), &*message.payload),
+                    (room.id(), &b"hello"[..])
+                );
                 break;
             }
             Event::Ended => panic!("the connection ended"),
@@ -150,12 +154,12 @@ fn signals_drain_and_the_summary_accounts_for_every_message() {
         let (mut server, address) = Process::server(&["--drain-ms", "20000"]);
         let client = Client::connect(&address).wait().unwrap();
         let other = Client::connect(&address).wait().unwrap();
-        let room = client.join("lobby", "al").wait().unwrap().room;
-        other.join("lobby", "bo").wait().unwrap();
+        let room = client.join("lobby").named("al").wait().unwrap();
+        other.join("lobby").named("bo").wait().unwrap();
         for _ in 0..10 {
-            client.say(room, b"last words").unwrap();
+            room.say(b"last words").unwrap();
         }
-        assert_eq!(client.list(room).wait().unwrap().len(), 2);
+        assert_eq!(room.members().wait().unwrap().len(), 2);
         server.signal(signal);
         let mut heard = 0;
         loop {
@@ -235,9 +239,9 @@ fn programs_read_where_it_listens_and_what_became_of_everything() {
     let client = Client::connect(ready["addresses"][0].as_str().unwrap())
         .wait()
         .unwrap();
-    let room = client.join("lobby", "al").wait().unwrap().room;
-    client.say(room, b"to nobody").unwrap();
-    assert_eq!(client.list(room).wait().unwrap().len(), 1);
+    let room = client.join("lobby").named("al").wait().unwrap();
+    room.say(b"to nobody").unwrap();
+    assert_eq!(room.members().wait().unwrap().len(), 1);
     client.close().wait();
     server.signal(Signal::INT);
     let served: serde_json::Value = serde_json::from_str(&server.expect("served")).unwrap();
@@ -301,7 +305,7 @@ fn an_end_of_stdin_means_nothing_otherwise() {
     let (mut server, address) = Process::server(&[]);
     server.end_input();
     let client = Client::connect(&address).wait().unwrap();
-    assert!(client.join("lobby", "al").wait().is_ok());
+    assert!(client.join("lobby").named("al").wait().is_ok());
     server.signal(Signal::TERM);
     assert_eq!(server.wait().status.code(), Some(0));
 }
@@ -328,7 +332,7 @@ fn nobody_reading_its_output_is_no_reason_to_end() {
         }
         std::thread::yield_now();
     };
-    assert!(client.join("lobby", "al").wait().is_ok());
+    assert!(client.join("lobby").named("al").wait().is_ok());
     drop(child.stdin.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

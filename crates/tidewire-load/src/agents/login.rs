@@ -2,11 +2,11 @@
 
 use std::sync::atomic::Ordering;
 
-use tidewire::{ConnectFailure, Context, Kind, Message};
+use tidewire::{ConnectFailure, Context, Kind, Message, Moment};
 use tidewire_proto::body::{ErrorBody, ErrorCode, JoinBody, Since, SubscribeBody};
 use tidewire_proto::message::FLAG_POSITION;
 
-use super::{Agents, JOIN_ID};
+use super::{AgentSlot, Agents, JOIN_ID};
 use crate::credentials::TokenTask;
 use crate::format::describe;
 use crate::ledger::Ledger;
@@ -34,10 +34,11 @@ impl Agents {
         slot: usize,
     ) -> Result<(), ConnectFailure> {
         let agent = &mut self.agents[slot];
-        let session = cx.connect(&self.plan.targets[agent.node], slot as u64)?;
+        let session = cx.connections().connect(&self.plan.targets[agent.node])?;
+        cx.connections().set_state(session, AgentSlot(slot));
         agent.session = session;
         if let Some(token) = self.tokens.token(agent.index) {
-            cx.set_credentials(session, token.clone())?;
+            cx.connections().set_credentials(session, token.clone())?;
         }
         Ok(())
     }
@@ -49,11 +50,13 @@ impl Agents {
                 match (task, self.tokens.token(agent.index)) {
                     (TokenTask::Send, Some(token)) => {
                         // The address was checked when the connection was made.
-                        let _ = cx.set_credentials(agent.session, token.clone());
+                        let _ = cx
+                            .connections()
+                            .set_credentials(agent.session, token.clone());
                     }
                     _ => {
-                        let expires_ns = cx.credentials_expire_ns(agent.session);
-                        let expires_ns = expires_ns.unwrap_or(u64::MAX);
+                        let expire = cx.connections().credentials_expire(agent.session);
+                        let expires_ns = expire.map_or(u64::MAX, Moment::as_ns);
                         self.link.tokens.note_expiry(expires_ns);
                     }
                 }
@@ -95,7 +98,8 @@ impl Agents {
             Pattern::Chat => {
                 let (run, number) = (self.plan.run, self.plan.number);
                 // Whoever is known by a token has the name that belongs to it.
-                let is_known = self.tokens.count() > 0 && cx.takes_credentials(cx.session());
+                let id = cx.id();
+                let is_known = self.tokens.count() > 0 && cx.connections().takes_credentials(id);
                 let name = match is_known {
                     true => String::new(),
                     false => format!("load-{run:04x}-{number}-{}", self.agents[slot].index),

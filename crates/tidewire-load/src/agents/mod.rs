@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidewire::{
-    CloseReason, ConnectFailure, Context, HandlerResult, Kind, Message, Position, Service,
+    CloseReason, ConnectFailure, Context, HandlerResult, Kind, Message, Moment, Position, Service,
     SessionId,
 };
 use tidewire_proto::body::{ErrorBody, GapBody};
@@ -229,7 +229,8 @@ impl Agents {
 
     #[inline]
     fn slot(&self, cx: &Context<'_>) -> usize {
-        (cx.tag() as usize).min(self.agents.len() - 1)
+        let slot = cx.state::<AgentSlot>().map_or(0, |slot| slot.0);
+        slot.min(self.agents.len() - 1)
     }
 
     fn pin(&mut self) {
@@ -306,15 +307,19 @@ impl Agent {
     }
 }
 
+/// The place of an agent in its lane's list, as the state of its session.
+struct AgentSlot(usize);
+
 impl Service for Agents {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        let slot = cx.tag() as usize;
+        let slot = self.slot(cx);
         let link = &self.link;
-        let agent = || cx.peer_agent().unwrap_or_default().to_owned();
+        let agent = || cx.session().peer_agent().unwrap_or_default().to_owned();
         link.server_agent.get_or_init(agent);
-        link.encryption.get_or_init(|| cx.encryption());
-        if let Some(expires_ns) = cx.credentials_expire_ns(cx.session()) {
-            self.link.tokens.note_expiry(expires_ns);
+        link.encryption.get_or_init(|| cx.session().encryption());
+        let id = cx.id();
+        if let Some(expire) = cx.connections().credentials_expire(id) {
+            self.link.tokens.note_expiry(expire.as_ns());
         }
         // One that comes back may send when it is in the room again.
         self.agents[slot].alive = !self.agents[slot].logged_in;
@@ -323,7 +328,7 @@ impl Service for Agents {
 
     #[inline]
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let (slot, now_ns) = (self.slot(cx), self.plan.clock.noted_ns(cx.now_ns()));
+        let (slot, now_ns) = (self.slot(cx), self.plan.clock.noted_ns(cx.now().as_ns()));
         match message.kind {
             Kind::Deliver => self.handle_delivery(slot, now_ns, &message),
             Kind::Reply | Kind::Error | Kind::OneWay if self.pattern().has_replies() => {
@@ -359,7 +364,7 @@ impl Service for Agents {
         if self.finished {
             return;
         }
-        let slot = cx.tag() as usize;
+        let slot = self.slot(cx);
         if self.agents[slot].logged_in && self.comes_back() {
             return self.leave(slot, reason);
         }
@@ -394,7 +399,7 @@ impl Service for Agents {
         panic!("agents do not go on after a panic");
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         self.pin();
         self.connect_some(cx);
         self.connect_returning(cx);
@@ -406,7 +411,7 @@ impl Service for Agents {
         }
         self.send_due(cx);
         if self.in_flight > 0 {
-            self.expire_replies(self.plan.clock.noted_ns(cx.now_ns()));
+            self.expire_replies(self.plan.clock.noted_ns(cx.now().as_ns()));
         }
         if !self.to_confirm.is_empty() {
             self.ask_for_counts(cx);
@@ -422,7 +427,7 @@ impl Service for Agents {
                 self.plan.step.slow_pause_ms,
             ));
         }
-        self.wake_ns()
+        self.wake_ns().map(Moment::from_ns)
     }
 }
 

@@ -188,7 +188,7 @@ impl Agents {
         blocked.retain(|slot| {
             let is_full = !self.has_room(cx, *slot);
             if !is_full {
-                self.agents[*slot].ready_ns = self.plan.clock.noted_ns(cx.now_ns());
+                self.agents[*slot].ready_ns = self.plan.clock.noted_ns(cx.now().as_ns());
                 self.resume(*slot);
             }
             is_full

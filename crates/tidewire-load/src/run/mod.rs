@@ -26,7 +26,7 @@ use thiserror::Error;
 use tidewire::tls::ClientTls;
 use tidewire::{
     Address, AnyCodec, Client, ConnectError, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Limits,
-    RequestError, ServeError,
+    RequestError, RoomId, ServeError,
 };
 use tidewire_io::poller::PollerChoice;
 use tidewire_proto::body::ErrorCode;
@@ -379,7 +379,7 @@ fn try_out(scenario: &Scenario, index: usize, options: &RunOptions) -> Result<En
     }
     // A server with rooms knows this question, though its answer to somebody who is in none is a refusal. To join would
     // be one login more than the report accounts for.
-    let asked = client.list(0).wait();
+    let asked = client.room(RoomId(0)).members().wait();
     client.close().wait();
     match asked {
         Err(

@@ -123,7 +123,7 @@ fn a_count_that_came_says_what_is_lost_beside_one_that_did_not() {
     let mut counts = std::collections::HashMap::<_, u64>::new();
     let mut answered = 0_u64;
     let half = move |cx: &mut Context<'_>, message: Message<'_>| {
-        let count = counts.entry(cx.session()).or_default();
+        let count = counts.entry(cx.id()).or_default();
         if message.kind != Kind::Request {
             *count += 1;
             return Ok(());

@@ -161,7 +161,7 @@ impl Service for Sink {
         cx: &mut Context<'_>,
         message: Message<'_>,
     ) -> tidewire::HandlerResult {
-        let count = self.0.entry(cx.session()).or_default();
+        let count = self.0.entry(cx.id()).or_default();
         if message.kind == Kind::Request {
             let shown = *count - *count / 10 * self.1;
             return cx.reply(&shown.to_le_bytes());

@@ -31,7 +31,7 @@ fn a_room_without_space_refuses_joins_until_there_is_space() {
         .into();
     let client = Client::connect(&server.url()).wait().unwrap();
     for _ in 0..2 {
-        let error = client.join("other", "bob").wait().unwrap_err();
+        let error = client.join("other").named("bob").wait().unwrap_err();
         assert!(error.to_string().contains("storage"), "{error}");
     }
     ann.say("unharmed");
@@ -39,8 +39,10 @@ fn a_room_without_space_refuses_joins_until_there_is_space() {
     engine.cut();
     engine.server.configure(&space("10MB"));
     engine.mend();
-    let joined = wait_until("there is space", || client.join("other", "bob").wait().ok());
-    client.say(joined.room, b"stored").unwrap();
+    let joined = wait_until("there is space", || {
+        client.join("other").named("bob").wait().ok()
+    });
+    client.room(joined.id()).say(b"stored").unwrap();
     wait_until("it is stored", || {
         let stored = ("tidewire=room=other".to_owned(), 1);
         streams(&engine).contains(&stored).then_some(())

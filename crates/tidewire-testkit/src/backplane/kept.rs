@@ -2,7 +2,7 @@
 
 use tidewire::backplane::NodeSettings;
 use tidewire::{
-    AnyCodec, Chat, Client, Event, History, Kind, Position, PubSub, Server, Subscription,
+    AnyCodec, Chat, Client, Event, History, Kind, Position, PubSub, Room, Server, Subscription,
     TopicEvent,
 };
 use tidewire_proto::body::GapBody;
@@ -86,7 +86,7 @@ pub struct Reader {
 /// The room or topic of a reader.
 #[derive(Debug)]
 enum Joined {
-    Room(u16),
+    Room(Room),
     Topic(Subscription),
 }
 
@@ -99,10 +99,10 @@ impl Reader {
     pub fn join(server: &TestServer, name: &str, since: Option<Position>) -> Self {
         let client = Client::connect(&server.url()).wait().expect("a connection");
         let joined = match since {
-            Some(since) => client.join_since("lobby", name, since),
-            None => client.join("lobby", name),
+            Some(since) => client.join("lobby").named(name).since(since),
+            None => client.join("lobby").named(name),
         };
-        let room = joined.wait().expect("a free name").room;
+        let room = joined.wait().expect("a free name");
         Self::new(client, Joined::Room(room), since)
     }
 
@@ -137,10 +137,7 @@ impl Reader {
     /// The client has ended.
     pub fn say(&self, text: &str) {
         match &self.joined {
-            Joined::Room(room) => self
-                .client
-                .say(*room, text.as_bytes())
-                .expect("an open client"),
+            Joined::Room(room) => room.say(text.as_bytes()).expect("an open client"),
             Joined::Topic(_) => publish(&self.client, "lobby", text),
         }
     }

@@ -314,7 +314,11 @@ fn telling<E: Engine>(engine: &E, id: &str) -> TestServer {
     let builder = builder.backplane(engine.backplane(), settings(id));
     TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), |_| {
         |cx: &mut Context<'_>, _: Message<'_>| {
-            let address = cx.address().expect("a session of a node").to_string();
+            let address = cx
+                .sessions()
+                .address(cx.id())
+                .expect("a session of a node")
+                .to_string();
             cx.reply(address.as_bytes())
         }
     })

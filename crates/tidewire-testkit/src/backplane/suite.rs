@@ -477,11 +477,15 @@ pub fn large_rooms_have_counts<E: Engine>(engine: &mut E) {
     let mut bob = member(&two, "bob");
     let client = client(&two);
     wait_until("the other node knows the number", || {
-        let joined = client.join("lobby", "zoe").wait().expect("a free name");
-        if joined.members == 7 {
+        let joined = client
+            .join("lobby")
+            .named("zoe")
+            .wait()
+            .expect("a free name");
+        if joined.size_at_join() == Some(7) {
             return Some(());
         }
-        client.leave(joined.room).wait().expect("zoe is a member");
+        joined.leave().wait().expect("zoe is a member");
         None
     });
     wait_until("a message crosses", || {

@@ -74,7 +74,7 @@ pub(super) fn silent_peers_are_closed_whatever_they_are_sent(setup: &Setup) {
     let server = setup.serve_with(builder, |_| {
         let sender = sender.clone();
         move |cx: &mut Context<'_>, _: Message<'_>| -> HandlerResult {
-            let _ = sender.send(cx.session());
+            let _ = sender.send(cx.id());
             Ok(())
         }
     });

@@ -84,10 +84,15 @@ pub(super) fn copies_of_datagrams_change_nothing(setup: &Setup) {
             for number in 0..4 {
                 let name = format!("room-{number}");
                 let joined = client
-                    .join(&name, "ann")
+                    .join(&name)
+                    .named("ann")
                     .wait()
                     .expect("a place in the room");
-                client.leave(joined.room).wait().expect("the way out");
+                client
+                    .room(joined.id())
+                    .leave()
+                    .wait()
+                    .expect("the way out");
                 let topic = format!("topic-{number}");
                 drop(client.subscribe(&topic).wait().expect("a subscription"));
             }

@@ -31,11 +31,11 @@ impl Service for Counting {
         let count = cx.state_mut::<Count>().expect("the state of on_open");
         count.0 += 1;
         let count = count.0;
-        let unwanted = cx.set_timer(Duration::ZERO, 0)?;
-        cx.set_timer(Duration::ZERO, count)?;
-        assert!(cx.cancel_timer(unwanted));
+        let unwanted = cx.timers().set(Duration::ZERO, 0)?;
+        cx.timers().set(Duration::ZERO, count)?;
+        assert!(cx.timers().cancel(unwanted));
         // The timer ends with the session.
-        cx.set_timer(DEADLINE, 0)?;
+        cx.timers().set(DEADLINE, 0)?;
         cx.reply(message.payload)
     }
 
@@ -79,7 +79,7 @@ impl Service for Telling {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         if message.payload == b"pause" {
             cx.pause_reading();
-            self.0.send(cx.session()).expect("the test listens");
+            self.0.send(cx.id()).expect("the test listens");
         }
         cx.reply(message.payload)
     }

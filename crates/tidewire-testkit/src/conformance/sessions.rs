@@ -10,6 +10,9 @@ use crate::harness::TestServer;
 use crate::peer::Peer;
 use crate::wait::wait_until;
 
+/// The number of a session.
+struct Number(u64);
+
 /// Numbers sessions in the order in which they send a message, and reports them to the test.
 struct Numbering {
     seen: Sender<SessionId>,
@@ -18,13 +21,13 @@ struct Numbering {
 impl Service for Numbering {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         let digit = message.payload.first().copied().unwrap_or_default();
-        cx.set_tag(u64::from(digit - b'0'));
-        self.seen.send(cx.session()).expect("the test listens");
+        cx.set_state(Number(u64::from(digit - b'0')));
+        self.seen.send(cx.id()).expect("the test listens");
         cx.reply(message.payload)
     }
 }
 
-/// Starts a server of two lanes with this many peers, each with its number as its tag.
+/// Starts a server of two lanes with this many peers, each with its number as its state.
 fn scene(setup: &Setup, peers: u8) -> (TestServer, Vec<(Peer, SessionHandle)>) {
     let (seen, ids): (_, Receiver<SessionId>) = channel();
     let server = setup.serve_with(setup.builder().lanes(2), |_| Numbering {
@@ -92,8 +95,11 @@ pub(super) fn broadcasts_reach_whom_they_choose(setup: &Setup) {
     for round in 0..ROUNDS {
         let text = round.to_string();
         let message = Message::new(Kind::OneWay, 0, text.as_bytes());
-        let chosen =
-            sessions.broadcast_where(move |session| session.tag() % 3 == round % 3, &message);
+        let is_chosen = move |number: &Number| number.0 % 3 == round % 3;
+        let chosen = sessions.broadcast_where(
+            move |session| session.state().is_some_and(is_chosen),
+            &message,
+        );
         let report = chosen.expect("room for a broadcast").wait();
         assert_eq!((report.matched, report.queued), (2, 2));
     }

@@ -5,7 +5,7 @@
 
 use tidewire::{
     Client, ClientBuilder, Context, Deferred, HandlerError, HandlerResult, Kind, Limits, Message,
-    PubSub, Request, Service,
+    PubSub, Request, RoomId, Service,
 };
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
@@ -135,20 +135,23 @@ impl Service for Table {
             }
             b'x' => Ok(cx.send(&Message::new(Kind::OneWay, 0, b"stray"))?),
             b's' => {
-                cx.subscribe(&text(rest), None)?;
+                cx.topics().subscribe(&text(rest))?;
                 cx.reply(b"subscribed")
             }
             b'p' => {
                 let (topic, payload) = words(rest);
-                Ok(cx.publish(&text(topic), payload)?)
+                Ok(cx.topics().publish(&text(topic), payload)?)
             }
             b'j' => {
                 let (room, name) = words(rest);
-                let joined = cx.join(&text(room), &text(name), None)?;
-                cx.set_tag(u64::from(joined.room));
+                let joined = cx.rooms().join(&text(room), &text(name))?;
+                cx.set_state(joined.room);
                 cx.reply(b"joined")
             }
-            b'y' => Ok(cx.say(u16::try_from(cx.tag()).unwrap_or(0), rest)?),
+            b'y' => {
+                let room = cx.state().copied().unwrap_or(RoomId(0));
+                Ok(cx.rooms().say(room, rest)?)
+            }
             _ => Err(HandlerError::new(ErrorCode::Unsupported, "no such command")),
         }
     }

@@ -4,9 +4,9 @@ use std::mem;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
 
-use tidewire::{Context, Endpoint, HandlerResult, Kind, Message, Service};
+use tidewire::{Context, Endpoint, HandlerResult, Kind, Message, Moment, Service};
 
-use super::{ASKING, Failure, PAYLOAD, Plan};
+use super::{Failure, PAYLOAD, Plan};
 
 impl Plan {
     pub(super) fn datagrams(&self) -> Result<(), Failure> {
@@ -38,7 +38,7 @@ struct Batches {
 
 impl Batches {
     fn send(&self, cx: &mut Context<'_>) -> HandlerResult {
-        cx.with_sender(cx.session(), |sender| {
+        cx.with_sender(cx.id(), |sender| {
             for _ in 1..self.batch {
                 sender.send(&Message::new(Kind::OneWay, 0, &PAYLOAD))?;
             }
@@ -48,10 +48,10 @@ impl Batches {
 }
 
 impl Service for Batches {
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         let known = self.target.take_if(|target| target.get().is_some());
         if let Some(target) = known.as_ref().and_then(|known| known.get())
-            && let Err(error) = cx.connect(target, ASKING)
+            && let Err(error) = cx.connections().connect(target)
         {
             tracing::error!(%error, "cannot connect");
         }
@@ -59,7 +59,7 @@ impl Service for Batches {
     }
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        if cx.tag() == ASKING {
+        if cx.session().is_outgoing() {
             // A refused send would be waited for, which a time limit from outside ends.
             let _ = self.send(cx);
         }

@@ -31,8 +31,8 @@ use std::net::TcpStream;
 use std::sync::mpsc::{Sender, channel};
 
 use tidewire::{
-    Address, AnyCodec, Client, Context, Endpoint, HandlerResult, Kind, Message, PubSub, Server,
-    ServerBuilder, Service, SessionId,
+    Address, AnyCodec, Client, Context, Endpoint, HandlerResult, Kind, Message, Moment, PubSub,
+    RoomId, Server, ServerBuilder, Service, SessionId,
 };
 use tidewire_io::poller::{PollerChoice, PollerKind};
 use tidewire_proto::body::SubscribeBody;
@@ -130,7 +130,7 @@ impl Plan {
         let server = self.listen("tcp://127.0.0.1:0")?;
         let server = server.start(|_| Speaker {
             members: 0,
-            room: 0,
+            room: RoomId(0),
         })?;
         let mut peers = Vec::new();
         for _ in 0..=RECEIVERS {
@@ -335,7 +335,7 @@ struct Pusher {
 impl Service for Pusher {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         if self.target == SessionId::NONE {
-            self.target = cx.session();
+            self.target = cx.id();
             return cx.reply(message.payload);
         }
         let message = Message::new(Kind::OneWay, 0, &PAYLOAD);
@@ -356,13 +356,13 @@ impl Service for Pusher {
 /// Says to the room, in which everybody is, what it is sent.
 struct Speaker {
     members: u32,
-    room: u16,
+    room: RoomId,
 }
 
 impl Service for Speaker {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         self.members += 1;
-        match cx.join("room", &format!("member{}", self.members), None) {
+        match cx.rooms().join("room", &format!("member{}", self.members)) {
             Ok(joined) => self.room = joined.room,
             // Its peer waits for ever, which a time limit from outside ends.
             Err(error) => tracing::error!(%error, "cannot join"),
@@ -370,7 +370,7 @@ impl Service for Speaker {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        Ok(cx.say(self.room, message.payload)?)
+        Ok(cx.rooms().say(self.room, message.payload)?)
     }
 }
 
@@ -383,9 +383,9 @@ struct Asker {
 }
 
 impl Service for Asker {
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if let Some(target) = self.target.take()
-            && let Err(error) = cx.connect(&target, ASKING)
+            && let Err(error) = cx.connections().connect(&target)
         {
             tracing::error!(%error, "cannot connect");
         }
@@ -393,7 +393,7 @@ impl Service for Asker {
     }
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        if cx.tag() != ASKING {
+        if !cx.session().is_outgoing() {
             return;
         }
         for id in 1..=self.in_flight {
@@ -530,6 +530,3 @@ const LENGTH_BYTES: usize = 2;
 
 /// The first byte of a message that asks for the number of received messages.
 const QUESTION: u8 = b'?';
-
-/// The tag of the connection that asks.
-const ASKING: u64 = 1;

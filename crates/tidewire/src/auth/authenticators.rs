@@ -37,7 +37,7 @@ use super::{
 ///     .listen("tcp://127.0.0.1:0")?
 ///     .listen("inproc://chain-example")?
 ///     .start(|_| |cx: &mut Context<'_>, _: Message<'_>| {
-///         let name = cx.identity().map_or(String::new(), |identity| identity.name().to_owned());
+///         let name = cx.session().identity().map_or(String::new(), |identity| identity.name().to_owned());
 ///         cx.reply(name.as_bytes())
 ///     })?;
 /// let by_address = Client::connect(&server.addresses()[0].to_string()).wait()?;

@@ -11,7 +11,7 @@ use super::Permissions;
 use super::places::Place;
 use crate::limits::{Rate, RateLimit, RateLimitError, SharedBucket};
 
-/// The name of a peer, and what it may do. [`Context::identity`](crate::Context::identity) returns it.
+/// The name of a peer, and what it may do. [`SessionView::identity`](crate::SessionView::identity) returns it.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};

@@ -86,7 +86,7 @@ use crate::address::Endpoint;
 ///     .authenticate(Accounts)
 ///     .listen("tcp://127.0.0.1:0")?
 ///     .start(|_| |cx: &mut Context<'_>, _: Message<'_>| {
-///         let name = cx.identity().map_or("nobody".into(), |identity| identity.name().to_owned());
+///         let name = cx.session().identity().map_or("nobody".into(), |identity| identity.name().to_owned());
 ///         cx.reply(name.as_bytes())
 ///     })?;
 /// let token = Token::new("open-sesame")?;

@@ -279,27 +279,27 @@ impl ClientService {
         let dialing = &self.dialing;
         // No connection begins that could not have the credentials.
         if let Some(token) = &dialing.token {
-            cx.check_credentials(endpoint, token)?;
+            cx.connections().check_credentials(endpoint, token)?;
         }
         let session = match &dialing.moved {
-            Some(moved) => cx.connect_over(endpoint, moved.stack()),
-            None if dialing.wait_for_server => cx.connect_when_bound(endpoint, 0),
-            None => cx.connect(endpoint, 0),
+            Some(moved) => cx.connections().connect_over(endpoint, moved.stack()),
+            None if dialing.wait_for_server => cx.connections().connect_when_bound(endpoint),
+            None => cx.connections().connect(endpoint),
         }?;
         if let Some(token) = &dialing.token {
             // The address was checked above.
-            let _ = cx.set_credentials(session, token.clone());
+            let _ = cx.connections().set_credentials(session, token.clone());
         }
         Ok(session)
     }
 
     /// Takes the session as that of the client. Returns whether it is: the session of another address may have been open before.
     pub(super) fn take_open(&mut self, cx: &mut Context<'_>) -> bool {
-        let Some(losers) = self.dialing.note_open(cx.session(), &self.link) else {
+        let Some(losers) = self.dialing.note_open(cx.id(), &self.link) else {
             cx.close();
             return false;
         };
-        self.session = Some(cx.session());
+        self.session = Some(cx.id());
         close_all(cx, losers);
         true
     }
@@ -315,7 +315,7 @@ impl ClientService {
     pub(super) fn handle_failure(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
         // The session of an address that has lost is not that of the client any more.
         if let State::Connecting(race) = &mut self.dialing.state
-            && race.take(cx.session()).is_some()
+            && race.take(cx.id()).is_some()
         {
             self.note_failure(cx, failure);
             self.run_race(cx);

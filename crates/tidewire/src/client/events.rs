@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_core::{FusedStream, Stream};
 use tidewire_proto::body::PlacementBody;
-use tidewire_proto::message::{Kind, MemberId, Message};
+use tidewire_proto::message::{Kind, MemberId, Message, RoomId, SubscriptionId};
 
 use super::Client;
 use super::event_queue::{EventQueue, Queued, Waiter};
@@ -58,16 +58,16 @@ pub enum Event {
     /// A room that keeps a history was joined again. The messages that were said in between, and that the server still has,
     /// follow.
     Recovered {
-        /// The alias of the room.
-        room: u16,
+        /// The room.
+        room: RoomId,
         /// The number of messages that are missing: 0 if none is, `None` if the server does not know it.
         missing: Option<u64>,
     },
     /// A handler of the server has put this client into a room. Its messages and presence follow as [`Event::Message`] with this
     /// channel, until the connection ends or [`Event::Removed`].
     Joined {
-        /// The alias of the room, as [`Client::join`] returns it.
-        room: u16,
+        /// The room, for [`Client::room`].
+        room: RoomId,
         /// The name of the room.
         room_name: String,
         /// The name of this client in the room.
@@ -80,14 +80,14 @@ pub enum Event {
     /// A handler of the server has subscribed this client to a pattern. The messages follow as [`Event::Message`] with this
     /// channel, until the connection ends or [`Event::Removed`].
     Subscribed {
-        /// The alias of the subscription.
-        subscription: u16,
+        /// The subscription.
+        subscription: SubscriptionId,
         /// The pattern.
         pattern: String,
     },
     /// A handler of the server has taken this client out of a room, or has ended a subscription that a handler made.
     Removed {
-        /// The alias of the room or subscription.
+        /// The number of the room or subscription.
         channel: u16,
     },
     /// The client has ended. No event follows.
@@ -284,6 +284,14 @@ pub(super) fn poll_stream<E: Queued>(
     })
 }
 
+impl OwnedMessage {
+    /// The room that the channel stands for, where the kind of the message is about a room.
+    #[must_use]
+    pub fn room(&self) -> RoomId {
+        RoomId(self.channel)
+    }
+}
+
 impl From<Message<'_>> for OwnedMessage {
     fn from(message: Message<'_>) -> Self {
         Self {
@@ -308,14 +316,14 @@ impl Event {
                 room,
                 name,
             } => Self::Joined {
-                room: channel,
+                room: RoomId(channel),
                 room_name: room.to_owned(),
                 name: name.to_owned(),
                 member,
                 members: members as usize,
             },
             PlacementBody::Subscribed { pattern } => Self::Subscribed {
-                subscription: channel,
+                subscription: SubscriptionId(channel),
                 pattern: pattern.to_owned(),
             },
             PlacementBody::Out => Self::Removed { channel },

@@ -35,7 +35,7 @@ use tidewire_io::clock::now_ns;
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Farewell;
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::message::Message;
 
 pub use crate::dial::Backoff;
 pub use builder::ClientBuilder;
@@ -46,6 +46,7 @@ pub use operation::{Closing, Connecting, Operation};
 pub use reply::Reply;
 pub(crate) use request::Payload;
 pub use request::{Call, Request};
+pub use rooms::{Join, Room};
 pub use submissions::WhenWindowFull;
 pub use subscription::{Subscribe, Subscription, TopicEvent, TopicMessage};
 
@@ -70,7 +71,7 @@ use link::{Control, Link};
 /// })?;
 /// let client = Client::connect(&server.to_string()).wait()?; // or `.await?`
 /// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
-/// client.try_send(b"no answer needed")?;
+/// client.send(b"no answer needed")?;
 /// client.close().wait();
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -110,24 +111,20 @@ impl Client {
         ClientBuilder::default()
     }
 
-    /// Sends a one-way message. It costs a copy, and no system call while the lane is awake. It is written at the end
-    /// of the lane's turn, together with other messages.
+    /// Sends a message that has no reply: a payload as a one-way message, or any [`Message`], for example
+    /// `Message::one_way(b"..").with_name("method")`. It costs a copy, and no system call while the lane is awake. It is written
+    /// at the end of the lane's turn, together with other messages. It never waits.
     ///
     /// # Errors
     /// [`EnqueueError::QueueFull`] if the queue to the lane is full, [`EnqueueError::Ended`] if the client has ended, and
     /// [`EnqueueError::Encode`] if the codec cannot express the message or it is too large. With `Ok` the message is on its way
     /// to the socket. If the connection is down by then, an [`Event::Lost`] says so. [`Client::flush`] confirms that the server has
     /// it.
-    pub fn try_send(&self, payload: &[u8]) -> Result<(), EnqueueError> {
-        self.try_send_method("", payload)
-    }
-
-    /// Sends a one-way message to the method of this name, as [`Client::try_send`] does.
-    ///
-    /// # Errors
-    /// As [`Client::try_send`], and [`EnqueueError::Encode`] if the codec has no names.
-    pub fn try_send_method(&self, name: &str, payload: &[u8]) -> Result<(), EnqueueError> {
-        self.send(&Message::new(Kind::OneWay, 0, payload).with_name(name))
+    pub fn send<'a>(&self, message: impl Into<Message<'a>>) -> Result<(), EnqueueError> {
+        let Inner { link, codec, .. } = &*self.inner;
+        let (limit, message) = (link.table.frame_bytes_max(), message.into());
+        link.table
+            .send(|out| encode_within(limit, out, |out| codec.encode(&message, out)))
     }
 
     /// Returns the endpoint of the last connection that was open: of the addresses of a host name, the one that was kept. `None` before
@@ -170,7 +167,7 @@ impl Client {
 
     /// Closes as [`Client::close`] does, and sends the server the reason: a code for programs, and a text for people of at
     /// most 255 bytes. A longer text is cut. The server's service sees [`CloseReason::GoAway`](crate::CloseReason::GoAway)
-    /// with the code, and reads the text with [`Context::peer_farewell`](crate::Context::peer_farewell). Only `tw1` can
+    /// with the code, and reads the text with [`SessionView::peer_farewell`](crate::SessionView::peer_farewell). Only `tw1` can
     /// express a reason. With other codecs this is a plain close. Only the first close of a client has an effect.
     pub fn close_with(&self, code: GoAwayCode, text: &str) -> Closing {
         let timeout_ns = nanoseconds(self.inner.close_timeout);
@@ -178,13 +175,6 @@ impl Client {
         let farewell = Some(Box::new(Farewell::new(code, text)));
         let _ = self.inner.link.close_by(at_ns, Control::Close(farewell));
         Closing::new(self.clone())
-    }
-
-    fn send(&self, message: &Message<'_>) -> Result<(), EnqueueError> {
-        let Inner { link, codec, .. } = &*self.inner;
-        let limit = link.table.frame_bytes_max();
-        link.table
-            .send(|out| encode_within(limit, out, |out| codec.encode(message, out)))
     }
 }
 

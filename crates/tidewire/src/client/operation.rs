@@ -26,8 +26,8 @@ use crate::on_lane;
 /// ```
 /// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| tidewire::Chat::new())?;
 /// # let client = tidewire::Client::connect(&server.to_string()).wait()?;
-/// let room = client.join("lobby", "ada").wait()?.room;
-/// let members = client.list(room); // on its way already
+/// let room = client.join("lobby").named("ada").wait()?;
+/// let members = room.members(); // on its way already
 /// assert_eq!(members.wait()?.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -5,12 +5,15 @@
 
 use std::time::{Duration, SystemTime};
 
+use tidewire_io::clock::Moment;
+
 use super::dialing::look_up;
 use super::events::Event;
 use super::service::ClientService;
 use crate::dial::Lookup;
 use crate::limits::nanoseconds;
 use crate::service::Context;
+use crate::session::SessionId;
 
 /// The state of the credentials of the present connection.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,9 +57,9 @@ impl Renewal {
 
 impl ClientService {
     /// Plans the renewal of credentials that the server has just confirmed, or whose expiry it has changed.
-    pub(super) fn plan_renewal(&mut self, cx: &Context<'_>) {
+    pub(super) fn plan_renewal(&mut self, cx: &mut Context<'_>) {
         let now_ns = cx.now_ns();
-        let expires_ns = self.session.and_then(|id| cx.credentials_expire_ns(id));
+        let expires_ns = self.session.and_then(|id| expires_ns(cx, id));
         let step = expires_ns.map_or(Step::None, |expires_ns| {
             let left_ns = expires_ns.saturating_sub(now_ns);
             let at_ns = now_ns.saturating_add(left_ns - left_ns / SHARE_LEFT);
@@ -76,7 +79,7 @@ impl ClientService {
         let Renewal {
             expires_ns, step, ..
         } = self.dialing.renewal;
-        if step != Step::Asked && cx.credentials_expire_ns(session) != expires_ns {
+        if step != Step::Asked && self::expires_ns(cx, session) != expires_ns {
             self.plan_renewal(cx);
         }
         let renewal = self.dialing.renewal;
@@ -109,7 +112,8 @@ impl ClientService {
             }
             Step::Asked => match self.link.take_found()?.token? {
                 Ok(token) => {
-                    let is_sent = matches!(cx.set_credentials(session, token), Ok(true));
+                    let is_sent =
+                        matches!(cx.connections().set_credentials(session, token), Ok(true));
                     self.dialing.renewal.step = if is_sent { Step::Sent } else { Step::None };
                     None
                 }
@@ -147,6 +151,11 @@ const LEFT_NS_MIN: u64 = 10_000_000;
 
 /// How often the client looks whether the wall clock went on while the monotonic one stood still.
 const LOOK_NS: u64 = 3_000_000_000;
+
+fn expires_ns(cx: &mut Context<'_>, session: SessionId) -> Option<u64> {
+    let expire = cx.connections().credentials_expire(session);
+    expire.map(Moment::as_ns)
+}
 
 #[cfg(test)]
 mod tests {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use tidewire_proto::body::{
     JoinBody, PlacementBody, PositionBody, Recovery, RecoveryBody, Since, split_delivery,
 };
-use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
+use tidewire_proto::message::{FLAG_POSITION, Kind, Message, RoomId};
 
 use super::effect::Effect;
 use super::error::RequestError;
@@ -82,7 +82,7 @@ impl RoomPositions {
         let RecoveryBody { recovery, .. } = recovery?;
         self.by_alias.insert(alias, key);
         recovered(recovery).map(|missing| Event::Recovered {
-            room: alias,
+            room: RoomId(alias),
             missing,
         })
     }
@@ -135,7 +135,7 @@ impl RoomPositions {
         let former = room.position.replace(position);
         let is_new_epoch = former.is_some_and(|former| former.epoch != position.epoch);
         is_new_epoch.then_some(Event::Recovered {
-            room: message.channel,
+            room: message.room(),
             missing: None,
         })
     }

@@ -1,50 +1,117 @@
-//! Rooms at a client: join, leave, say, whisper, list the members.
+//! Rooms at a client: join, leave, say, whisper, the members.
+
+use std::future::IntoFuture;
 
 use tidewire_io::clock::now_ns;
 use tidewire_proto::body::{JoinBody, JoinedBody, RoomCall, Roster, Since};
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::message::{Kind, MemberId, Message};
+use tidewire_proto::message::{Kind, MemberId, Message, RoomId};
 
 use super::Client;
 use super::error::RequestError;
-use super::link::{Control, Join};
+use super::link::{self, Control};
 use super::operation::Operation;
 use super::reply::Reply;
 use super::request::Request;
 use crate::broker::Position;
 use crate::limits::nanoseconds;
 use crate::mailbox::EnqueueError;
-use crate::room::Joined;
+
+/// A room that a client is in, made by [`Client::join`]. It keeps its client alive, and dropping it does not leave the room.
+///
+/// The messages of the room come as events of the client, with [`Self::id`] as their channel. The room ends with the connection:
+/// after a reconnect it must be joined again.
+///
+/// ```
+/// use tidewire::{Chat, Client, Event, Kind, Server};
+///
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| Chat::new())?;
+/// let [ada, bob] = [Client::connect(&server.to_string()).wait()?, Client::connect(&server.to_string()).wait()?];
+/// let room = ada.join("lobby").named("ada").wait()?;
+/// bob.join("lobby").named("bob").wait()?.say(b"hello")?;
+/// let message = loop {
+///     if let Event::Message(message) = ada.next_event().wait()
+///         && message.kind == Kind::Deliver { break message };
+/// };
+/// assert_eq!((message.room(), &message.payload[..]), (room.id(), &b"hello"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Room {
+    client: Client,
+    id: RoomId,
+    joined: Option<JoinedBody>,
+}
+
+/// A join that is not requested yet, made by [`Client::join`]. Await it, [`wait`](Self::wait) for it, or
+/// [`send`](Self::send) it and take the outcome later.
+#[derive(Debug)]
+#[must_use = "nothing is sent before `send`, `wait` or `.await`"]
+pub struct Join<'a> {
+    client: &'a Client,
+    room: &'a str,
+    name: &'a str,
+    since: Option<Since>,
+}
 
 impl Client {
-    /// Enters a room under a name. [`Operation`] has an example.
+    /// Enters a room. Methods of the returned value set the name and the position; a client that has a name already needs none.
+    /// [`Room`] has an example.
     ///
     /// A join that is dropped or times out leaves the room again if the server agrees to it later. Until then, another join
     /// of that room is refused with [`ErrorCode::AlreadyJoined`](crate::ErrorCode::AlreadyJoined).
     ///
+    /// If the room keeps a history, its messages follow as [`Event::Message`](crate::Event::Message). A client that was in
+    /// the room on an earlier connection gets only those that it does not have, and before them an
+    /// [`Event::Recovered`](crate::Event::Recovered) that says whether some are missing. Its own messages after the last one
+    /// that it got are among them.
+    ///
     /// # Errors
     /// [`RequestError::Refused`] if the name is empty, malformed or taken (try another) or a limit is reached, and the other
     /// [`RequestError`]s if there is no reply.
-    ///
-    /// If the room keeps a history, its messages follow as [`Event::Message`](crate::Event::Message). A client that was in
-    /// the room on an earlier connection gets only those that it does not have, and before them an
-    /// [`Event::Recovered`](crate::Event::Recovered) that says whether some are missing. Its own messages behind the last one
-    /// that it got are among them.
-    pub fn join(&self, room: &str, name: &str) -> Operation<Joined> {
-        self.join_with(room, name, None)
+    pub fn join<'a>(&'a self, room: &'a str) -> Join<'a> {
+        Join {
+            client: self,
+            room,
+            name: "",
+            since: None,
+        }
     }
 
-    /// As [`Self::join`], for the messages of the room's history behind this position, which is that of the last message
-    /// that the application has, for example from an earlier run.
-    ///
-    /// # Errors
-    /// Those of [`Self::join`].
-    pub fn join_since(&self, room: &str, name: &str, since: Position) -> Operation<Joined> {
-        self.join_with(room, name, Some(Since::Position(since)))
+    /// Returns a room that a handler of the server has put this client into, as [`Event::Joined`](crate::Event::Joined) says.
+    #[must_use]
+    pub fn room(&self, id: RoomId) -> Room {
+        Room {
+            client: self.clone(),
+            id,
+            joined: None,
+        }
+    }
+}
+
+impl<'a> Join<'a> {
+    /// Sets the name under which the client enters. It is unique in the server, and the client keeps it for the connection.
+    pub fn named(mut self, name: &'a str) -> Self {
+        self.name = name;
+        self
     }
 
-    fn join_with(&self, room: &str, name: &str, since: Option<Since>) -> Operation<Joined> {
-        let inner = &self.inner;
+    /// Asks for the messages of the room's history after this position, which is that of the last message that the application
+    /// has, for example from an earlier run.
+    pub fn since(mut self, position: Position) -> Self {
+        self.since = Some(Since::Position(position));
+        self
+    }
+
+    /// Sends the request and returns a future of the room.
+    pub fn send(self) -> Operation<Room> {
+        let Self {
+            client,
+            room,
+            name,
+            since,
+        } = self;
+        let inner = &client.inner;
         if !inner.matches_replies {
             return Operation::failed(RequestError::CannotMatch);
         }
@@ -55,7 +122,7 @@ impl Client {
         let link = &inner.link;
         let deadline_ns = now_ns().saturating_add(nanoseconds(inner.request_timeout));
         let sent = link.table.submit_control(|slot| {
-            Control::Join(Box::new(Join {
+            Control::Join(Box::new(link::Join {
                 room: room.into(),
                 name: name.into(),
                 since,
@@ -64,42 +131,83 @@ impl Client {
                 slot,
             }))
         });
-        Operation::new(Request::new(link, sent), |reply| {
-            let joined =
-                JoinedBody::decode(reply.payload()).map_err(|_| RequestError::MalformedReply)?;
-            Ok(Joined {
-                room: reply.channel(),
-                member: joined.member,
-                members: joined.members as usize,
-                presence: true,
+        let client = client.clone();
+        Operation::new(Request::new(link, sent), move |reply| {
+            let body = JoinedBody::decode(reply.payload());
+            Ok(Room {
+                client,
+                id: RoomId(reply.channel()),
+                joined: Some(body.map_err(|_| RequestError::MalformedReply)?),
             })
         })
     }
 
-    /// Leaves a room.
+    /// Sends the request and blocks until the server has agreed. On a lane it fails at once, with [`RequestError::OnLane`].
+    ///
+    /// # Errors
+    /// The errors of [`Client::join`].
+    pub fn wait(self) -> Result<Room, RequestError> {
+        self.send().wait()
+    }
+}
+
+impl IntoFuture for Join<'_> {
+    type Output = Result<Room, RequestError>;
+    type IntoFuture = Operation<Room>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        self.send()
+    }
+}
+
+impl Room {
+    /// Returns the number of the room, which is the channel of its messages.
+    #[must_use]
+    pub fn id(&self) -> RoomId {
+        self.id
+    }
+
+    /// Returns the client's own number in the room. `None` if a handler of the server has put it there, and the number is in
+    /// [`Event::Joined`](crate::Event::Joined).
+    #[must_use]
+    pub fn own_member(&self) -> Option<MemberId> {
+        Some(self.joined?.member)
+    }
+
+    /// Returns how many members the room had when the client came in, the client among them. `None` as for
+    /// [`Self::own_member`].
+    #[must_use]
+    pub fn size_at_join(&self) -> Option<usize> {
+        Some(self.joined?.members as usize)
+    }
+
+    /// Sends a message to all other members. It has no reply, so there is nothing to wait for.
+    ///
+    /// # Errors
+    /// As [`Client::send`].
+    pub fn say(&self, payload: &[u8]) -> Result<(), EnqueueError> {
+        self.client
+            .send(Message::new(Kind::Say, self.id.0, payload))
+    }
+
+    /// Sends a message to one member. The call is done when the server has passed the message on.
+    ///
+    /// # Errors
+    /// [`RequestError::Refused`] if no member has that name, and the other [`RequestError`]s if there is no reply.
+    pub fn whisper(&self, to: &str, text: &[u8]) -> Operation<()> {
+        let mut body = Vec::new();
+        let encoded = RoomCall::Whisper { to, text }.encode(&mut body);
+        self.operate(Kind::Request, encoded, &body, |_| Ok(()))
+    }
+
+    /// Lists the members.
     ///
     /// # Errors
     /// See [`RequestError`].
-    pub fn leave(&self, room: u16) -> Operation<()> {
-        self.operate(Kind::Leave, room, Ok(()), &[], |_| Ok(()))
-    }
-
-    /// Sends a message to all other members of a room. It has no reply, so there is nothing to wait for.
-    ///
-    /// # Errors
-    /// As [`Client::try_send`].
-    pub fn say(&self, room: u16, payload: &[u8]) -> Result<(), EnqueueError> {
-        self.send(&Message::new(Kind::Say, room, payload))
-    }
-
-    /// Lists the members of a room.
-    ///
-    /// # Errors
-    /// See [`RequestError`].
-    pub fn list(&self, room: u16) -> Operation<Vec<(MemberId, String)>> {
+    pub fn members(&self) -> Operation<Vec<(MemberId, String)>> {
         let mut body = Vec::new();
         let encoded = RoomCall::List.encode(&mut body);
-        self.operate(Kind::Request, room, encoded, &body, |reply| {
+        self.operate(Kind::Request, encoded, &body, |reply| {
             let roster =
                 Roster::decode(reply.payload()).map_err(|_| RequestError::MalformedReply)?;
             let members = roster.entries();
@@ -109,29 +217,24 @@ impl Client {
         })
     }
 
-    /// Sends a message to one member. The call is done when the server has passed the message on.
+    /// Leaves the room.
     ///
     /// # Errors
-    /// [`RequestError::Refused`] if no member has that name, and the other [`RequestError`]s if there is no reply.
-    pub fn whisper(&self, room: u16, to: &str, text: &[u8]) -> Operation<()> {
-        let mut body = Vec::new();
-        let encoded = RoomCall::Whisper { to, text }.encode(&mut body);
-        self.operate(Kind::Request, room, encoded, &body, |_| Ok(()))
+    /// See [`RequestError`].
+    pub fn leave(&self) -> Operation<()> {
+        self.operate(Kind::Leave, Ok(()), &[], |_| Ok(()))
     }
 
-    fn operate<T>(
+    fn operate<T: 'static>(
         &self,
         kind: Kind,
-        room: u16,
         encoded: Result<(), EncodeError>,
         body: &[u8],
         finish: fn(Reply) -> Result<T, RequestError>,
-    ) -> Operation<T>
-    where
-        T: 'static,
-    {
+    ) -> Operation<T> {
+        let call = || self.client.request(body).kind(kind).channel(self.id.0);
         match encoded {
-            Ok(()) => Operation::new(self.request(body).kind(kind).channel(room).send(), finish),
+            Ok(()) => Operation::new(call().send(), finish),
             Err(error) => Operation::failed(error),
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidewire_io::clock::now_ns;
+use tidewire_io::clock::{Moment, now_ns};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::connection::Farewell;
@@ -239,12 +239,12 @@ impl Service for ClientService {
         if !self.take_open(cx) {
             return;
         }
-        self.pending.session = Some(cx.session());
+        self.pending.session = Some(cx.id());
         self.link.table.set_frame_bytes_max(cx.frame_bytes_max);
         self.pending.unreachable = None;
         self.listening.handle_open();
         self.plan_renewal(cx);
-        let agent = cx.peer_agent().unwrap_or_default().to_owned();
+        let agent = cx.session().peer_agent().unwrap_or_default().to_owned();
         self.link.events.push(Event::Opened { agent });
         if !self.ever_open {
             self.ever_open = true;
@@ -294,7 +294,7 @@ impl Service for ClientService {
         };
         if let Err(RequestError::Refused { code, .. }) = &result
             && *code == ErrorCode::Draining
-            && cx.is_peer_going(cx.session())
+            && cx.is_peer_going(cx.id())
             && self.pending.put_back(id)
         {
             return Ok(());
@@ -320,7 +320,7 @@ impl Service for ClientService {
     }
 
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
-        if self.session != Some(cx.session()) {
+        if self.session != Some(cx.id()) {
             // The session of another address was open before this one.
             return;
         }
@@ -328,7 +328,7 @@ impl Service for ClientService {
         self.note_end(reason);
         self.is_reading_paused = false;
         self.stay_away_if_told(reason);
-        let farewell = cx.peer_farewell();
+        let farewell = cx.session().peer_farewell();
         let text = Arc::from(farewell.map_or("", |farewell| &farewell.text));
         let end = Disconnected { reason, text };
         self.pending.handle_close(&end);
@@ -354,7 +354,7 @@ impl Service for ClientService {
         panic!("a client does not go on after a panic");
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         let now_ns = now_ns();
         let close_at_ns = self.link.close_at_ns();
         if close_at_ns.is_some_and(|at| at <= now_ns) {
@@ -413,6 +413,7 @@ impl Service for ClientService {
         .into_iter()
         .flatten()
         .min()
+        .map(Moment::from_ns)
     }
 
     fn has_work(&self) -> bool {

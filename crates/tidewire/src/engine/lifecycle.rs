@@ -29,10 +29,9 @@ impl Core {
     pub(crate) fn connect(
         &mut self,
         endpoint: &Endpoint,
-        tag: u64,
         wait_for_server: bool,
     ) -> Result<SessionId, ConnectFailure> {
-        self.connect_over(endpoint, tag, wait_for_server, None)
+        self.connect_over(endpoint, wait_for_server, None)
     }
 
     /// Starts a connection, as [`Self::connect`] does. `stack` replaces the layers that the server has for connections to such
@@ -40,7 +39,6 @@ impl Core {
     pub(crate) fn connect_over(
         &mut self,
         endpoint: &Endpoint,
-        tag: u64,
         wait_for_server: bool,
         stack: Option<Stack>,
     ) -> Result<SessionId, ConnectFailure> {
@@ -93,7 +91,6 @@ impl Core {
         );
         let slot = self.insert(stream, peer, connection);
         let slot = slot.map_err(ConnectFailure::Closed)?;
-        self.sessions[slot].profile.tag = tag;
         Ok(self.sessions[slot].id)
     }
 

@@ -41,6 +41,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use thiserror::Error;
 use tidewire_io::allocation::thread_allocations;
 use tidewire_io::buffer::ReceiveBuffer;
+use tidewire_io::clock::Moment;
 use tidewire_io::datagram::DatagramBatch;
 use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, WaitError};
 use tidewire_proto::connection::Phase;
@@ -285,11 +286,14 @@ impl<S: Service> Lane<S> {
     }
 
     fn run_service_turn(&mut self) -> Option<u64> {
-        let wake_ns = self.service.call_turn(&mut self.core, |core, service| {
+        let wake = self.service.call_turn(&mut self.core, |core, service| {
             service.on_turn(&mut core.context_without_session())
         });
         // A fresh service has its turn at once.
-        wake_ns.unwrap_or(Some(self.core.sessions.reactor.now_ns))
+        match wake {
+            Some(wake) => wake.map(Moment::as_ns),
+            None => Some(self.core.sessions.reactor.now_ns),
+        }
     }
 
     /// Updates the counters of allocations. It runs once a turn, so that it costs nothing per message.

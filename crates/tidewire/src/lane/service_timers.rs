@@ -8,6 +8,7 @@ use crate::limits::Limits;
 use crate::server::Server;
 use crate::service::{Context, HandlerResult, Service};
 use crate::session::{CloseReason, SessionId, TimerError, TimerId};
+use tidewire_io::clock::Moment;
 use tidewire_proto::message::Message;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -37,15 +38,15 @@ impl Service for Log {
 
     fn on_timer(&mut self, cx: &mut Context<'_>, token: u64) {
         let mut state = self.0.lock().unwrap();
-        state.fired.push((cx.session(), token));
+        state.fired.push((cx.id(), token));
         match token {
             8 => {
-                cx.set_timer(Duration::ZERO, 8).unwrap();
+                cx.timers().set(Duration::ZERO, 8).unwrap();
             }
             9 => {
                 let other = state.to_cancel.take().unwrap();
-                assert!(cx.cancel_timer(other), "it was not told yet");
-                assert!(!cx.cancel_timer(other));
+                assert!(cx.timers().cancel(other), "it was not told yet");
+                assert!(!cx.timers().cancel(other));
             }
             _ => {}
         }
@@ -53,8 +54,8 @@ impl Service for Log {
 
     fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {
         let mut state = self.0.lock().unwrap();
-        state.at_close.push(cx.set_timer(SECOND, 1));
-        cx.set_lane_timer(SECOND, 2).unwrap();
+        state.at_close.push(cx.timers().set(SECOND, 1));
+        cx.timers().set_for_lane(SECOND, 2).unwrap();
     }
 }
 
@@ -75,11 +76,15 @@ fn timers_of_sessions_and_of_the_lane_fire_once_and_never_early() {
     let (mut lane, log, started_ns) = set_up(Limits::default());
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
-    lane.core.context(id).set_timer(SECOND, 1).unwrap();
-    lane.core.context(id).set_lane_timer(SECOND, 2).unwrap();
+    lane.core.context(id).timers().set(SECOND, 1).unwrap();
+    lane.core
+        .context(id)
+        .timers()
+        .set_for_lane(SECOND, 2)
+        .unwrap();
     let at_ns = started_ns + 3 * SECOND_NS;
     let mut context = lane.core.context_without_session();
-    context.set_timer_at(at_ns, 3).unwrap();
+    context.timers().set_at(Moment::from_ns(at_ns), 3).unwrap();
     drop(context);
     turn_at(&mut lane, started_ns + SECOND_NS - 1);
     assert_eq!(log.fired(), []);
@@ -96,7 +101,11 @@ fn a_timer_that_sets_itself_again_fires_once_a_turn() {
     let (mut lane, log, started_ns) = set_up(Limits::default());
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
-    lane.core.context(id).set_timer(Duration::ZERO, 8).unwrap();
+    lane.core
+        .context(id)
+        .timers()
+        .set(Duration::ZERO, 8)
+        .unwrap();
     for _ in 0..3 {
         turn_at(&mut lane, started_ns);
         assert_eq!(log.fired(), [(id, 8)]);
@@ -114,16 +123,16 @@ fn a_timer_cancelled_in_the_step_in_which_it_fires_is_not_reported() {
     let (mut lane, log, started_ns) = set_up(Limits::default());
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
-    lane.core.context(id).set_timer(SECOND, 9).unwrap();
-    let other = lane.core.context(id).set_timer(2 * SECOND, 1).unwrap();
+    lane.core.context(id).timers().set(SECOND, 9).unwrap();
+    let other = lane.core.context(id).timers().set(2 * SECOND, 1).unwrap();
     log.0.lock().unwrap().to_cancel = Some(other);
     turn_at(&mut lane, started_ns + 5 * SECOND_NS);
     assert_eq!(log.fired(), [(id, 9)]);
     // The slot is used again. The old id does not find the new timer.
-    lane.core.context(id).set_timer(SECOND, 5).unwrap();
-    assert!(!lane.core.context(id).cancel_timer(other));
+    lane.core.context(id).timers().set(SECOND, 5).unwrap();
+    assert!(!lane.core.context(id).timers().cancel(other));
     let foreign = TimerId { lane: 1, ..other };
-    assert!(!lane.core.context(id).cancel_timer(foreign));
+    assert!(!lane.core.context(id).timers().cancel(foreign));
     turn_at(&mut lane, started_ns + 7 * SECOND_NS);
     assert_eq!(log.fired(), [(id, 5)]);
 }
@@ -133,7 +142,7 @@ fn the_timers_of_a_session_end_with_it() {
     let (mut lane, log, started_ns) = set_up(Limits::default());
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
-    lane.core.context(id).set_timer(SECOND, 1).unwrap();
+    lane.core.context(id).timers().set(SECOND, 1).unwrap();
     // The timer fires in the turn in which the session ends, before `on_close`.
     lane.core.sessions.close(slot, CloseReason::Service);
     turn_at(&mut lane, started_ns + 2 * SECOND_NS);
@@ -145,7 +154,7 @@ fn the_timers_of_a_session_end_with_it() {
         "it would never be told"
     );
     assert_eq!(
-        lane.core.context(id).set_timer(SECOND, 1),
+        lane.core.context(id).timers().set(SECOND, 1),
         Err(TimerError::NotOpen)
     );
     // The lane's timer goes on.
@@ -156,7 +165,7 @@ fn the_timers_of_a_session_end_with_it() {
     let id = lane.core.sessions[slot].id;
     let before = lane.core.sessions.reactor.timers.len();
     for token in 0..10 {
-        lane.core.context(id).set_timer(SECOND, token).unwrap();
+        lane.core.context(id).timers().set(SECOND, token).unwrap();
     }
     lane.core.sessions.close(slot, CloseReason::Service);
     lane.turn();
@@ -175,21 +184,25 @@ fn timers_are_bounded_for_each_session_and_for_the_lane() {
     let (other, _other_far) = lane.open_session();
     let (id, other) = (lane.core.sessions[slot].id, lane.core.sessions[other].id);
     let mut context = lane.core.context(id);
-    let first = context.set_timer(SECOND, 1).unwrap();
-    context.set_timer(SECOND, 2).unwrap();
-    assert_eq!(context.set_timer(SECOND, 3), Err(TimerError::TooMany(2)));
-    context.set_lane_timer(SECOND, 4).unwrap();
+    let first = context.timers().set(SECOND, 1).unwrap();
+    context.timers().set(SECOND, 2).unwrap();
+    assert_eq!(context.timers().set(SECOND, 3), Err(TimerError::TooMany(2)));
+    context.timers().set_for_lane(SECOND, 4).unwrap();
     assert_eq!(
-        context.set_lane_timer(SECOND, 5),
+        context.timers().set_for_lane(SECOND, 5),
         Err(TimerError::TooMany(1))
     );
     drop(context);
-    lane.core.context(other).set_timer(SECOND, 6).unwrap();
-    assert!(lane.core.context(id).cancel_timer(first));
-    lane.core.context(id).set_timer(SECOND, 7).unwrap();
+    lane.core.context(other).timers().set(SECOND, 6).unwrap();
+    assert!(lane.core.context(id).timers().cancel(first));
+    lane.core.context(id).timers().set(SECOND, 7).unwrap();
     turn_at(&mut lane, started_ns + 2 * SECOND_NS);
     let mut tokens: Vec<u64> = log.fired().into_iter().map(|(_, token)| token).collect();
     tokens.sort_unstable();
     assert_eq!(tokens, [2, 4, 6, 7]);
-    lane.core.context(id).set_lane_timer(SECOND, 8).unwrap();
+    lane.core
+        .context(id)
+        .timers()
+        .set_for_lane(SECOND, 8)
+        .unwrap();
 }

@@ -57,7 +57,7 @@ mod tests {
     use tidewire_io::poller::{Event, Token};
     use tidewire_proto::codec::Codec;
     use tidewire_proto::connection::Phase;
-    use tidewire_proto::message::{Kind, Message};
+    use tidewire_proto::message::{Kind, Message, RoomId};
 
     use super::*;
     use crate::lane::lane;
@@ -142,7 +142,7 @@ mod tests {
             .join(id, "lobby", "ada", None)
             .unwrap()
             .room;
-        lane.core.rooms().say(id, alias, b"news").unwrap();
+        lane.core.rooms().say(id, alias.0, b"news").unwrap();
         lane.core.sessions.reactor.set_time(set_ns + SECOND_NS);
         lane.core.rooms().sweep_due();
         assert_eq!(lane.core.sessions.reactor.now_ns, set_ns + SECOND_NS);
@@ -229,7 +229,7 @@ mod tests {
         };
         let mut lane = lane(&Server::builder().limits(limits));
         let ((ada, mut ada_end), (bob, mut bob_end)) = (lane.open_session(), lane.open_session());
-        let mut alias = 0;
+        let mut alias = RoomId(0);
         for (slot, name) in [(ada, "ada"), (bob, "bob")] {
             let id = lane.core.sessions[slot].id;
             alias = lane
@@ -241,7 +241,7 @@ mod tests {
         }
         assert_eq!(lane.core.sessions.count_unfinished(), 0);
         let id = lane.core.sessions[ada].id;
-        lane.core.rooms().say(id, alias, b"news").unwrap();
+        lane.core.rooms().say(id, alias.0, b"news").unwrap();
         assert_eq!(
             lane.core.sessions.count_unfinished(),
             1,
@@ -273,7 +273,7 @@ mod tests {
         }
 
         let id = lane.core.sessions[ada].id;
-        lane.core.rooms().say(id, alias, b"more").unwrap();
+        lane.core.rooms().say(id, alias.0, b"more").unwrap();
         // Bob's socket counts as full, so that the last sweep does not write the message.
         lane.core.sessions[bob].connection.handle_blocked();
         lane.core.ending.drain_deadline_ns = Some(lane.core.sessions.reactor.now_ns);

@@ -3,7 +3,7 @@
 use thiserror::Error;
 use tidewire_proto::error::EncodeError;
 
-/// A message could not be enqueued for the client's lane. An error of [`Client::try_send`](crate::Client::try_send).
+/// A message could not be enqueued for the client's lane. An error of [`Client::send`](crate::Client::send).
 ///
 /// ```
 /// use tidewire::{Client, Context, EnqueueError, Message};

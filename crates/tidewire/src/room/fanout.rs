@@ -320,8 +320,8 @@ mod tests {
         let (reader, mut far) = lane.open_session();
         let core = &mut lane.core;
         let [writer, reader] = [writer, reader].map(|slot| core.sessions[slot].id);
-        let alias = core.context(writer).join("room", "writer", None).unwrap();
-        core.context(reader).join("room", "reader", None).unwrap();
+        let alias = core.context(writer).rooms().join("room", "writer").unwrap();
+        core.context(reader).rooms().join("room", "reader").unwrap();
         core.sessions.flush_dirty();
         core.rooms().sweep_due();
         let mut bytes = vec![0; 256 * 1024];
@@ -332,7 +332,7 @@ mod tests {
                 core.counters.room_offered.read(),
             );
             for _ in 0..messages {
-                core.rooms().say(writer, alias.room, &payload).unwrap();
+                core.rooms().say(writer, alias.room.0, &payload).unwrap();
             }
             assert!(core.rooms.has_grown());
             core.sweep_early(EARLY_SWEEP_BYTES);
@@ -368,7 +368,7 @@ mod tests {
             let mut alias = 0;
             for (id, name) in ids.into_iter().flatten().zip(["writer", "local", "remote"]) {
                 let id = core.sessions[id].id;
-                alias = core.context(id).join("room", name, None).unwrap().room;
+                alias = core.context(id).rooms().join("room", name).unwrap().room.0;
             }
             core.sessions.flush_dirty();
             core.rooms().sweep_all();

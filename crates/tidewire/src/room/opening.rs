@@ -3,7 +3,7 @@
 //! Whoever is told that it has joined must get what other nodes send from then on, or be told what is missing. So the first join
 //! of a room on a node waits, some milliseconds, until the engine has the node's subscription. Later joins find members and do
 //! not wait. Nor does a join on a node whose members were told that it is cut off, nor one that a handler makes by
-//! [`Context::join`](crate::Context::join).
+//! [`RoomActions::join`](crate::RoomActions::join).
 //!
 //! Rejected: a gap notice behind the join, because neither node knows how many messages were sent in between.
 

@@ -188,10 +188,12 @@ mod tests {
         let [writer, reader] = [writer, reader].map(|slot| core.sessions[slot].id);
         let room = core
             .context(writer)
-            .join("room", "writer", None)
+            .rooms()
+            .join("room", "writer")
             .unwrap()
-            .room;
-        core.context(reader).join("room", "reader", None).unwrap();
+            .room
+            .0;
+        core.context(reader).rooms().join("room", "reader").unwrap();
         let mut bytes = vec![0; 1 << 20];
         let mut look = |lane: &mut crate::lane::Lane<_>, says: bool| {
             if says {

@@ -112,7 +112,7 @@ impl From<SharedFrameError> for PublishError {
 const OUT_OF_MEMORY: &str = "the server is at its memory limit (memory_bytes_max); try again later";
 
 /// A session could not join a room. If the error is about the member's name, try another name. An error of
-/// [`Context::join`](crate::Context::join), which has an example.
+/// [`RoomActions::join`](crate::RoomActions::join), which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -170,7 +170,7 @@ pub enum JoinError {
     NotOpen,
 }
 
-/// A room could not be left, listed or sent to. An error of [`Context::say`](crate::Context::say), which has an
+/// A room could not be left, listed or sent to. An error of [`RoomActions::say`](crate::RoomActions::say), which has an
 /// example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -201,7 +201,7 @@ pub enum RoomError {
     Encode(#[from] EncodeError),
 }
 
-/// A session could not subscribe to a pattern. An error of [`Context::subscribe`](crate::Context::subscribe), which
+/// A session could not subscribe to a pattern. An error of [`TopicActions::subscribe`](crate::TopicActions::subscribe), which
 /// has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -237,14 +237,14 @@ pub enum SubscribeError {
     NotOpen,
 }
 
-/// The session has no subscription with this alias. An error of [`Context::unsubscribe`](crate::Context::unsubscribe).
-/// [`Context::subscribe`](crate::Context::subscribe) has an example.
+/// The session has no subscription with this alias. An error of [`TopicActions::unsubscribe`](crate::TopicActions::unsubscribe).
+/// [`TopicActions::subscribe`](crate::TopicActions::subscribe) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the session has no such subscription")]
 pub struct NotSubscribed;
 
 /// A message could not be published.
-/// An error of [`Context::publish`](crate::Context::publish) and [`Client::publish`](crate::Client::publish).
+/// An error of [`TopicActions::publish`](crate::TopicActions::publish) and [`Client::publish`](crate::Client::publish).
 ///
 /// ```
 /// use tidewire::{Client, PubSub, PublishError, Server};

@@ -42,10 +42,10 @@ impl LaneRooms<'_> {
         past: impl FnOnce(&str) -> Vec<PastMessage>,
     ) -> Option<RecoveryBody> {
         let directory = Arc::clone(&self.table.directory);
-        let (shared, name) = directory.by_alias(joined.room)?;
+        let (shared, name) = directory.by_alias(joined.room.0)?;
         if let Some(fed) = directory.fed_history(&KeptName::new(StreamKind::Room, &name)) {
             shared.history.get_or_init(|| fed);
-            return self.plan_replay(id, joined.room, since);
+            return self.plan_replay(id, joined.room.0, since);
         }
         if directory.link().is_some() {
             directory.warn_of_histories();
@@ -60,7 +60,7 @@ impl LaneRooms<'_> {
             history.begin_with(&past(&name), now_ns);
             history
         });
-        self.plan_replay(id, joined.room, since)
+        self.plan_replay(id, joined.room.0, since)
     }
 
     /// Plans what a session gets of the history of a room or topic that it has just entered.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tidewire_io::timer::TimerId;
 use tidewire_proto::body::validate_name;
 use tidewire_proto::codec::{AnyCodec, Codec, Presence};
-use tidewire_proto::message::{MemberId, PresenceEvent};
+use tidewire_proto::message::{MemberId, PresenceEvent, RoomId};
 use tidewire_proto::room::{Coalescer, Policy, Subscriber};
 
 use super::directory::{Directory, EnterError, NameConflict};
@@ -143,11 +143,11 @@ impl RoomTable {
     }
 }
 
-/// The result of joining a room. [`Context::join`](crate::Context::join) returns it.
+/// The result of joining a room. [`RoomActions::join`](crate::RoomActions::join) returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
-    /// The room's alias, which [`Context::say`](crate::Context::say) and others take.
-    pub room: u16,
+    /// The room, for the other [actions](crate::RoomActions) on it.
+    pub room: RoomId,
     /// The session's number as a member.
     pub member: MemberId,
     /// The number of members, including this one.
@@ -212,7 +212,7 @@ impl LaneRooms<'_> {
         let policy = policy.unwrap_or(config.room_defaults.policy);
         self.attach(slot, &entered.room, policy);
         Ok(Joined {
-            room: alias,
+            room: RoomId(alias),
             member: member.id,
             members: entered.members,
             presence,

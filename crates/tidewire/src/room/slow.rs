@@ -347,7 +347,7 @@ mod tests {
                 .core
                 .rooms()
                 .join(id, "lobby", name, Some(Policy::Block));
-            alias = joined.unwrap().room;
+            alias = joined.unwrap().room.0;
         }
         let started_ns = lane.core.sessions.reactor.now_ns;
         stall(&mut lane, ada, bob, alias);

@@ -21,6 +21,7 @@ use tidewire_io::socket::{PassedSocket, SocketOptions};
 use tidewire_io::waker::LaneWaker;
 use tidewire_proto::codec::{AnyCodec, Tw1};
 use tidewire_proto::layer::Layer;
+use tidewire_proto::message::Message;
 use tidewire_proto::room::Policy;
 
 use crate::address::{Address, AddressError, Endpoint};
@@ -33,7 +34,7 @@ use crate::limits::{Limits, RateLimit, RoomDefaults, nanoseconds};
 use crate::mailbox::{LaneMessage, Mailbox};
 use crate::observe::{Metrics, MetricsReader};
 use crate::on_lane;
-use crate::service::{Inspector, Service, Sessions, SharedService};
+use crate::service::{Context, HandlerResult, Inspector, Service, Sessions};
 use crate::tls::{ClientTls, ServerTls, TlsReloader};
 use crate::transport::inproc::{self, InprocBindError};
 use crate::transport::{LayerFactory, Layers};
@@ -126,13 +127,11 @@ pub struct Stopped {
     pub failures: Vec<String>,
 }
 
-/// Serves `service` on one address until the returned server is dropped or shut down. This is the shortest way to a
+/// Serves `handler` on one address until the returned server is dropped or shut down. This is the shortest way to a
 /// server.
 ///
 /// ```
-/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
-///     cx.reply(message.payload)
-/// })?;
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload))?;
 /// let client = tidewire::Client::connect(&server.addresses()[0].to_string()).wait()?;
 /// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -140,13 +139,13 @@ pub struct Stopped {
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve<S>(address: &str, service: S) -> Result<Server, ServeError>
+pub fn serve<F>(address: &str, handler: F) -> Result<Server, ServeError>
 where
-    S: Service + Clone,
+    F: FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Clone + Send + 'static,
 {
     Server::builder()
         .listen(address)?
-        .start(move |_| service.clone())
+        .start(move |_| handler.clone())
 }
 
 impl Server {
@@ -399,7 +398,7 @@ impl ServerBuilder {
     }
 
     /// Sets the options of listening sockets, of accepted connections, and of the connections that handlers
-    /// [make](crate::Context::connect).
+    /// [make](crate::ConnectionActions::connect).
     #[must_use]
     pub fn socket_options(mut self, options: SocketOptions) -> Self {
         self.sockets = options;
@@ -465,7 +464,7 @@ impl ServerBuilder {
     /// network. For an address without layers it returns none. It is also called once for each address when the
     /// server starts.
     ///
-    /// Connections that handlers [make](crate::Context::connect) do not have them. Counters of bytes count plaintext.
+    /// Connections that handlers [make](crate::ConnectionActions::connect) do not have them. Counters of bytes count plaintext.
     /// Bytes that a layer has accepted count as written.
     #[must_use]
     pub fn layers(
@@ -482,18 +481,9 @@ impl ServerBuilder {
         self
     }
 
-    /// Binds the addresses, starts the lanes with one shared service, and returns when they are about to serve.
-    ///
-    /// # Errors
-    /// See [`ServeError`]. After an error nothing runs.
-    pub fn start_shared<S: SharedService>(self, service: S) -> Result<Server, ServeError> {
-        let service = Arc::new(service);
-        self.start(|_| Arc::clone(&service))
-    }
-
     /// Binds the addresses, starts the lanes, and returns when they are about to serve. `make` is called once for
-    /// each lane, with the lane's index, and returns the lane's own service. [`ServerBuilder::start_shared`] gives
-    /// all lanes the same service.
+    /// each lane, with the lane's index, and returns the lane's own service. State that all
+    /// lanes share is cloned into each of them, as [`Service`] shows.
     ///
     /// # Errors
     /// See [`ServeError`]. After an error nothing runs.

@@ -26,7 +26,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets whom handlers trust when they [connect](crate::Context::connect) to `tls://` addresses, and which certificate they
+    /// Sets whom handlers trust when they [connect](crate::ConnectionActions::connect) to `tls://` addresses, and which certificate they
     /// show. A server's certificate must have the IP address of the connection, unless the settings have a
     /// [name](ClientTls::server_name). Without this, such connections fail.
     #[must_use]
@@ -35,7 +35,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Lets handlers send [credentials](crate::Context::set_credentials) also to another machine without `tls://`, where others may
+    /// Lets handlers send [credentials](crate::ConnectionActions::set_credentials) also to another machine without `tls://`, where others may
     /// read and use them. For a closed network.
     #[must_use]
     pub fn allow_plaintext_credentials(self) -> Self {

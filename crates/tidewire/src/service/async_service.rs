@@ -147,7 +147,7 @@ where
             return Err(HandlerError::new(ErrorCode::LimitReached, TOO_MANY));
         };
         let future = (self.handler)(AsyncRequest {
-            session: cx.session(),
+            session: cx.id(),
             name: message.name.to_owned(),
             channel: message.channel,
             payload: message.payload.to_vec(),

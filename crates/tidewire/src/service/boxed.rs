@@ -1,5 +1,6 @@
 //! A service behind a pointer.
 
+use tidewire_io::clock::Moment;
 use tidewire_proto::message::Message;
 
 use super::{ActionKind, Context, HandlerResult, Service};
@@ -41,7 +42,7 @@ impl Service for BoxedService {
         self.0.on_panic(cx);
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         self.0.on_turn(cx)
     }
 
@@ -107,9 +108,9 @@ mod tests {
             self.note("on_panic");
         }
 
-        fn on_turn(&mut self, _: &mut Context<'_>) -> Option<u64> {
+        fn on_turn(&mut self, _: &mut Context<'_>) -> Option<Moment> {
             self.note("on_turn");
-            Some(7)
+            Some(Moment::from_ns(7))
         }
 
         fn has_work(&self) -> bool {
@@ -138,7 +139,7 @@ mod tests {
         boxed.on_close(&mut cx, CloseReason::Io(ErrorKind::Other));
         boxed.on_connect_failed(&mut cx, ConnectFailure::NoTls);
         boxed.on_panic(&mut cx);
-        assert_eq!(boxed.on_turn(&mut cx), Some(7));
+        assert_eq!(boxed.on_turn(&mut cx), Some(Moment::from_ns(7)));
         assert!(boxed.has_work());
         let expected = [
             "on_open",

@@ -6,13 +6,14 @@
 
 use std::fmt;
 
+use tidewire_io::clock::Moment;
 use tidewire_proto::backplane::StreamKind;
 use tidewire_proto::body::{
     ErrorCode, JoinBody, JoinedBody, RecoveryBody, RoomCall, Roster, Since, typed_name,
 };
 use tidewire_proto::codec::{Codec, RoomReply};
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::message::{Kind, Message, RoomId};
 use tidewire_proto::room::Policy;
 
 use super::answers::is_flush;
@@ -26,8 +27,8 @@ use crate::session::{CloseReason, SendError};
 /// The service of a chat server. Give every lane a clone.
 ///
 /// It can have hooks for [joins](Chat::on_join), [messages](Chat::on_say) and [leaves](Chat::on_leave), and a
-/// [history](Chat::history). Handlers can send an [announcement](Context::announce) as the room,
-/// [remove](Context::remove_member) a member, and [close](Context::close_member) a member's session. With
+/// [history](Chat::history). Handlers can send an [announcement](crate::RoomActions::announce) as the room,
+/// [remove](crate::RoomActions::remove_member) a member, and [close](crate::RoomActions::close_member) a member's session. With
 /// [`Router::with`](crate::Router::with) it shares a server with methods and topics.
 #[derive(Clone)]
 pub struct Chat {
@@ -86,7 +87,7 @@ impl Chat {
             && !cx.core.rooms().is_repeating()
         {
             // A session that has a name already need not send it again.
-            let name = cx.member_name().filter(|_| body.name.is_empty());
+            let name = cx.rooms().name().filter(|_| body.name.is_empty());
             hook(cx, body.room, name.as_deref().unwrap_or(body.name))?;
         }
         cx.core.rooms().check_join(cx.id, body.room, self.policy)?;
@@ -105,7 +106,7 @@ impl Chat {
         let recovery = self.open_history(cx, &joined, history, since);
         let told = recovery.filter(|_| cx.codec().has_positions());
         let reply = RoomReply::Joined(JoinedBody { member, members }, told);
-        cx.send_room_reply(joined.room, message.id, &reply)?;
+        cx.send_room_reply(joined.room.0, message.id, &reply)?;
         Self::welcome(cx, &joined, recovery.is_some());
         Ok(())
     }
@@ -128,19 +129,19 @@ impl Chat {
     /// Sends a new member the roster and the history.
     fn welcome(cx: &mut Context<'_>, joined: &Joined, has_history: bool) {
         match has_history {
-            true => cx.push_history(joined.room),
-            false if joined.presence => cx.push_roster(joined),
+            true => cx.push_history(joined.room.0),
+            false if joined.presence => cx.rooms().push_members(joined),
             false => {}
         }
     }
 
     /// Sends a chat message that the hook has accepted.
-    fn say(&self, cx: &mut Context<'_>, room: u16, payload: &[u8]) -> HandlerResult {
+    fn say(&self, cx: &mut Context<'_>, room: RoomId, payload: &[u8]) -> HandlerResult {
         let is_recorded = !self.kept_rooms.is_empty();
         self.with_message(cx, room, None, payload, |cx, payload| {
             match is_recorded {
-                true => cx.say_recorded(room, payload)?,
-                false => cx.say(room, payload)?,
+                true => cx.rooms().say_recorded(room, payload)?,
+                false => cx.rooms().say(room, payload)?,
             }
             Ok(())
         })
@@ -151,7 +152,7 @@ impl Chat {
             RoomCall::List => {
                 self.scratch.clear();
                 let mut result = Ok(());
-                cx.roster(message.channel, |member, name| {
+                cx.rooms().members(message.room(), |member, name| {
                     if result.is_ok() {
                         result = Roster::push_entry(member, name, &mut self.scratch);
                     }
@@ -168,9 +169,9 @@ impl Chat {
                 })
             }
             RoomCall::Whisper { to, text } => {
-                let room = message.channel;
+                let room = message.room();
                 self.with_message(cx, room, Some(to), text, |cx, text| {
-                    Ok(cx.whisper(room, to, text)?)
+                    Ok(cx.rooms().whisper(room, to, text)?)
                 })?;
                 cx.reply(&[])
             }
@@ -184,9 +185,9 @@ impl Chat {
     /// Handles a line: the name if the session has none, otherwise a chat message.
     fn line(&mut self, cx: &mut Context<'_>, text: &[u8]) -> HandlerResult {
         if let Some(room) = cx.first_room() {
-            return self.say(cx, room, text);
+            return self.say(cx, RoomId(room), text);
         }
-        if cx.member_name().is_some() {
+        if cx.rooms().name().is_some() {
             return Err(RoomError::NotJoined.into());
         }
         let text = String::from_utf8_lossy(text);
@@ -260,10 +261,10 @@ impl Service for Chat {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         self.tell_departures(cx);
         match message.kind {
-            Kind::Say => self.say(cx, message.channel, message.payload),
+            Kind::Say => self.say(cx, message.room(), message.payload),
             Kind::Join => self.join(cx, &message),
             Kind::Leave => {
-                self.note_leave(cx, message.channel);
+                self.note_leave(cx, message.room());
                 cx.leave_room(message.channel)?;
                 cx.reply(&[])
             }
@@ -283,12 +284,12 @@ impl Service for Chat {
         if self.hooks.leave.is_some() {
             self.tell_departures(cx);
             for room in cx.rooms_of() {
-                self.note_leave(cx, room);
+                self.note_leave(cx, RoomId(room));
             }
         }
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         self.tell_departures(cx);
         None
     }
@@ -299,7 +300,7 @@ impl Part for Chat {
         match message.kind {
             Kind::Say | Kind::Join | Kind::Leave => true,
             Kind::Request => {
-                is_flush(message) || message.name.is_empty() && cx.is_in_room(message.channel)
+                is_flush(message) || message.name.is_empty() && cx.session().is_in(message.room())
             }
             Kind::OneWay => cx.codec().is_typed(),
             _ => false,

@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use tidewire_proto::message::RoomId;
+
 use super::{Chat, Context, HandlerResult};
 use crate::room::{History, KeptPattern, RoomError};
 use crate::session::SessionId;
@@ -53,12 +55,12 @@ impl Chat {
     ///     .listen("tcp://127.0.0.1:0")?
     ///     .start(|_| Chat::new().history(History::last(50)))?;
     /// let ada = Client::connect(&server.to_string()).wait()?;
-    /// let room = ada.join("lobby", "ada").wait()?.room;
-    /// ada.say(room, b"is anybody here?")?;
-    /// ada.list(room).wait()?; // Now the message of ada has been delivered.
+    /// let room = ada.join("lobby").named("ada").wait()?.id();
+    /// ada.room(room).say(b"is anybody here?")?;
+    /// ada.room(room).members().wait()?; // Now the message of ada has been delivered.
     ///
     /// let bob = Client::connect(&server.to_string()).wait()?;
-    /// bob.join("lobby", "bob").wait()?;
+    /// bob.join("lobby").named("bob").wait()?;
     /// let told = loop {
     ///     if let Event::Message(message) = bob.next_event().wait()
     ///         && message.kind == Kind::Deliver { break message };
@@ -94,8 +96,8 @@ impl Chat {
     ///     })
     /// })?;
     /// let client = Client::connect(&server.to_string()).wait()?;
-    /// assert!(client.join("lobby", "eve").wait().is_err());
-    /// assert!(client.join("lobby", "ada").wait().is_ok());
+    /// assert!(client.join("lobby").named("eve").wait().is_err());
+    /// assert!(client.join("lobby").named("ada").wait().is_ok());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -129,9 +131,9 @@ impl Chat {
     /// })?;
     /// let [ada, bob] = [(); 2].map(|()| Client::connect(&server.to_string()).wait());
     /// let (ada, bob) = (ada?, bob?);
-    /// let room = ada.join("lobby", "ada").wait()?.room;
-    /// bob.join("lobby", "bob").wait()?;
-    /// ada.say(room, b"hello")?;
+    /// let room = ada.join("lobby").named("ada").wait()?;
+    /// bob.join("lobby").named("bob").wait()?;
+    /// room.say(b"hello")?;
     /// let heard = loop {
     ///     if let Event::Message(message) = bob.next_event().wait()
     ///         && message.kind == Kind::Deliver { break message };
@@ -148,11 +150,12 @@ impl Chat {
         self
     }
 
-    /// Sets a hook that is called with the names of the room and of the member when a member leaves a room, once for
+    /// Sets a hook that is called with the names of the room.id() and of the member when a member leaves a room.id(), once for
     /// each leave. The call is about the session that leaves. The hook runs on the lane's thread and must not block.
     ///
     /// If the member asks to leave, or its session ends, the hook runs just before the member leaves. If a handler
-    /// removes the member by [`Context::remove_member`] or [`Context::leave`], the hook runs soon after that, on the
+    /// removes the member by [`RoomActions::remove_member`](crate::RoomActions::remove_member) or
+    /// [`RoomActions::leave`](crate::RoomActions::leave), the hook runs soon after that, on the
     /// member's own lane, before anything else from that member is handled. A lane that panics does not call the
     /// hook.
     ///
@@ -163,10 +166,10 @@ impl Chat {
     /// let (sender, left) = mpsc::channel();
     /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
     ///     let sender = sender.clone();
-    ///     Chat::new().on_leave(move |_, room, name| drop(sender.send(format!("{name} left {room}"))))
+    ///     Chat::new().on_leave(move |_, room.id(), name| drop(sender.send(format!("{name} left {room}"))))
     /// })?;
     /// let client = Client::connect(&server.to_string()).wait()?;
-    /// client.join("lobby", "ada").wait()?;
+    /// client.join("lobby").named("ada").wait()?;
     /// client.close().wait();
     /// assert_eq!(left.recv()?, "ada left lobby");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -184,7 +187,7 @@ impl Chat {
     pub(super) fn with_message(
         &self,
         cx: &mut Context<'_>,
-        room: u16,
+        room: RoomId,
         to: Option<&str>,
         payload: &[u8],
         say: impl FnOnce(&mut Context<'_>, &[u8]) -> HandlerResult,
@@ -195,10 +198,10 @@ impl Chat {
         // The hook is not called for messages that are refused anyway.
         let mut rooms = cx.core.rooms();
         match to {
-            Some(to) => rooms.check_whisper(cx.id, room, to)?,
-            None => rooms.check_say(cx.id, room, payload.len())?,
+            Some(to) => rooms.check_whisper(cx.id, room.0, to)?,
+            None => rooms.check_say(cx.id, room.0, payload.len())?,
         }
-        let (Some(room), Some(from)) = (cx.room_name(room), cx.member_name()) else {
+        let (Some(room), Some(from)) = (cx.rooms().name_of(room), cx.rooms().name()) else {
             return Err(RoomError::NotJoined.into());
         };
         let mut message = ChatMessage {
@@ -227,10 +230,10 @@ impl Chat {
     }
 
     /// Calls the hook before the session of this call leaves a room.
-    pub(super) fn note_leave(&self, cx: &mut Context<'_>, room: u16) {
+    pub(super) fn note_leave(&self, cx: &mut Context<'_>, room: RoomId) {
         if let Some(hook) = &self.hooks.leave
-            && cx.is_in_room(room)
-            && let (Some(room), Some(name)) = (cx.room_name(room), cx.member_name())
+            && cx.session().is_in(room)
+            && let (Some(room), Some(name)) = (cx.rooms().name_of(room), cx.rooms().name())
         {
             hook(cx, &room, &name);
         }

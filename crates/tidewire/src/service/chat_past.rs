@@ -35,7 +35,7 @@ impl Chat {
     /// let chat = Chat::new().history(History::last(50)).restore_history("lobby", kept);
     /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| chat.clone())?;
     /// let bob = Client::connect(&server.to_string()).wait()?;
-    /// bob.join("lobby", "bob").wait()?;
+    /// bob.join("lobby").named("bob").wait()?;
     /// let told = loop {
     ///     if let Event::Message(message) = bob.next_event().wait()
     ///         && message.kind == Kind::Deliver { break message };

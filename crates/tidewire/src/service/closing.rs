@@ -29,9 +29,7 @@ impl Context<'_> {
         self.close_session(self.id);
     }
 
-    /// Closes any session of this lane, as [`Context::close`] does. It does nothing if the session has ended or is on
-    /// another lane; [`Sessions::close`] reaches other lanes.
-    pub fn close_session(&mut self, id: SessionId) {
+    pub(crate) fn close_session(&mut self, id: SessionId) {
         self.end_session(id, None);
     }
 
@@ -68,17 +66,8 @@ impl Context<'_> {
         self.close_session_with(self.id, code, text);
     }
 
-    /// Closes any session of this lane, as [`Context::close_with`] does; see [`Sessions::close_with`] for those of other lanes.
-    pub fn close_session_with(&mut self, id: SessionId, code: GoAwayCode, text: &str) {
+    pub(crate) fn close_session_with(&mut self, id: SessionId, code: GoAwayCode, text: &str) {
         self.end_session(id, Some(Box::new(Farewell::new(code, text))));
-    }
-
-    /// Returns the farewell with which the peer of this session has closed it, if it sent one. The text is not
-    /// trusted: see [`Farewell::text`].
-    #[must_use]
-    pub fn peer_farewell(&self) -> Option<&Farewell> {
-        let session = self.core.sessions.find(self.id)?;
-        session.connection.peer_farewell()
     }
 
     /// Returns the address of another server that the peer's go-away has. It may be any text.

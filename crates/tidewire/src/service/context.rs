@@ -1,22 +1,19 @@
-//! The actions of a handler: send, connect, close, and the facts about a session. Replies are in [`reply`](super::reply), rooms
-//! and topics in [`room_actions`](super::room_actions).
+//! The lane as a handler sees it: its clock, its session, sending. Replies are in [`reply`](super::reply). Rooms, topics, timers and
+//! connections have actions of their own, in [`room_actions`](super::room_actions) and beside it.
 
 use super::answers::NO_MESSAGE;
 use crate::engine::Origin;
 use crate::session::SendError;
 use crate::session::encode_within;
-use tidewire_io::socket::PeerCredentials;
+use tidewire_io::clock::Moment;
 use tidewire_proto::codec::{AnyCodec, Codec, RoomReply};
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::layer::{CertificateNames, Encryption};
 use tidewire_proto::message::Message;
 
-use crate::address::Endpoint;
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::service::SessionSender;
-use crate::session::SessionId;
-use crate::transport::{Transport, TransportKind};
+use crate::session::{SessionId, SessionView};
 
 /// The lane as one call of a [`Service`](crate::Service) sees it, and the session of that call.
 ///
@@ -27,7 +24,7 @@ use crate::transport::{Transport, TransportKind};
 ///     if message.payload == b"bye" {
 ///         cx.close(); // after the reply
 ///     }
-///     let text = format!("session {} on lane {}", cx.session(), cx.lane());
+///     let text = format!("session {} on lane {}", cx.id(), cx.lane());
 ///     cx.reply(text.as_bytes())
 /// }
 ///
@@ -116,17 +113,29 @@ impl Core {
 }
 
 impl Context<'_> {
-    /// Returns the session of this call, or [`SessionId::NONE`].
+    /// Returns the number of the session of this call, or [`SessionId::NONE`].
     #[inline]
     #[must_use]
-    pub fn session(&self) -> SessionId {
+    pub fn id(&self) -> SessionId {
         self.id
     }
 
-    /// Returns the lane's clock: nanoseconds of the system's monotonic clock, read when the lane last read a socket.
+    /// Returns the facts about the session of this call.
     #[inline]
     #[must_use]
-    pub fn now_ns(&self) -> u64 {
+    pub fn session(&self) -> SessionView<'_> {
+        SessionView::of_any(self.core.sessions.find(self.id))
+    }
+
+    /// Returns the time of the lane: the clock as it was when the lane last read a socket.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Moment {
+        Moment::from_ns(self.now_ns())
+    }
+
+    #[inline]
+    pub(crate) fn now_ns(&self) -> u64 {
         self.core.sessions.reactor.now_ns
     }
 
@@ -147,61 +156,6 @@ impl Context<'_> {
         &self.core.config.codec
     }
 
-    /// Returns the peer's address. Clients of a Unix socket and of the same process have none.
-    #[must_use]
-    pub fn peer(&self) -> Option<&Endpoint> {
-        self.core
-            .sessions
-            .find(self.id)
-            .and_then(|session| session.profile.peer.as_deref())
-    }
-
-    /// Returns the process, user and group of a peer that connected through a Unix socket, as they were at that
-    /// moment.
-    #[must_use]
-    pub fn peer_credentials(&self) -> Option<PeerCredentials> {
-        self.core
-            .sessions
-            .find(self.id)?
-            .profile
-            .shared
-            .as_ref()?
-            .credentials
-    }
-
-    /// Returns the names in the certificate that the peer has shown over TLS, if it has shown one and an authority of
-    /// [`ServerTls`](crate::tls::ServerTls) has signed it.
-    #[must_use]
-    pub fn certificate(&self) -> Option<&CertificateNames> {
-        let session = self.core.sessions.find(self.id)?;
-        session.stream.certificate()
-    }
-
-    /// Returns how the connection of the session is encrypted. `None` if it is not.
-    #[must_use]
-    pub fn encryption(&self) -> Option<Encryption> {
-        let session = self.core.sessions.find(self.id)?;
-        session.stream.encryption()
-    }
-
-    /// Returns the kind of transport that carries the session.
-    #[must_use]
-    pub fn transport(&self) -> Option<TransportKind> {
-        self.core
-            .sessions
-            .find(self.id)
-            .map(|session| session.stream.kind())
-    }
-
-    /// Returns the agent name of the server, on a session that this lane opened.
-    #[must_use]
-    pub fn peer_agent(&self) -> Option<&str> {
-        self.core
-            .sessions
-            .find(self.id)
-            .and_then(|session| session.connection.peer_agent())
-    }
-
     /// Whether the peer of a session of this lane has announced that it closes.
     pub(crate) fn is_peer_going(&self, id: SessionId) -> bool {
         self.core
@@ -214,37 +168,18 @@ impl Context<'_> {
         self.core.counters.replies_unmatched.add(1);
     }
 
-    /// Returns the number attached to the session, 0 at first. [`Context::connect`] sets it for a connection that this
-    /// lane made, and [`Context::set_tag`] for any session. It identifies a connection that
-    /// [failed](crate::Service::on_connect_failed), and other threads can read it. State that a service keeps for a
-    /// session goes into [`Context::set_state`].
-    #[inline]
-    #[must_use]
-    pub fn tag(&self) -> u64 {
-        self.core
-            .sessions
-            .find(self.id)
-            .map_or(0, |session| session.profile.tag)
-    }
-
-    /// Attaches a number to the session. Other threads can read it by
-    /// [`SessionHandle::tag`](crate::SessionHandle::tag).
-    pub fn set_tag(&mut self, tag: u64) {
-        if let Some(session) = self.core.sessions.find_mut(self.id) {
-            session.profile.tag = tag;
-            if let Some(shared) = &session.profile.shared {
-                shared.set_tag(tag);
-            }
-        }
-    }
-
-    /// Sends a message to the session of this call.
+    /// Sends a message to the session of this call: a payload as a one-way message, or any [`Message`].
     ///
     /// # Errors
     /// [`SendError::Encode`] if the codec cannot express the message, or its frame is larger than both sides agreed
     /// to accept; [`SendError::NotOpen`] if this call has no session.
+    #[inline(always)]
+    pub fn send<'m>(&mut self, message: impl Into<Message<'m>>) -> Result<(), SendError> {
+        self.send_message(&message.into())
+    }
+
     #[inline(never)]
-    pub fn send(&mut self, message: &Message<'_>) -> Result<(), SendError> {
+    pub(crate) fn send_message(&mut self, message: &Message<'_>) -> Result<(), SendError> {
         match message.name {
             "" => self.send_at_once(message),
             _ => self.send_named(message),
@@ -297,11 +232,8 @@ impl Context<'_> {
     }
 
     /// Appends the frames that `encode` writes to the session's output.
-    ///
-    /// # Errors
-    /// [`SendError::NotOpen`] if this call has no session, and [`SendError::Encode`] with the error of `encode`.
     #[inline(always)]
-    pub fn send_framed(
+    pub(super) fn send_framed(
         &mut self,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), SendError> {
@@ -322,14 +254,19 @@ impl Context<'_> {
     /// [`SendError::NotOpen`] if the session has ended, [`SendError::QueueFull`] if its queue is full, and
     /// [`SendError::Encode`] if the codec cannot express the message. For a session on another lane this call reports
     /// `Encode` only; that lane counts the other failures in `sends_refused`.
-    pub fn send_to(&mut self, id: SessionId, message: &Message<'_>) -> Result<(), SendError> {
+    pub fn send_to<'m>(
+        &mut self,
+        id: SessionId,
+        message: impl Into<Message<'m>>,
+    ) -> Result<(), SendError> {
+        let message = message.into();
         if id == self.id {
-            return self.send(message);
+            return self.send_message(&message);
         }
         let Core {
             exchange, sessions, ..
         } = &mut *self.core;
-        exchange.send_to(sessions, id, |codec, out| codec.encode(message, out))
+        exchange.send_to(sessions, id, |codec, out| codec.encode(&message, out))
     }
 
     /// Looks a session up once for many messages. Each message then costs a fraction of a [`Context::send_to`].

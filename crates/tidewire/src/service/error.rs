@@ -191,7 +191,7 @@ impl Context<'_> {
         let now_ns = self.now_ns();
         let cause = Described(cause);
         let unlogged = self.core.failure_log.may_log(now_ns);
-        let peer = self.peer().map(tracing::field::display);
+        let peer = self.session().peer().map(tracing::field::display);
         match unlogged {
             Some(unlogged) => {
                 tracing::warn!(session = %self.id, peer, unlogged, "a handler failed: {cause}");

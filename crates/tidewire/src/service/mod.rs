@@ -7,12 +7,12 @@ mod chat;
 mod chat_hooks;
 mod chat_past;
 mod closing;
+mod connection_actions;
 mod context;
 mod deferred;
+mod entrance;
 mod error;
 mod inspector;
-mod members;
-mod outgoing;
 mod part;
 mod permission;
 mod pubsub;
@@ -24,11 +24,11 @@ mod sender;
 mod session_address;
 mod sessions;
 mod state;
-mod timers;
+mod timer_actions;
+mod topic_actions;
 mod upstream;
 
-use std::sync::Arc;
-
+use tidewire_io::clock::Moment;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::message::{Kind, Message};
 
@@ -36,6 +36,7 @@ pub use async_service::{AsyncRequest, AsyncService, Task};
 pub(crate) use boxed::BoxedService;
 pub use chat::Chat;
 pub use chat_hooks::ChatMessage;
+pub use connection_actions::ConnectionActions;
 pub use context::Context;
 pub(crate) use context::Current;
 pub use deferred::Deferred;
@@ -45,10 +46,13 @@ pub use inspector::{InspectError, Inspector};
 pub use part::Part;
 pub use permission::ActionKind;
 pub use pubsub::PubSub;
+pub use room_actions::RoomActions;
 pub use router::{Methods, Router};
 pub use sender::SessionSender;
 pub use session_address::{SessionAddress, SessionAddressError};
 pub use sessions::{NotOpen, SessionHandle, Sessions};
+pub use timer_actions::TimerActions;
+pub use topic_actions::TopicActions;
 pub use upstream::{Upstream, UpstreamAddressError, UpstreamError};
 pub(crate) use upstream::{
     UpstreamSessions, end_idle_upstreams, forget_asker, handle_node_answer, handle_upstream_end,
@@ -58,8 +62,39 @@ pub(crate) use upstream::{
 use crate::session::CloseReason;
 use crate::transport::ConnectFailure;
 
-/// The application's code behind a lane's sessions. Each lane has its own instance, so its state needs no lock. If
-/// all lanes must see one state, use a [`SharedService`].
+/// The application's code behind a lane's sessions. Each lane has its own instance, so its state needs no lock. State that all
+/// lanes must see is behind an `Arc` that the instances share, and is atomic or locked. A lock that is held for long makes lanes
+/// wait for each other.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use tidewire::{Client, Context, HandlerResult, Message, Server, Service};
+///
+/// #[derive(Clone, Default)]
+/// struct Visitors(Arc<AtomicU64>);
+///
+/// impl Service for Visitors {
+///     fn on_open(&mut self, _: &mut Context<'_>) {
+///         self.0.fetch_add(1, Ordering::Relaxed);
+///     }
+///
+///     fn on_message(&mut self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+///         cx.reply(self.0.load(Ordering::Relaxed).to_string().as_bytes())
+///     }
+/// }
+///
+/// let visitors = Visitors::default();
+/// let server = Server::builder()
+///     .lanes(2)
+///     .listen("tcp://127.0.0.1:0")?
+///     .start(|_| visitors.clone())?;
+/// let _first = Client::connect(&server.to_string()).wait()?;
+/// let second = Client::connect(&server.to_string()).wait()?;
+/// assert_eq!(second.request(b"how many?").wait()?.payload(), b"2");
+/// assert_eq!(visitors.0.load(Ordering::Relaxed), 2);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// Every method runs on the lane's thread and must not block: while it runs, the lane serves no other session.
 ///
@@ -157,8 +192,8 @@ pub trait Service: Send + 'static {
         ActionKind::strictest(message.kind)
     }
 
-    /// Called when a timer fires that [`Context::set_timer`] or [`Context::set_lane_timer`] set with this token. The
-    /// call is about the session of the timer. For a timer of the lane, [`Context::session`] is
+    /// Called when a timer fires that [`Context::timers`] set with this token. The
+    /// call is about the session of the timer. For a timer of the lane, [`Context::id`] is
     /// [`SessionId::NONE`](crate::SessionId::NONE).
     fn on_timer(&mut self, cx: &mut Context<'_>, token: u64) {
         let _ = (cx, token);
@@ -169,7 +204,7 @@ pub trait Service: Send + 'static {
         let _ = (cx, reason);
     }
 
-    /// Called when a connection of [`Context::connect`] failed. [`Context::tag`] identifies the connection.
+    /// Called when a connection of [`Context::connections`] failed. The call is about its session, which ends after it.
     fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
         let _ = (cx, error);
     }
@@ -207,9 +242,8 @@ pub trait Service: Send + 'static {
         let _ = cx;
     }
 
-    /// Called once per turn of the lane, after its messages. Returns the time, in nanoseconds of [`Context::now_ns`],
-    /// at which it must run again even if nothing happens.
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    /// Called once per turn of the lane, after its messages. Returns the time at which it must run again even if nothing happens.
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         let _ = cx;
         None
     }
@@ -221,114 +255,24 @@ pub trait Service: Send + 'static {
     }
 }
 
-/// A service that all lanes of a server share. Its handlers take `&self` and run on several threads at once, so the
-/// state that they change must be atomic or locked. A lock that is held for long makes lanes wait for each other. If
-/// each lane can have its own state, use [`Service`], which needs no lock.
-///
-/// [`ServerBuilder::start_shared`](crate::ServerBuilder::start_shared) accepts it directly. An `Arc` of it is a
-/// [`Service`], so that the application can keep a reference:
+/// Returns the closure. It fixes the types of the arguments, so that they need no annotation where a service is expected.
 ///
 /// ```
-/// use std::sync::Arc;
-/// use std::sync::atomic::{AtomicU64, Ordering};
-/// use tidewire::{Client, Context, HandlerResult, Message, Server, SharedService};
+/// use tidewire::{Client, Server, handler};
 ///
-/// #[derive(Default)]
-/// struct Visitors(AtomicU64);
-///
-/// impl SharedService for Visitors {
-///     fn on_open(&self, _: &mut Context<'_>) {
-///         self.0.fetch_add(1, Ordering::Relaxed);
-///     }
-///
-///     fn on_message(&self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
-///         cx.reply(self.0.load(Ordering::Relaxed).to_string().as_bytes())
-///     }
-/// }
-///
-/// let visitors = Arc::new(Visitors::default());
 /// let server = Server::builder()
-///     .lanes(2)
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| Arc::clone(&visitors))?;
-/// let _first = Client::connect(&server.to_string()).wait()?;
-/// let second = Client::connect(&server.to_string()).wait()?;
-/// assert_eq!(second.request(b"how many?").wait()?.payload(), b"2");
-/// assert_eq!(visitors.0.load(Ordering::Relaxed), 2);
+///     .start(|_lane| handler(|cx, message| cx.reply(message.payload)))?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait SharedService: Send + Sync + 'static {
-    /// See [`Service::on_open`].
-    fn on_open(&self, cx: &mut Context<'_>) {
-        let _ = cx;
-    }
-
-    /// See [`Service::on_message`].
-    ///
-    /// # Errors
-    /// See [`Service::on_message`].
-    fn on_message(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        match message.kind {
-            Kind::Request => self.on_request(cx, message),
-            Kind::OneWay => self.on_one_way(cx, message),
-            _ => Err(not_handled(NO_SUCH_KIND)),
-        }
-    }
-
-    /// See [`Service::on_request`].
-    ///
-    /// # Errors
-    /// The errors of [`Service::on_message`].
-    fn on_request(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let _ = (cx, message);
-        Err(not_handled(NO_REQUESTS))
-    }
-
-    /// See [`Service::on_one_way`].
-    ///
-    /// # Errors
-    /// The errors of [`Service::on_one_way`].
-    fn on_one_way(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let _ = (cx, message);
-        Err(not_handled(NO_ONE_WAY))
-    }
-
-    /// See [`Service::action`].
-    fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
-        let _ = cx;
-        ActionKind::strictest(message.kind)
-    }
-
-    /// See [`Service::on_timer`].
-    fn on_timer(&self, cx: &mut Context<'_>, token: u64) {
-        let _ = (cx, token);
-    }
-
-    /// See [`Service::on_close`].
-    fn on_close(&self, cx: &mut Context<'_>, reason: CloseReason) {
-        let _ = (cx, reason);
-    }
-
-    /// See [`Service::on_connect_failed`].
-    fn on_connect_failed(&self, cx: &mut Context<'_>, error: ConnectFailure) {
-        let _ = (cx, error);
-    }
-
-    /// See [`Service::on_panic`]. The lane whose call panicked calls it.
-    fn on_panic(&self, cx: &mut Context<'_>) {
-        let _ = cx;
-    }
-
-    /// See [`Service::on_turn`]. Every lane calls it.
-    fn on_turn(&self, cx: &mut Context<'_>) -> Option<u64> {
-        let _ = cx;
-        None
-    }
-
-    /// See [`Service::has_work`]. Every lane calls it.
-    fn has_work(&self) -> bool {
-        false
-    }
+#[must_use]
+pub fn handler<F>(closure: F) -> F
+where
+    F: FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + 'static,
+{
+    closure
 }
 
 impl<F> Service for F
@@ -354,79 +298,6 @@ where
     #[inline]
     fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         self(cx, message)
-    }
-}
-
-impl<F> SharedService for F
-where
-    F: Fn(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + Sync + 'static,
-{
-    /// A closure handles messages of every kind in the same way, so each of them is a call.
-    #[inline]
-    fn action(&self, _: &Context<'_>, _: &Message<'_>) -> ActionKind {
-        ActionKind::Call
-    }
-
-    #[inline]
-    fn on_message(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        self(cx, message)
-    }
-
-    #[inline]
-    fn on_request(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        self(cx, message)
-    }
-
-    #[inline]
-    fn on_one_way(&self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        self(cx, message)
-    }
-}
-
-impl<S: SharedService + ?Sized> Service for Arc<S> {
-    fn on_open(&mut self, cx: &mut Context<'_>) {
-        (**self).on_open(cx);
-    }
-
-    #[inline]
-    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        (**self).on_message(cx, message)
-    }
-
-    fn on_request(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        (**self).on_request(cx, message)
-    }
-
-    fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        (**self).on_one_way(cx, message)
-    }
-
-    fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
-        (**self).action(cx, message)
-    }
-
-    fn on_timer(&mut self, cx: &mut Context<'_>, token: u64) {
-        (**self).on_timer(cx, token);
-    }
-
-    fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
-        (**self).on_close(cx, reason);
-    }
-
-    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
-        (**self).on_connect_failed(cx, error);
-    }
-
-    fn on_panic(&mut self, cx: &mut Context<'_>) {
-        (**self).on_panic(cx);
-    }
-
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
-        (**self).on_turn(cx)
-    }
-
-    fn has_work(&self) -> bool {
-        (**self).has_work()
     }
 }
 

@@ -16,7 +16,7 @@ pub trait Part: Service {
     /// same kind, channel and name, and checks permissions by that answer.
     fn takes(&self, cx: &Context<'_>, message: &Message<'_>) -> bool;
 
-    /// Whether a failed connection was started by this part, as [`Context::tag`] tells. The first part that returns
+    /// Whether a failed connection was started by this part, as its [state](Context::set_state) tells. The first part that returns
     /// true gets [`Service::on_connect_failed`]. The default is false, for a part that makes no connections.
     fn takes_connection(&self, cx: &Context<'_>) -> bool {
         let _ = cx;

@@ -4,15 +4,14 @@
 //! the same frame calls a method of one service and publishes to a topic of another.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use tidewire_proto::body::{ErrorCode, JoinBody, Since, SubscribeBody, validate_name};
 use tidewire_proto::codec::{Codec, MethodCase};
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::message::{Kind, Message, RoomId};
 use tidewire_proto::text::visible;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
-use crate::auth::{Action, Identity};
+use crate::auth::Action;
 use crate::room::{JoinError, PublishError, RoomError, SubscribeError};
 use crate::service::{Context, HandlerError, HandlerResult};
 
@@ -100,24 +99,6 @@ impl ActionKind {
 }
 
 impl Context<'_> {
-    /// Returns who the peer is. `None` if the server does not ask, and for connections that the server made.
-    ///
-    /// ```
-    /// use tidewire::{Context, ErrorCode, HandlerError, HandlerResult, Message};
-    ///
-    /// fn stop(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
-    ///     match cx.identity() {
-    ///         Some(identity) if identity.name() == "root" => cx.reply(b"bye"),
-    ///         _ => Err(HandlerError::new(ErrorCode::Forbidden, "only root stops this server")),
-    ///     }
-    /// }
-    /// ```
-    #[must_use]
-    pub fn identity(&self) -> Option<&Arc<Identity>> {
-        let session = self.core.sessions.find(self.id)?;
-        Some(&session.profile.admitted.as_ref()?.identity)
-    }
-
     /// Checks that the peer of this session may do this. Everybody may do everything on a server that does not ask who its
     /// peers are. The lane has checked each message already; a handler checks what its payload asks for.
     ///
@@ -126,6 +107,7 @@ impl Context<'_> {
     pub fn check_permission(&self, action: Action<'_>) -> HandlerResult {
         let ignores_case = self.codec().method_case() == MethodCase::Lower;
         let is_allowed = self
+            .session()
             .identity()
             .is_none_or(|identity| identity.permissions().allows(action, ignores_case));
         match is_allowed {
@@ -181,9 +163,9 @@ impl Context<'_> {
     fn check_say(&mut self, channel: u16) -> HandlerResult {
         let room = match channel {
             0 => self.first_room(),
-            room => self.is_in_room(room).then_some(room),
+            room => self.session().is_in(RoomId(room)).then_some(room),
         };
-        let room = room.and_then(|room| self.room_name(room));
+        let room = room.and_then(|room| self.core.rooms().name_of(room));
         let room = room.ok_or(RoomError::NotJoined)?;
         self.check_permission(Action::Say(&room))
     }

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use tidewire_io::clock::Moment;
 use tidewire_proto::backplane::StreamKind;
 use tidewire_proto::body::{ErrorCode, Since, SubscribeBody};
 use tidewire_proto::codec::Codec;
@@ -143,7 +144,7 @@ impl PubSub {
             cx.core.rooms().check_publish(topic, payload.len())?;
             hook(cx, topic, payload)?;
         }
-        Ok(cx.publish(topic, payload)?)
+        Ok(cx.topics().publish(topic, payload)?)
     }
 
     /// Handles every message other than a publication. These are rare, so this code is kept out of the hot path.
@@ -235,7 +236,7 @@ impl Service for PubSub {
         }
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if !self.kept_topics.is_empty() {
             let rules = std::mem::take(&mut self.kept_topics);
             cx.core.rooms().keep_topics(rules);

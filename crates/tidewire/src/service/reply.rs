@@ -16,7 +16,7 @@ use crate::session::{Outbox, frame_pattern};
 impl Context<'_> {
     /// Answers the message being handled: a request with a reply of the same id, any other message with a one-way
     /// message on the same channel. If replies are matched by their order, the reply waits for earlier deferred ones. It comes after
-    /// what this handler has [published](Context::publish) and said to the same session before.
+    /// what this handler has [published](crate::TopicActions::publish) and said to the same session before.
     ///
     /// # Errors
     /// The payload does not fit a frame of the codec.

@@ -1,50 +1,74 @@
-//! The actions of a handler on rooms and topics: join, leave, say, whisper, subscribe, publish.
+//! The actions of a handler on rooms: join, leave, say, announce, and those on members.
 
-use tidewire_proto::body::{PlacementBody, RecoveryBody, Since};
-use tidewire_proto::message::{Kind, MemberId, Message};
+use std::sync::Arc;
+
+use tidewire_proto::body::{GoAwayCode, PlacementBody};
+use tidewire_proto::message::{Kind, MemberId, Message, RoomId};
 use tidewire_proto::room::Policy;
 
 use super::Context;
-use crate::room::{JoinError, Joined, NotSubscribed, PublishError, RoomError, SubscribeError};
+use crate::room::{JoinError, Joined, RoomError};
 
-impl Context<'_> {
+/// What a handler does with rooms. [`Context::rooms`] returns it.
+///
+/// ```
+/// use tidewire::{Client, Context, ErrorCode, HandlerError, JoinError, Message};
+///
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+///     let name = String::from_utf8_lossy(message.payload);
+///     match cx.rooms().join("lobby", &name) {
+///         Ok(joined) => cx.reply(joined.members.to_string().as_bytes()),
+///         Err(JoinError::NameTaken) => Err(HandlerError::new(ErrorCode::NameTaken, "choose another name")),
+///         Err(error) => Err(error.into()),
+///     }
+/// })?;
+/// let [ada, eve] = [Client::connect(&server.to_string()).wait()?, Client::connect(&server.to_string()).wait()?];
+/// assert_eq!(ada.request(b"ada").wait()?.payload(), b"1");
+/// assert!(eve.request(b"ada").wait().is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct RoomActions<'c, 'a> {
+    cx: &'c mut Context<'a>,
+    policy: Option<Policy>,
+}
+
+impl<'a> Context<'a> {
+    /// Returns the actions on rooms.
+    #[inline(always)]
+    #[must_use]
+    pub fn rooms(&mut self) -> RoomActions<'_, 'a> {
+        RoomActions {
+            cx: self,
+            policy: None,
+        }
+    }
+}
+
+impl RoomActions<'_, '_> {
+    /// Sets the policy of the next join for the case that the session is a slow subscriber. Default: that of
+    /// [the server](crate::ServerBuilder::slow_subscribers).
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = Some(policy);
+        self
+    }
+
     /// Joins `room` under `name`. The name is unique in the server, and the session keeps it until it ends. A session
     /// that already has a name may pass an empty one.
     ///
     /// The client learns of it: [`Event::Joined`](crate::Event::Joined), and the event `joined` in browsers. A client whose
     /// codec has no such frame gets the messages, and does not learn the name of the room.
     ///
-    /// ```
-    /// use tidewire::{Client, Context, ErrorCode, HandlerError, JoinError, Message};
-    ///
-    /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
-    ///     let name = String::from_utf8_lossy(message.payload);
-    ///     match cx.join("lobby", &name, None) {
-    ///         Ok(joined) => cx.reply(joined.members.to_string().as_bytes()),
-    ///         Err(JoinError::NameTaken) => Err(HandlerError::new(ErrorCode::NameTaken, "choose another name")),
-    ///         Err(error) => Err(error.into()),
-    ///     }
-    /// })?;
-    /// let [ada, eve] = [Client::connect(&server.to_string()).wait()?, Client::connect(&server.to_string()).wait()?];
-    /// assert_eq!(ada.request(b"ada").wait()?.payload(), b"1");
-    /// assert!(eve.request(b"ada").wait().is_err());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
     /// # Errors
     /// [`JoinError::Name`] and [`JoinError::NameTaken`] if the name is not available, [`JoinError::AlreadyJoined`] if
     /// the session is in the room, [`JoinError::LimitReached`] if there are too many rooms, and others; see
     /// [`JoinError`].
-    pub fn join(
-        &mut self,
-        room: &str,
-        name: &str,
-        policy: Option<Policy>,
-    ) -> Result<Joined, JoinError> {
-        let joined = self.join_as_asked(room, name, policy)?;
-        let own = self.member_name();
-        self.tell_placement(
-            joined.room,
+    pub fn join(&mut self, room: &str, name: &str) -> Result<Joined, JoinError> {
+        let joined = self.cx.join_as_asked(room, name, self.policy)?;
+        let own = self.name();
+        self.cx.tell_placement(
+            joined.room.0,
             &PlacementBody::Joined {
                 member: joined.member,
                 members: u32::try_from(joined.members).unwrap_or(u32::MAX),
@@ -55,6 +79,151 @@ impl Context<'_> {
         Ok(joined)
     }
 
+    /// Leaves a room. This calls the hook of [`Chat::on_leave`](crate::Chat::on_leave).
+    ///
+    /// # Errors
+    /// [`RoomError::NotJoined`] if the session is not in the room.
+    pub fn leave(&mut self, room: RoomId) -> Result<(), RoomError> {
+        self.cx.core.rooms().leave_noted(self.cx.id, room.0)?;
+        self.cx.tell_placement(room.0, &PlacementBody::Out);
+        Ok(())
+    }
+
+    /// Sends `payload` to all members of the room except this session. Replies come after it, as after
+    /// [`TopicActions::publish`](crate::TopicActions::publish).
+    ///
+    /// ```
+    /// use tidewire::{Context, HandlerResult, Message, RoomError};
+    ///
+    /// /// Says a message in the room that the message is for.
+    /// fn relay(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    ///     match cx.rooms().say(message.room(), message.payload) {
+    ///         Err(RoomError::NotJoined) => cx.reply(b"join first"),
+    ///         said => Ok(said?),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`RoomError::NotJoined`] if the session is not in the room, [`RoomError::Encode`] if the codec cannot express the message,
+    /// and [`RoomError::OutOfMemory`] if the server is at its memory limit.
+    #[inline]
+    pub fn say(&mut self, room: RoomId, payload: &[u8]) -> Result<(), RoomError> {
+        self.cx.note_published();
+        if self.cx.core.rooms().say(self.cx.id, room.0, payload)? {
+            // The room blocks for a slow subscriber, so this publisher is not read until the subscriber has caught
+            // up.
+            self.cx.stopped = true;
+        }
+        Ok(())
+    }
+
+    /// Sends a chat message, as [`Self::say`] does. The room's [history](crate::Chat::history) keeps it, if the
+    /// room has one.
+    ///
+    /// # Errors
+    /// The errors of [`Self::say`].
+    pub fn say_recorded(&mut self, room: RoomId, payload: &[u8]) -> Result<(), RoomError> {
+        self.cx.note_published();
+        let mut rooms = self.cx.core.rooms();
+        if rooms.say_recorded(self.cx.id, room.0, payload)? {
+            // As after [`Self::say`], the room blocks for a slow subscriber.
+            self.cx.stopped = true;
+        }
+        Ok(())
+    }
+
+    /// Sends `payload` to the member `name` only, as a private message of the room.
+    ///
+    /// # Errors
+    /// [`RoomError::NotJoined`] if this session is not in the room, [`RoomError::NoSuchMember`] if no member has that name, and
+    /// [`RoomError::Send`] if the member's queue is full.
+    pub fn whisper(&mut self, room: RoomId, name: &str, payload: &[u8]) -> Result<(), RoomError> {
+        let mut rooms = self.cx.core.rooms();
+        rooms.whisper(self.cx.id, room.0, name, payload)
+    }
+
+    /// Sends `payload` to all members of the room of this name, on all lanes, as the room itself. The call needs no
+    /// session and no membership. The room's history keeps the message, if the room has one.
+    ///
+    /// Members get it as [`Kind::Deliver`] of member 0. Over `lines` it is a notice: `* closing soon`.
+    ///
+    /// # Errors
+    /// [`RoomError::NoSuchRoom`] if the room has no members, [`RoomError::Encode`] if the codec cannot express the message, and
+    /// [`RoomError::OutOfMemory`] if the server is at its memory limit.
+    pub fn announce(&mut self, room: &str, payload: &[u8]) -> Result<(), RoomError> {
+        self.cx.note_published();
+        self.cx.core.rooms().announce(room, payload)
+    }
+
+    /// Calls `visit` for every member of a room, in the order of their numbers.
+    ///
+    /// # Errors
+    /// [`RoomError::NotJoined`] if this session is not in the room.
+    pub fn members(
+        &self,
+        room: RoomId,
+        visit: impl FnMut(MemberId, &str),
+    ) -> Result<(), RoomError> {
+        let session = self.cx.core.sessions.find(self.cx.id);
+        self.cx.core.rooms.roster(session, room.0, visit)
+    }
+
+    /// Queues, for the session that just joined, a presence frame for every other member.
+    pub fn push_members(&mut self, joined: &Joined) {
+        let mut rooms = self.cx.core.rooms();
+        rooms.push_roster(self.cx.id, joined.room.0);
+        self.cx.handle_appended();
+    }
+
+    /// Removes the member `name` from the room, on any lane. Its session stays open and may join again;
+    /// [`Self::close_member`] closes it. The member gets the same presence frame as the others. Over `lines` it
+    /// cannot come back. This calls the hook of [`Chat::on_leave`](crate::Chat::on_leave).
+    ///
+    /// # Errors
+    /// [`RoomError::NoSuchMember`] if no member of that room has the name. If the member leaves by itself at this
+    /// moment, the result is `Ok`.
+    pub fn remove_member(&mut self, room: &str, name: &str) -> Result<(), RoomError> {
+        self.cx.note_published();
+        self.cx.core.rooms().remove_member(room, name)
+    }
+
+    /// Closes the session of the member `name`, on any lane, and sends it the reason, as [`Context::close_with`]
+    /// does. After a code that [is final](GoAwayCode::is_final) its client does not reconnect. The name is then free
+    /// for any session; a chat that must control its members checks them in [`Chat::on_join`](crate::Chat::on_join).
+    ///
+    /// # Errors
+    /// [`RoomError::NoSuchMember`] if no member has that name.
+    pub fn close_member(
+        &mut self,
+        name: &str,
+        code: GoAwayCode,
+        text: &str,
+    ) -> Result<(), RoomError> {
+        let id = self.cx.core.rooms().session_of(name);
+        let id = id.ok_or(RoomError::NoSuchMember)?;
+        if id.lane() == self.cx.lane() {
+            self.cx.close_session_with(id, code, text);
+            return Ok(());
+        }
+        let closed = self.cx.sessions().close_with(id, code, text);
+        closed.map_err(|_| RoomError::NoSuchMember)
+    }
+
+    /// Returns this session's name as a member of rooms, which it got with its first join.
+    #[must_use]
+    pub fn name(&mut self) -> Option<Arc<str>> {
+        self.cx.core.rooms().member_name(self.cx.id)
+    }
+
+    /// Returns the name of a room, if the room has members.
+    #[must_use]
+    pub fn name_of(&mut self, room: RoomId) -> Option<Box<str>> {
+        self.cx.core.rooms().name_of(room.0)
+    }
+}
+
+impl Context<'_> {
     /// Joins a room because the peer asked for it. The reply tells it.
     pub(super) fn join_as_asked(
         &mut self,
@@ -63,13 +232,13 @@ impl Context<'_> {
         policy: Option<Policy>,
     ) -> Result<Joined, JoinError> {
         let joined = self.core.rooms().join(self.id, room, name, policy)?;
-        self.number_membership(joined.room);
+        self.number_membership(joined.room.0);
         Ok(joined)
     }
 
     /// Tells the peer what a channel is from now on, because a handler decided so, if the peer knows placements.
     #[cold]
-    fn tell_placement(&mut self, channel: u16, placement: &PlacementBody<'_>) {
+    pub(super) fn tell_placement(&mut self, channel: u16, placement: &PlacementBody<'_>) {
         let session = self.core.sessions.find(self.id);
         if !session.is_some_and(|session| session.connection.knows_placements()) {
             return;
@@ -82,164 +251,13 @@ impl Context<'_> {
         }
     }
 
-    /// Leaves a room. This calls the hook of [`Chat::on_leave`](crate::Chat::on_leave).
-    ///
-    /// # Errors
-    /// [`RoomError::NotJoined`] if the session is not in the room.
-    pub fn leave(&mut self, room: u16) -> Result<(), RoomError> {
-        self.core.rooms().leave_noted(self.id, room)?;
-        self.tell_placement(room, &PlacementBody::Out);
-        Ok(())
-    }
-
-    /// Sends `payload` to all members of the room except this session. Replies come after it, as after
-    /// [`Context::publish`].
-    ///
-    /// ```
-    /// use tidewire::{Context, HandlerResult, Message, RoomError};
-    ///
-    /// /// Says a message in the room that is the message's channel.
-    /// fn relay(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    ///     match cx.say(message.channel, message.payload) {
-    ///         Err(RoomError::NotJoined) => cx.reply(b"join first"),
-    ///         said => Ok(said?),
-    ///     }
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// [`RoomError::NotJoined`] if the session is not in the room, [`RoomError::Encode`] if the codec cannot express the message,
-    /// and [`RoomError::OutOfMemory`] if the server is at its memory limit.
-    #[inline]
-    pub fn say(&mut self, room: u16, payload: &[u8]) -> Result<(), RoomError> {
-        self.note_published();
-        if self.core.rooms().say(self.id, room, payload)? {
-            // The room blocks for a slow subscriber, so this publisher is not read until the subscriber has caught
-            // up.
-            self.stopped = true;
-        }
-        Ok(())
-    }
-
-    /// Sends `payload` to the member `name` only, as a private message of the room.
-    ///
-    /// # Errors
-    /// [`RoomError::NotJoined`] if this session is not in the room, [`RoomError::NoSuchMember`] if no member has that name, and
-    /// [`RoomError::Send`] if the member's queue is full.
-    pub fn whisper(&mut self, room: u16, name: &str, payload: &[u8]) -> Result<(), RoomError> {
-        self.core.rooms().whisper(self.id, room, name, payload)
-    }
-
-    /// Calls `visit` for every member of a room, in the order of their numbers.
-    ///
-    /// # Errors
-    /// [`RoomError::NotJoined`] if this session is not in the room.
-    pub fn roster(&self, room: u16, visit: impl FnMut(MemberId, &str)) -> Result<(), RoomError> {
-        let session = self.core.sessions.find(self.id);
-        self.core.rooms.roster(session, room, visit)
-    }
-
-    /// Queues, for the session that just joined, a presence frame for every other member.
-    pub fn push_roster(&mut self, joined: &Joined) {
-        self.core.rooms().push_roster(self.id, joined.room);
-        self.handle_appended();
-    }
-
-    /// Subscribes this session to a [pattern](tidewire_proto::topic). From now on it gets each message that is
-    /// published to a matching topic as [`Kind::Deliver`](crate::Kind::Deliver), including its own. The channel of
-    /// these messages is the returned alias. Without a policy the server's policy applies. The client learns of it:
-    /// [`Event::Subscribed`](crate::Event::Subscribed), and the event `subscribed` in browsers.
-    ///
-    /// ```
-    /// use tidewire::{Context, HandlerResult, Message, Policy, SubscribeError};
-    ///
-    /// /// Subscribes the session to the prices, and publishes that.
-    /// fn follow(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-    ///     match cx.subscribe("price.>", Some(Policy::Conflate)) {
-    ///         Ok(_) | Err(SubscribeError::AlreadySubscribed) => {}
-    ///         Err(error) => return Err(error.into()),
-    ///     }
-    ///     cx.publish("followers.new", message.payload)?;
-    ///     cx.reply(b"done")
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// [`SubscribeError::Pattern`] if the text is not a pattern, [`SubscribeError::AlreadySubscribed`],
-    /// [`SubscribeError::LimitReached`] if there are too many patterns, and others; see [`SubscribeError`].
-    pub fn subscribe(
-        &mut self,
-        pattern: &str,
-        policy: Option<Policy>,
-    ) -> Result<u16, SubscribeError> {
-        let subscription = self.subscribe_as_asked(pattern, policy)?;
-        self.tell_placement(subscription, &PlacementBody::Subscribed { pattern });
-        Ok(subscription)
-    }
-
-    /// Subscribes because the peer asked for it. The reply tells it.
-    pub(super) fn subscribe_as_asked(
-        &mut self,
-        pattern: &str,
-        policy: Option<Policy>,
-    ) -> Result<u16, SubscribeError> {
-        let subscription = self.core.rooms().subscribe(self.id, pattern, policy)?;
-        self.number_membership(subscription);
-        Ok(subscription)
-    }
-
-    /// Plans what the new subscriber gets of the history of its topic. Call `push_history` behind the reply.
-    pub(super) fn open_topic_history(
-        &mut self,
-        subscription: u16,
-        since: Option<Since>,
-    ) -> Option<RecoveryBody> {
-        let mut rooms = self.core.rooms();
-        rooms.open_topic_history(self.id, subscription, since)
-    }
-
     /// Stores the id of the message being handled: the peer refers to the membership by this id.
-    fn number_membership(&mut self, alias: u16) {
+    pub(super) fn number_membership(&mut self, alias: u16) {
         let number = self.current.id;
         if let Some(session) = self.core.sessions.find_mut(self.id)
             && let Some(index) = session.membership(alias)
         {
             session.memberships[index].number = number;
         }
-    }
-
-    /// Ends a subscription. Messages that were not written yet are dropped and counted.
-    ///
-    /// # Errors
-    /// [`NotSubscribed`] if the session has no such subscription.
-    pub fn unsubscribe(&mut self, subscription: u16) -> Result<(), NotSubscribed> {
-        self.unsubscribe_as_asked(subscription)?;
-        self.tell_placement(subscription, &PlacementBody::Out);
-        Ok(())
-    }
-
-    /// Ends a subscription because the peer asked for it. The reply tells it.
-    pub(super) fn unsubscribe_as_asked(&mut self, subscription: u16) -> Result<(), NotSubscribed> {
-        self.core.rooms().unsubscribe(self.id, subscription)
-    }
-
-    /// Publishes `payload` once to every subscription whose pattern matches `topic`. The call needs no session and no
-    /// subscription.
-    ///
-    /// A subscriber gets the messages of one topic in the order of the calls. A reply, or a message of [`Context::send`], that
-    /// follows this call reaches a subscribed session after the message. Only a slow subscriber, whose messages wait for its
-    /// socket and do not fit its output, may get the reply first. Between two topics there is no order.
-    ///
-    /// # Errors
-    /// [`PublishError::Topic`] if the text is not a topic, [`PublishError::Encode`] if the codec cannot express the
-    /// message, and [`PublishError::OutOfMemory`] if the server is at its memory limit.
-    #[inline]
-    pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
-        self.note_published();
-        if self.core.rooms().publish(self.id, topic, payload)? {
-            // A slow subscriber blocks the topic, so this publisher is not read until the subscriber has caught up.
-            self.stopped = true;
-        }
-        Ok(())
     }
 }

@@ -14,6 +14,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use tidewire_io::clock::Moment;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, MethodCase};
 use tidewire_proto::message::Message;
@@ -163,15 +164,15 @@ impl Router {
     /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
     ///     Router::new()
     ///         .on("close", |cx, message| {
-    ///             cx.announce("lobby", b"we close in a minute")?;
-    ///             cx.publish("state", message.payload)?;
+    ///             cx.rooms().announce("lobby", b"we close in a minute")?;
+    ///             cx.topics().publish("state", message.payload)?;
     ///             cx.reply(b"done")
     ///         })
     ///         .with(Chat::new())
     ///         .with(PubSub::new())
     /// })?;
     /// let client = Client::connect(&server.to_string()).wait()?;
-    /// client.join("lobby", "ada").wait()?;
+    /// client.join("lobby").named("ada").wait()?;
     /// let states = client.subscribe("state").wait()?;
     /// assert_eq!(client.request(b"closing").method("close").wait()?.payload(), b"done");
     /// let TopicEvent::Message(state) = states.next_event().wait() else { panic!("no message") };
@@ -343,7 +344,7 @@ impl Service for Router {
         }
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         let due = self.parts.iter_mut().filter_map(|part| part.on_turn(cx));
         due.min()
     }

@@ -9,7 +9,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 use tidewire_proto::text::hexadecimal;
 
-use super::{Context, Sessions};
+use super::Sessions;
 use crate::broker::Directed;
 use crate::session::{SendError, SessionId};
 
@@ -26,7 +26,7 @@ use crate::session::{SendError, SessionId};
 ///     let settings = NodeSettings::new(id).expect("a valid id");
 ///     Server::builder().listen("tcp://127.0.0.1:0")?.backplane(engine.backplane(), settings).start(|_| {
 ///         |cx: &mut Context<'_>, _: Message<'_>| {
-///             let address = cx.address().expect("a node").to_string();
+///             let address = cx.sessions().address(cx.id()).expect("a node").to_string();
 ///             cx.reply(address.as_bytes())
 ///         }
 ///     })
@@ -157,15 +157,6 @@ impl Sessions {
             packet: bytes,
         };
         link.direct(directed).map_err(|_| SendError::QueueFull)
-    }
-}
-
-impl Context<'_> {
-    /// Returns the address of the session of this call for other nodes. `None` without a backplane or a session.
-    #[must_use]
-    pub fn address(&self) -> Option<SessionAddress> {
-        let address = self.sessions().address(self.id)?;
-        (self.id != SessionId::NONE).then_some(address)
     }
 }
 

@@ -16,10 +16,9 @@
 //! when an output is full (the sender would never learn of it).
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use thiserror::Error;
-use tidewire_io::clock::now_ns;
+use tidewire_io::clock::Moment;
 use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Farewell;
@@ -47,7 +46,7 @@ use crate::transport::TransportKind;
 /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(move |_| {
 ///     let seen = seen.clone();
 ///     move |cx: &mut Context<'_>, message: Message<'_>| {
-///         let _ = seen.send(cx.session());
+///         let _ = seen.send(cx.id());
 ///         cx.reply(message.payload)
 ///     }
 /// })?;
@@ -55,7 +54,7 @@ use crate::transport::TransportKind;
 /// client.request(b"hello").wait()?;
 ///
 /// let session = server.sessions().find(ids.recv()?).expect("it is open");
-/// session.send(&Message::new(Kind::OneWay, 0, b"news"))?;
+/// session.send(b"news")?;
 /// let news = loop {
 ///     if let Event::Message(message) = client.next_event().wait() { break message };
 /// };
@@ -105,7 +104,11 @@ impl Sessions {
     ///
     /// # Errors
     /// See [`SendError`]. Nothing was sent.
-    pub fn send_to(&self, id: SessionId, message: &Message<'_>) -> Result<(), SendError> {
+    pub fn send_to<'m>(
+        &self,
+        id: SessionId,
+        message: impl Into<Message<'m>>,
+    ) -> Result<(), SendError> {
         self.find(id).ok_or(SendError::NotOpen)?.send(message)
     }
 
@@ -128,15 +131,17 @@ impl Sessions {
     /// ```
     /// use tidewire::{Client, Context, Kind, Message};
     ///
+    /// struct Group(u32);
+    ///
     /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
-    ///     cx.set_tag(7); // the group of this session
+    ///     cx.set_state(Group(7));
     ///     cx.reply(message.payload)
     /// })?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// client.request(b"hello").wait()?;
     ///
-    /// let news = Message::new(Kind::OneWay, 0, b"news");
-    /// let broadcast = server.sessions().broadcast_where(|session| session.tag() == 7, &news)?;
+    /// let is_in = |group: &Group| group.0 == 7;
+    /// let broadcast = server.sessions().broadcast_where(move |session| session.state().is_some_and(is_in), b"news")?;
     /// let report = broadcast.wait(); // or `.await`
     /// assert_eq!((report.matched, report.queued), (1, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -146,12 +151,13 @@ impl Sessions {
     /// The codec cannot express the message, or the broadcasts in flight use all of
     /// [`Limits::broadcast_bytes_max`](crate::Limits::broadcast_bytes_max) ([`SendError::QueueFull`]). Nothing was
     /// sent.
-    pub fn broadcast_where(
+    pub fn broadcast_where<'m>(
         &self,
         predicate: impl Fn(&SessionView<'_>) -> bool + Send + Sync + 'static,
-        message: &Message<'_>,
+        message: impl Into<Message<'m>>,
     ) -> Result<Broadcast, SendError> {
-        let (broadcast, shares) = prepare_shares(&self.shared, Box::new(predicate), message)?;
+        let message = message.into();
+        let (broadcast, shares) = prepare_shares(&self.shared, Box::new(predicate), &message)?;
         post_shares(&self.shared, shares);
         Ok(broadcast)
     }
@@ -208,28 +214,16 @@ impl SessionHandle {
         &self.shared.config.codec
     }
 
-    /// Returns the number that the service attached with [`Context::set_tag`]; 0 at first.
-    #[must_use]
-    pub fn tag(&self) -> u64 {
-        self.session.tag()
-    }
-
     /// Whether a lane of this server opened the connection, and not the peer.
     #[must_use]
     pub fn is_outgoing(&self) -> bool {
         self.session.outgoing
     }
 
-    /// Returns when the session's handshake was done, in nanoseconds on the clock of [`Context::now_ns`].
+    /// Returns when the session's handshake was done.
     #[must_use]
-    pub fn opened_at_ns(&self) -> u64 {
-        self.session.opened_ns
-    }
-
-    /// Returns the time since the session opened.
-    #[must_use]
-    pub fn age(&self) -> Duration {
-        Duration::from_nanos(now_ns().saturating_sub(self.session.opened_ns))
+    pub fn opened_at(&self) -> Moment {
+        Moment::from_ns(self.session.opened_ns)
     }
 
     /// Sends a message. After `Ok` the message is on its way, behind all earlier ones of this thread. Only the end of
@@ -241,14 +235,14 @@ impl SessionHandle {
     /// [`SendError::NotOpen`] if the session has ended, [`SendError::QueueFull`] if more than
     /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) bytes from other threads wait for its peer, and
     /// [`SendError::Encode`] if the codec cannot express the message. Nothing was sent.
-    pub fn send(&self, message: &Message<'_>) -> Result<(), SendError> {
-        let Self { shared, session } = self;
+    pub fn send<'m>(&self, message: impl Into<Message<'m>>) -> Result<(), SendError> {
+        let (Self { shared, session }, message) = (self, message.into());
         if !session.is_open() {
             return Err(SendError::NotOpen);
         }
         let mut frame = shared.spare_frames.take();
         let encoded = encode_within(session.frame_bytes_max, &mut frame, |out| {
-            shared.config.codec.encode(message, out)
+            shared.config.codec.encode(&message, out)
         });
         if let Err(error) = encoded {
             shared.spare_frames.put(frame);
@@ -310,13 +304,13 @@ impl Context<'_> {
     ///
     /// # Errors
     /// The errors of [`Sessions::broadcast_where`].
-    pub fn broadcast_where(
+    pub fn broadcast_where<'m>(
         &mut self,
         predicate: impl Fn(&SessionView<'_>) -> bool + Send + Sync + 'static,
-        message: &Message<'_>,
+        message: impl Into<Message<'m>>,
     ) -> Result<Broadcast, SendError> {
-        let shared = Arc::clone(&self.core.shared);
-        let (broadcast, mut shares) = prepare_shares(&shared, Box::new(predicate), message)?;
+        let (shared, message) = (Arc::clone(&self.core.shared), message.into());
+        let (broadcast, mut shares) = prepare_shares(&shared, Box::new(predicate), &message)?;
         let own = shares
             .iter()
             .position(|(lane, _)| *lane == self.core.exchange.lane)

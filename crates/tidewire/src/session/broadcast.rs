@@ -7,7 +7,6 @@
 //! Rejected: selecting on the sender's side, from the table of sessions. The table would have to hold current names and
 //! rooms of every session for all threads, and still could not tell which outputs are full.
 
-use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -16,23 +15,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Message;
 
 use super::ordering::bring_forward;
-use super::{LaneSessions, SendError, Session, SessionId, encode_within};
-use crate::address::Endpoint;
+use super::{LaneSessions, SendError, SessionView, encode_within};
 use crate::config::Config;
 use crate::on_lane;
-use crate::transport::TransportKind;
-
-/// A session as the predicate of [`Sessions::broadcast_where`](crate::Sessions::broadcast_where) sees it, on the session's own
-/// lane.
-#[derive(Debug)]
-pub struct SessionView<'a> {
-    session: &'a Session,
-}
 
 /// A broadcast that was started by [`Sessions::broadcast_where`](crate::Sessions::broadcast_where), which has an example.
 /// [Wait](Self::wait) for its report, or await it. Dropping it changes nothing.
@@ -88,84 +77,6 @@ struct TallyState {
     report: BroadcastReport,
     lanes_left: usize,
     waker: Option<Waker>,
-}
-
-impl SessionView<'_> {
-    /// The session's number.
-    #[must_use]
-    pub fn id(&self) -> SessionId {
-        self.session.id
-    }
-
-    /// The index of its lane.
-    #[must_use]
-    pub fn lane(&self) -> usize {
-        self.session.id.lane()
-    }
-
-    /// The number that the service attached to it; 0 at first.
-    #[must_use]
-    pub fn tag(&self) -> u64 {
-        self.session.profile.tag
-    }
-
-    /// The state of this type that the service attached with [`Context::set_state`](crate::Context::set_state).
-    #[must_use]
-    pub fn state<T: Any>(&self) -> Option<&T> {
-        self.session.profile.attached.as_ref()?.state()
-    }
-
-    /// The peer's address, if it has one.
-    #[must_use]
-    pub fn peer(&self) -> Option<&Endpoint> {
-        self.session.profile.peer.as_deref()
-    }
-
-    /// Process, user and group of a peer that connected through a Unix socket.
-    #[must_use]
-    pub fn peer_credentials(&self) -> Option<PeerCredentials> {
-        self.session.profile.shared.as_ref()?.credentials
-    }
-
-    /// The kind of its transport.
-    #[must_use]
-    pub fn transport(&self) -> TransportKind {
-        self.session.stream.kind()
-    }
-
-    /// The name under which it joined its first room.
-    #[must_use]
-    pub fn name(&self) -> Option<&str> {
-        self.session
-            .profile
-            .member
-            .as_ref()
-            .map(|member| &*member.name)
-    }
-
-    /// Aliases of the rooms that it is in. Joining returned them.
-    pub fn rooms(&self) -> impl Iterator<Item = u16> {
-        let memberships = self.session.memberships.iter();
-        memberships
-            .filter(|membership| !membership.is_topic)
-            .map(|membership| membership.room)
-    }
-
-    /// Whether it is in the room with this alias.
-    #[must_use]
-    pub fn is_in(&self, room: u16) -> bool {
-        self.rooms().any(|alias| alias == room)
-    }
-
-    /// When it opened: nanoseconds on the clock of [`Context::now_ns`](crate::Context::now_ns).
-    #[must_use]
-    pub fn opened_at_ns(&self) -> u64 {
-        self.session
-            .profile
-            .shared
-            .as_ref()
-            .map_or(0, |shared| shared.opened_ns)
-    }
 }
 
 impl Broadcast {
@@ -334,7 +245,7 @@ impl LaneSessions {
             if !is_addressed {
                 continue;
             }
-            let chosen = catch_unwind(AssertUnwindSafe(|| predicate(&SessionView { session })));
+            let chosen = catch_unwind(AssertUnwindSafe(|| predicate(&SessionView::of(session))));
             if chosen.is_err() {
                 counters.handler_panics.add(1);
                 tracing::error!(session = %session.id, "the predicate of a broadcast panicked; the session does not get it");

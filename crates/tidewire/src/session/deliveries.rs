@@ -192,7 +192,7 @@ mod tests {
             for (topic, number) in topics.into_iter().zip([7, 8]) {
                 let mut cx = core.context(id);
                 cx.current.id = number;
-                cx.subscribe(topic, None).unwrap();
+                cx.topics().subscribe(topic).unwrap();
             }
             for text in ["one ", "two"] {
                 for topic in topics {

@@ -27,7 +27,7 @@ pub struct SessionFigures {
     pub transport: TransportKind,
     /// Whether a lane of this server opened the connection, and not the peer.
     pub is_outgoing: bool,
-    /// The time when it opened, in nanoseconds on the clock of [`Context::now_ns`](crate::Context::now_ns).
+    /// The time when it opened, in nanoseconds on the clock of [`Context::now`](crate::Context::now).
     pub opened_ns: u64,
     /// The identity of its peer, on servers that ask.
     pub identity: Option<Arc<Identity>>,

@@ -30,6 +30,7 @@ mod shared;
 mod slab;
 mod table_shares;
 mod timeouts;
+mod view;
 mod write;
 
 use std::fmt;
@@ -47,7 +48,7 @@ pub(crate) use tidewire_proto::connection::CloseReason;
 pub(crate) use adapt::Adapting;
 pub(crate) use answer::{Answer, Content, SpareFrames, Token};
 pub(crate) use attached::{Attached, Newcomer};
-pub use broadcast::{Broadcast, BroadcastReport, SessionView};
+pub use broadcast::{Broadcast, BroadcastReport};
 pub(crate) use broadcast::{Predicate, Share, prepare};
 pub(crate) use deliveries::{append_with_header, push_delivery};
 pub use figures::{Lag, LaneFigures, SessionFigures};
@@ -66,6 +67,7 @@ pub(crate) use service_timers::{ServiceTimer, ServiceTimers};
 pub use service_timers::{TimerError, TimerId};
 pub(crate) use shared::{SessionShared, SessionTable};
 pub(crate) use table_shares::{Shares, TableFull};
+pub use view::SessionView;
 
 use crate::address::Endpoint;
 use crate::auth::Admitted;
@@ -75,7 +77,7 @@ use crate::transport::{AnyTransport, ListenerTerms, Transport};
 /// The number of a session, never reused while the server runs.
 ///
 /// It contains the lane and the slot there, so a message finds its session without a table.
-/// [`Context::session`](crate::Context::session) and [`Sessions`](crate::Sessions) give it.
+/// [`Context::id`](crate::Context::id) and [`Sessions`](crate::Sessions) give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(u64);
 
@@ -180,8 +182,6 @@ pub(crate) struct Profile {
     pub(crate) listener: Option<Arc<ListenerTerms>>,
     /// Data that few sessions have. `None` until the session has some.
     pub(crate) attached: Option<Box<Attached>>,
-    /// The number that the service attached.
-    pub(crate) tag: u64,
     /// The part of the session that other threads see. `None` before it opens.
     pub(crate) shared: Option<Arc<SessionShared>>,
     /// The identity of the peer. `None` on servers that do not ask, and before the session opens.

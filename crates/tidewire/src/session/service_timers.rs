@@ -12,18 +12,18 @@ use super::reactor::TimerKey;
 use super::{LaneSessions, SessionId};
 
 /// One timer of a service. The id stays harmless after the timer has fired or was cancelled. It is valid only on the lane
-/// that set the timer. [`Context::set_timer`](crate::Context::set_timer) returns it and has an example.
+/// that set the timer. [`TimerActions::set`](crate::TimerActions::set) returns it and has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId {
     pub(crate) lane: usize,
     pub(crate) key: ServiceTimer,
 }
 
-/// A timer could not be set. An error of [`Context::set_timer`](crate::Context::set_timer), which has an example.
+/// A timer could not be set. An error of [`TimerActions::set`](crate::TimerActions::set), which has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TimerError {
-    /// The session has ended, and its timers with it. Use [`Context::set_lane_timer`](crate::Context::set_lane_timer) for a
+    /// The session has ended, and its timers with it. Use [`TimerActions::set_for_lane`](crate::TimerActions::set_for_lane) for a
     /// timer that needs no session.
     #[error("the session of the timer has ended; set a timer of the lane, which needs no session")]
     NotOpen,

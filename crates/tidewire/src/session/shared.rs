@@ -7,7 +7,7 @@
 //! Rejected: asking the lane, because then every look-up waits, which a handler must not do. Rejected too: a concurrent map,
 //! which is a dependency; an index by slot is enough.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidewire_io::process::Process;
@@ -43,7 +43,6 @@ pub(crate) struct SessionShared {
     is_closing: AtomicBool,
     /// The last request of other threads to read or to pause: [`READING_WISHED`] and [`READING_TOLD`].
     reading: AtomicU8,
-    tag: AtomicU64,
     /// Bytes from other threads that have not left the session's output yet.
     waiting_bytes: AtomicUsize,
 }
@@ -117,7 +116,6 @@ impl SessionShared {
             is_open: AtomicBool::new(true),
             is_closing: AtomicBool::new(false),
             reading: AtomicU8::new(0),
-            tag: AtomicU64::new(session.profile.tag),
             waiting_bytes: AtomicUsize::new(0),
         }
     }
@@ -146,14 +144,6 @@ impl SessionShared {
     /// Takes the last request: whether the session is to be read.
     pub(crate) fn take_reading_wish(&self) -> bool {
         self.reading.swap(0, Ordering::AcqRel) & READING_WISHED != 0
-    }
-
-    pub(crate) fn tag(&self) -> u64 {
-        self.tag.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_tag(&self, tag: u64) {
-        self.tag.store(tag, Ordering::Relaxed);
     }
 
     /// Reserves `bytes` of the session's queue, unless more than `limit` bytes wait already. Like the output itself it

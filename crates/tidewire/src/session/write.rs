@@ -371,7 +371,7 @@ mod tests {
         let ids = [slots[0], slots[1]].map(|slot| core.sessions[slot].id);
         let rooms = ["a", "b"].map(|name| {
             let mut cx = core.context(ids[usize::from(name == "b")]);
-            cx.join("room", name, None).unwrap().room
+            cx.rooms().join("room", name).unwrap().room.0
         });
         assert_eq!(rooms[0], rooms[1]);
         // Reads the presence message of the other member.

@@ -62,13 +62,13 @@ pub(crate) use layer::{LayerFactory, Layers};
 pub(crate) use listener::{Arrival, ListenerTerms, Proxies, StreamListener};
 pub(crate) use unframed::UnframedStream;
 
-/// The transport of a session, for example by [`Context::transport`](crate::Context::transport).
+/// The transport of a session, for example by [`SessionView::transport`](crate::SessionView::transport).
 ///
 /// ```
 /// use tidewire::{Client, Context, Message, TransportKind};
 ///
 /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, _: Message<'_>| {
-///     match cx.transport() {
+///     match cx.session().transport() {
 ///         Some(TransportKind::Ipc | TransportKind::Inproc) => cx.reply(b"the same machine"),
 ///         _ => cx.reply(b"perhaps another machine"),
 ///     }

@@ -128,7 +128,7 @@ pub fn arguments<F: Format, A: DeserializeOwned>(
     message: Message<'_>,
 ) -> Result<A, HandlerError> {
     F::decode(message.payload).map_err(|error| {
-        let session = cx.session();
+        let session = cx.id();
         // Converted to text, which the log escapes: it may quote the peer's bytes.
         let error = error.to_string();
         tracing::debug!(%session, method = message.name, error, "cannot decode the arguments of a call");
@@ -145,7 +145,7 @@ pub fn answer<F: Format, R: Serialize>(cx: &mut Context<'_>, outcome: &R) -> Han
         return Ok(());
     }
     with_encoded::<F, _, _>(outcome, |payload| cx.reply(payload)).map_err(|error| {
-        let (session, now_ns) = (cx.session(), cx.now_ns());
+        let (session, now_ns) = (cx.id(), cx.now_ns());
         // A peer that finds such a call can repeat it endlessly, so the log is limited.
         if let Some(unlogged) = cx.core.failure_log.may_log(now_ns) {
             tracing::warn!(%session, unlogged, %error, "cannot encode the answer to a call");

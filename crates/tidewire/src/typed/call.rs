@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tidewire_proto::message::Message;
 
 use super::{CallError, Format, FormatError};
 use crate::client::reply::{give_back, take_memory_to_write};
@@ -168,7 +169,7 @@ pub fn send_one_way<F: Format>(
 ) -> Result<(), CallError> {
     let mut payload = take_memory_to_write();
     F::encode(arguments, &mut payload).map_err(CallError::Arguments)?;
-    let sent = client.try_send_method(method, &payload);
+    let sent = client.send(Message::one_way(&payload).with_name(method));
     give_back(payload);
     Ok(sent?)
 }

@@ -209,9 +209,13 @@ fn a_hundred_rooms_open_and_close_without_a_trace() {
     let client = Client::connect(&one.url()).wait().unwrap();
     for round in 0..2 {
         for room in 0..100 {
-            let joined = client.join(&format!("room{room}"), "ann").wait().unwrap();
-            assert_eq!(joined.members, 1, "round {round}");
-            client.leave(joined.room).wait().unwrap();
+            let joined = client
+                .join(&format!("room{room}"))
+                .named("ann")
+                .wait()
+                .unwrap();
+            assert_eq!(joined.size_at_join(), Some(1), "round {round}");
+            joined.leave().wait().unwrap();
         }
         engine.cut();
         engine.mend();
@@ -590,9 +594,13 @@ fn crowd(members: usize) {
     for server in &servers {
         let client = Client::connect(&server.url()).wait().expect("a server");
         wait_until("each node knows the number of all", || {
-            let joined = client.join("lobby", "counter").wait().expect("a free name");
-            client.leave(joined.room).wait().expect("a member");
-            (joined.members == members + 1).then_some(())
+            let joined = client
+                .join("lobby")
+                .named("counter")
+                .wait()
+                .expect("a free name");
+            joined.leave().wait().expect("a member");
+            (joined.size_at_join() == Some(members + 1)).then_some(())
         });
     }
     crowd[0][0].say(b"hello, all");
@@ -660,9 +668,9 @@ fn a_join_of_a_history_that_is_out_of_reach_is_refused() {
     let client = Client::connect(&server.url()).wait().unwrap();
     let error = wait_until("the node knows that it is cut off", || {
         let room = format!("other-{}", fastrand::u32(..));
-        match client.join(&room, "bob").wait() {
+        match client.join(&room).named("bob").wait() {
             Ok(joined) => {
-                client.leave(joined.room).wait().unwrap();
+                joined.leave().wait().unwrap();
                 None
             }
             Err(error) => Some(error.to_string()),

@@ -64,7 +64,7 @@ fn a_publisher_is_answered_when_its_messages_are_stored_and_not_before() {
         let mut engine = InprocEngine::default();
         let [one, two] = ["one", "two"].map(|id| serve(&engine, id, History::last(100)));
         let client = connect(&one);
-        let join = || client.join("lobby", "ann").wait().unwrap().room;
+        let join = || client.join("lobby").named("ann").wait().unwrap().id();
         let room = (kept == Kept::Room).then(join);
         let mut sent = Vec::new();
         for round in ["no append arrives", "the engine is gone"] {
@@ -75,7 +75,7 @@ fn a_publisher_is_answered_when_its_messages_are_stored_and_not_before() {
             for number in 0..EACH {
                 let text = format!("{round} {number}");
                 match room {
-                    Some(room) => client.say(room, text.as_bytes()).unwrap(),
+                    Some(room) => client.room(room).say(text.as_bytes()).unwrap(),
                     None => publish(&client, "lobby", &text),
                 }
                 sent.push(text);

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use tidewire::{
-    Chat, Client, ErrorCode, HandlerResult, Limits, PubSub, RequestError, Server, TopicEvent,
+    Chat, Client, ErrorCode, HandlerResult, Limits, PubSub, RequestError, RoomId, Server,
+    TopicEvent,
 };
 use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::{TestServer, wait_until};
@@ -76,9 +77,9 @@ fn wait_until_unsubscribed(server: &TestServer) {
 /// Waits until this new client is the only member of the lobby.
 fn wait_until_alone(server: &TestServer) {
     let other = Client::connect(&server.url()).wait().unwrap();
-    let room = other.join("lobby", "other").wait().unwrap().room;
+    let room = other.join("lobby").named("other").wait().unwrap();
     wait_until("the others have left", || {
-        (other.list(room).wait().unwrap().len() == 1).then_some(())
+        (room.members().wait().unwrap().len() == 1).then_some(())
     });
     other.close().wait();
 }
@@ -153,13 +154,13 @@ fn a_join_that_timed_out_is_left_when_the_server_agrees() {
     let (gate, open) = Gate::new();
     let server = chat(&gate);
     let client = hasty(&server);
-    let timed_out = client.join("lobby", "ada").wait().unwrap_err();
+    let timed_out = client.join("lobby").named("ada").wait().unwrap_err();
     assert_eq!(timed_out, RequestError::TimedOut);
     open.send(()).unwrap();
     wait_until_alone(&server);
     // The name is free again, also for this client.
     let joined = wait_until("it joins again", || {
-        match client.join("lobby", "ada").wait() {
+        match client.join("lobby").named("ada").wait() {
             Ok(joined) => Some(joined),
             Err(RequestError::TimedOut) => None,
             Err(RequestError::Refused {
@@ -171,7 +172,7 @@ fn a_join_that_timed_out_is_left_when_the_server_agrees() {
     });
     // The server may not have removed the client yet that looked who was there.
     wait_until("it is alone", || {
-        let members = client.list(joined.room).wait().ok()?;
+        let members = client.room(joined.id()).members().wait().ok()?;
         (members.len() == 1).then_some(())
     });
     client.close().wait();
@@ -184,21 +185,24 @@ fn a_join_that_is_dropped_is_left() {
     let (gate, open) = Gate::new();
     let server = chat(&gate);
     let client = Client::connect(&server.url()).wait().unwrap();
-    drop(client.join("lobby", "ada"));
+    drop(client.join("lobby").named("ada"));
     open.send(()).unwrap();
     wait_until_alone(&server);
     for _ in 0..50 {
-        drop(client.join("lobby", "ada"));
+        drop(client.join("lobby").named("ada"));
     }
     wait_until_alone(&server);
-    let unseen = client.join("lobby", "ada");
+    let unseen = client.join("lobby").named("ada");
     // Answers come in order, so the answer to the join is there.
-    assert!(client.list(99).wait().is_err(), "there is no such room");
+    assert!(
+        client.room(RoomId(99)).members().wait().is_err(),
+        "there is no such room"
+    );
     drop(unseen);
     wait_until_alone(&server);
     // The room is left only once: this membership stays.
-    let room = client.join("lobby", "ada").wait().unwrap().room;
-    assert_eq!(client.list(room).wait().unwrap().len(), 1);
+    let room = client.join("lobby").named("ada").wait().unwrap();
+    assert_eq!(room.members().wait().unwrap().len(), 1);
     client.close().wait();
     server.stop();
 }

@@ -56,7 +56,7 @@ fn the_first_request_to_a_dead_address_fails_with_the_cause() {
         matches!(subscription, RequestError::CannotConnect { .. }),
         "{subscription}"
     );
-    client.try_send(b"nobody hears").unwrap();
+    client.send(b"nobody hears").unwrap();
     assert_eq!(client.next_event().wait(), Event::Lost { count: 1 });
     client.close().wait();
     assert_eq!(client.next_event().wait(), Event::Ended);
@@ -128,7 +128,7 @@ fn closing_a_client_that_connects_waits_for_the_messages_it_took() {
     for _ in 0..ROUNDS {
         let client = Client::builder().connect_lazy(&server.url()).unwrap();
         for payload in [b"one", b"two", b"six"] {
-            client.try_send(payload).unwrap();
+            client.send(payload).unwrap();
         }
         client.close().wait();
         assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
@@ -148,8 +148,8 @@ fn closing_a_client_that_cannot_connect_tells_how_many_messages_are_lost() {
     for address in [dead, silent] {
         let builder = Client::builder().close_timeout(Duration::from_millis(20));
         let client = builder.connect_lazy(&address).unwrap();
-        client.try_send(b"one").unwrap();
-        client.try_send(b"two").unwrap();
+        client.send(b"one").unwrap();
+        client.send(b"two").unwrap();
         client.close().wait();
         let mut lost = 0;
         loop {
@@ -201,7 +201,7 @@ fn a_lazy_client_connects_again_at_its_next_use() {
     client.publish("a", b"again").unwrap();
     assert!(matches!(heard.next_event().wait(), TopicEvent::Message(_)));
     client.close().wait();
-    assert_eq!(client.try_send(b""), Err(EnqueueError::Ended));
+    assert_eq!(client.send(b""), Err(EnqueueError::Ended));
     drop(server);
 }
 

@@ -1,6 +1,9 @@
 //! Rooms and subscriptions that a handler of the server gives a client, and takes away: the client learns of them.
 
-use tidewire::{Client, Context, Event, HandlerResult, Kind, Message, OwnedMessage, Server};
+use tidewire::{
+    Client, Context, Event, HandlerResult, Kind, Message, OwnedMessage, RoomId, Server,
+    SubscriptionId,
+};
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::{codec, tw1};
 
@@ -8,17 +11,18 @@ use tidewire_testkit::fixtures::{codec, tw1};
 fn place(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     match message.payload {
         b"in" => {
-            let name = format!("member-{}", cx.session());
-            let joined = cx.join("match.7", &name, None)?;
-            let subscription = cx.subscribe("score.*", None)?;
-            cx.set_tag(u64::from(joined.room) << 16 | u64::from(subscription));
-            cx.announce("match.7", b"go")?;
-            cx.publish("score.red", b"1")?;
+            let name = format!("member-{}", cx.id());
+            let joined = cx.rooms().join("match.7", &name)?;
+            let subscription = cx.topics().subscribe("score.*")?;
+            cx.set_state((joined.room, subscription));
+            cx.rooms().announce("match.7", b"go")?;
+            cx.topics().publish("score.red", b"1")?;
         }
         b"out" => {
-            let tag = cx.tag();
-            cx.leave((tag >> 16) as u16)?;
-            cx.unsubscribe(tag as u16)?;
+            let places: Option<(RoomId, SubscriptionId)> = cx.take_state();
+            let (room, subscription) = places.expect("a client that was put in");
+            cx.rooms().leave(room)?;
+            cx.topics().unsubscribe(subscription)?;
         }
         _ => {}
     }
@@ -79,13 +83,13 @@ fn a_client_learns_of_the_rooms_and_subscriptions_that_a_handler_gives_it() {
         assert_eq!(pattern, "score.*");
         let mut both = [delivered(next(&client)), delivered(next(&client))];
         both.sort_by(|one, other| one.2.cmp(&other.2));
-        let score = (subscription, "score.red".to_owned(), b"1".to_vec());
+        let score = (subscription.0, "score.red".to_owned(), b"1".to_vec());
         assert_eq!(both[0], score);
-        assert_eq!((both[1].0, &both[1].2[..]), (room, &b"go"[..]));
+        assert_eq!((both[1].0, &both[1].2[..]), (room.0, &b"go"[..]));
 
         client.request(b"out").wait().unwrap();
-        assert_eq!(next(&client), Event::Removed { channel: room });
-        let channel = subscription;
+        assert_eq!(next(&client), Event::Removed { channel: room.0 });
+        let channel = subscription.0;
         assert_eq!(next(&client), Event::Removed { channel });
         client.close().wait();
         drop(client);

@@ -13,25 +13,25 @@ fn every_call_is_a_future_and_blocks() {
     let [ada, bob] = run_one(async {
         let ada = Client::connect(&url).await.unwrap();
         let bob = Client::connect(&url).await.unwrap();
-        let room = ada.join("lobby", "ada").await.unwrap().room;
-        bob.join("lobby", "bob").await.unwrap();
-        ada.whisper(room, "bob", b"psst").await.unwrap();
-        assert_eq!(ada.list(room).await.unwrap().len(), 2);
-        ada.leave(room).await.unwrap();
+        let room = ada.join("lobby").named("ada").await.unwrap().id();
+        bob.join("lobby").named("bob").await.unwrap();
+        ada.room(room).whisper("bob", b"psst").await.unwrap();
+        assert_eq!(ada.room(room).members().await.unwrap().len(), 2);
+        ada.room(room).leave().await.unwrap();
         let unknown = bob.request(b"?").method("unheard").await.unwrap_err();
         assert!(matches!(unknown, RequestError::Refused { .. }), "{unknown}");
         [ada, bob]
     });
     // The other direction.
-    let room = ada.join("lobby", "ada").wait().unwrap().room;
-    ada.whisper(room, "bob", b"psst").wait().unwrap();
-    assert_eq!(ada.list(room).wait().unwrap().len(), 2);
-    ada.leave(room).wait().unwrap();
+    let room = ada.join("lobby").named("ada").wait().unwrap();
+    room.whisper("bob", b"psst").wait().unwrap();
+    assert_eq!(room.members().wait().unwrap().len(), 2);
+    room.leave().wait().unwrap();
     run_one(async { ada.close().await });
     bob.close().wait();
     for client in [ada, bob] {
         assert_eq!(client.request(b"").wait(), Err(RequestError::Shutdown));
-        assert!(client.try_send(b"").is_err());
+        assert!(client.send(b"").is_err());
         // Closing a client that has ended returns at once.
         client.close().wait();
     }

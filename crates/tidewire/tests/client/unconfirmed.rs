@@ -103,7 +103,7 @@ fn a_flush_tells_of_lost_one_way_messages() {
     let client = persistent(&relay.url());
     let sample = Message::new(Kind::OneWay, 0, PAYLOAD);
     lose(&relay, &client, &sample, || {
-        client.try_send(PAYLOAD).unwrap();
+        client.send(PAYLOAD).unwrap();
     });
 }
 
@@ -112,10 +112,10 @@ fn a_flush_tells_of_what_was_said_in_a_room_and_lost() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Chat::new());
     let relay = Relay::to(&server.url());
     let client = persistent(&relay.url());
-    let room = client.join("lobby", "ann").wait().unwrap().room;
-    let sample = Message::new(Kind::Say, room, PAYLOAD);
+    let room = client.join("lobby").named("ann").wait().unwrap();
+    let sample = Message::new(Kind::Say, room.id().0, PAYLOAD);
     lose(&relay, &client, &sample, || {
-        client.say(room, PAYLOAD).unwrap();
+        room.say(PAYLOAD).unwrap();
     });
 }
 

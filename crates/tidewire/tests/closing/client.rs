@@ -169,7 +169,10 @@ fn a_client_tells_the_server_why_it_closes() {
         }
 
         fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
-            let text = cx.peer_farewell().map(|farewell| farewell.text.to_string());
+            let text = cx
+                .session()
+                .peer_farewell()
+                .map(|farewell| farewell.text.to_string());
             self.0.send((reason, text.unwrap_or_default())).unwrap();
         }
     }

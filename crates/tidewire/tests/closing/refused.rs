@@ -45,7 +45,7 @@ fn a_lazy_client_that_is_refused_for_good_tells_why() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let client = Client::builder().connect_lazy(&address).unwrap();
-        client.try_send(b"offered").unwrap();
+        client.send(b"offered").unwrap();
         let once = client.request(b"once").send();
         let again = client.request(b"again").idempotent().send();
         let subscription = client.subscribe("a").send();

@@ -155,7 +155,7 @@ struct Stubborn {
 
 impl Service for Stubborn {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        self.sessions.push(cx.session());
+        self.sessions.push(cx.id());
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
@@ -165,14 +165,15 @@ impl Service for Stubborn {
     fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {
         cx.close();
         cx.close_with(GoAwayCode::Removed, "once more");
-        let id = cx.session();
+        let id = cx.id();
         assert!(
             cx.sessions()
                 .close_with(id, GoAwayCode::Removed, "")
                 .is_ok()
         );
         for session in self.sessions.drain(..) {
-            cx.close_session_with(session, GoAwayCode::Other(4_000), "with it");
+            let code = GoAwayCode::Other(4_000);
+            cx.sessions().close_with(session, code, "with it").unwrap();
         }
         self.neighbour.send(id).unwrap();
     }

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 
 use tidewire::{
     Backoff, Chat, Client, ErrorCode, Event, GoAwayCode, HandlerError, Kind, Limits, RequestError,
-    Router, Server,
+    RoomId, Router, Server,
 };
 use tidewire_proto::body::{ErrorBody, PresenceBody};
 use tidewire_proto::message::PresenceEvent;
@@ -43,20 +43,20 @@ fn moderated() -> Chat {
 fn hooks_refuse_and_change_what_comes_over_tw1() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| moderated());
     let [ada, bob, eve] = [(); 3].map(|()| Client::connect(&server.url()).wait().unwrap());
-    let room = ada.join("lobby", "ada").wait().unwrap().room;
-    bob.join("lobby", "bob").wait().unwrap();
+    let room = ada.join("lobby").named("ada").wait().unwrap();
+    bob.join("lobby").named("bob").wait().unwrap();
     for (client, room, name) in [(&eve, "lobby", "eve"), (&bob, "staff", "")] {
-        match client.join(room, name).wait().unwrap_err() {
+        match client.join(room).named(name).wait().unwrap_err() {
             RequestError::Refused { code, .. } => assert_eq!(code, ErrorCode::NameInvalid),
             error => panic!("{error}"),
         }
     }
-    ada.say(room, b"spam spam").unwrap();
-    ada.say(room, b"hello!!").unwrap();
+    room.say(b"spam spam").unwrap();
+    room.say(b"hello!!").unwrap();
     assert_eq!(message(&bob, Kind::Deliver).payload, b"ada@lobby: hello");
-    assert_eq!(message(&ada, Kind::Error).channel, room);
-    assert!(ada.whisper(room, "bob", b"spam").wait().is_err());
-    ada.whisper(room, "bob", b"psst!").wait().unwrap();
+    assert_eq!(message(&ada, Kind::Error).room(), room.id());
+    assert!(room.whisper("bob", b"spam").wait().is_err());
+    room.whisper("bob", b"psst!").wait().unwrap();
     assert_eq!(message(&bob, Kind::Deliver).payload, b"ada@lobby: psst");
     for client in [ada, bob, eve] {
         client.close().wait();
@@ -89,14 +89,14 @@ fn the_hook_is_told_once_for_each_way_of_leaving() {
         let service = move |_| {
             let sender = sender.clone();
             let chat = Chat::new().on_leave(move |cx, room, name| {
-                let known = cx.member_name();
+                let known = cx.rooms().name();
                 assert_eq!(known.as_deref(), Some(name), "the call is about who leaves");
                 sender.send(format!("{name} left {room}")).unwrap();
             });
             let chat = chat.on_say(|cx, message| match &*message.payload {
                 b"/leave" => {
-                    let room = cx.join("other", "", None)?.room;
-                    Ok(cx.leave(room)?)
+                    let room = cx.rooms().join("other", "")?.room;
+                    Ok(cx.rooms().leave(room)?)
                 }
                 _ => Ok(()),
             });
@@ -107,13 +107,13 @@ fn the_hook_is_told_once_for_each_way_of_leaving() {
         let [moderator, ada, bob, eve] = [(); 4].map(connect);
         let call = |name, payload| moderator.request(payload).method(name).wait();
         let expect = |line: &str| assert_eq!(left.recv_timeout(DEADLINE).unwrap(), line);
-        let join = |client: &Client, name| client.join("lobby", name).wait().unwrap().room;
+        let join = |client: &Client, name| client.join("lobby").named(name).wait().unwrap().id();
         join(&ada, "ada");
-        let garden = ada.join("garden", "").wait().unwrap().room;
+        let garden = ada.join("garden").named("").wait().unwrap();
         // The member leaves by itself.
-        ada.leave(garden).wait().unwrap();
+        garden.leave().wait().unwrap();
         expect("ada left garden");
-        assert!(ada.leave(garden).wait().is_err(), "she is not there");
+        assert!(garden.leave().wait().is_err(), "she is not there");
         // A handler removes the member, on its own lane and on another one, before the member can join again.
         join(&bob, "bob");
         for name in ["ada", "bob"] {
@@ -122,7 +122,7 @@ fn the_hook_is_told_once_for_each_way_of_leaving() {
             expect(&format!("{name} left lobby"));
         }
         let lobby = join(&ada, "");
-        ada.say(lobby, b"/leave").unwrap();
+        ada.room(lobby).say(b"/leave").unwrap();
         expect("ada left other");
         // The session ends: closed by a handler, closed by the member, lost, and with the server.
         call("close", b"ada").unwrap();
@@ -156,19 +156,19 @@ fn the_hook_sees_only_what_will_be_said() {
     let builder = Server::builder().limits(limits);
     let server = TestServer::over_tcp(builder, &tw1(), |_| chat.clone());
     let [ada, bob] = [(); 2].map(|()| Client::connect(&server.url()).wait().unwrap());
-    let room = ada.join("lobby", "ada").wait().unwrap().room;
+    let room = ada.join("lobby").named("ada").wait().unwrap();
     let refused = |client: &Client, code| {
         let error = message(client, Kind::Error);
         assert_eq!(ErrorBody::decode(&error.payload).unwrap().code, code);
     };
-    ada.say(room, &[b'x'; 950]).unwrap();
+    room.say(&[b'x'; 950]).unwrap();
     refused(&ada, ErrorCode::LimitReached);
-    bob.say(room, b"I am not in").unwrap();
+    bob.room(room.id()).say(b"I am not in").unwrap();
     refused(&bob, ErrorCode::NotJoined);
-    assert!(ada.whisper(room, "nobody", b"psst").wait().is_err());
-    assert!(bob.whisper(room, "ada", b"psst").wait().is_err());
-    ada.say(room, b"said").unwrap();
-    ada.whisper(room, "ada", b"whispered").wait().unwrap();
+    assert!(room.whisper("nobody", b"psst").wait().is_err());
+    assert!(bob.room(room.id()).whisper("ada", b"psst").wait().is_err());
+    room.say(b"said").unwrap();
+    room.whisper("ada", b"whispered").wait().unwrap();
     for expected in [&b"said"[..], b"whispered"] {
         assert_eq!(seen.recv_timeout(DEADLINE).unwrap(), expected);
     }
@@ -183,15 +183,16 @@ fn with_moderator(chat: Chat) -> Router {
     let text = |payload: &[u8]| String::from_utf8_lossy(payload).into_owned();
     Router::new()
         .on("announce", |cx, message| {
-            cx.announce("lobby", message.payload)?;
+            cx.rooms().announce("lobby", message.payload)?;
             cx.reply(b"")
         })
         .on("remove", move |cx, message| {
-            cx.remove_member("lobby", &text(message.payload))?;
+            cx.rooms().remove_member("lobby", &text(message.payload))?;
             cx.reply(b"")
         })
         .on("close", move |cx, message| {
-            cx.close_member(&text(message.payload), GoAwayCode::Removed, "spam")?;
+            cx.rooms()
+                .close_member(&text(message.payload), GoAwayCode::Removed, "spam")?;
             cx.reply(b"")
         })
         .with(chat)
@@ -218,7 +219,7 @@ fn a_room_speaks_to_its_members_on_all_lanes() {
         let call = |name, payload| moderator.request(payload).method(name).wait();
         assert!(call("announce", b"anybody?").is_err(), "no such room");
         for (client, name) in members.iter().zip(["ada", "bob", "eve"]) {
-            client.join("lobby", name).wait().unwrap();
+            client.join("lobby").named(name).wait().unwrap();
         }
         call("announce", b"closing soon").unwrap();
         for client in &members {
@@ -239,9 +240,9 @@ fn a_room_speaks_to_its_members_on_all_lanes() {
 fn a_removed_member_is_told_and_may_come_again() {
     for lanes in 1..=3 {
         let (server, moderator, members) = moderated_server(lanes);
-        let mut room = 0;
+        let mut room = RoomId(0);
         for (client, name) in members.iter().zip(["ada", "bob", "eve"]) {
-            room = client.join("lobby", name).wait().unwrap().room;
+            room = client.join("lobby").named(name).wait().unwrap().id();
         }
         let call = |name, payload| moderator.request(payload).method(name).wait();
         assert!(call("remove", b"nobody").is_err());
@@ -257,11 +258,11 @@ fn a_removed_member_is_told_and_may_come_again() {
                     }
                 }
             }
-            assert!(client.list(room).wait().is_err(), "{name} is out");
+            assert!(client.room(room).members().wait().is_err(), "{name} is out");
         }
-        assert_eq!(members[2].list(room).wait().unwrap().len(), 1);
-        members[0].join("lobby", "").wait().unwrap();
-        assert_eq!(members[2].list(room).wait().unwrap().len(), 2);
+        assert_eq!(members[2].room(room).members().wait().unwrap().len(), 1);
+        members[0].join("lobby").named("").wait().unwrap();
+        assert_eq!(members[2].room(room).members().wait().unwrap().len(), 2);
         members.iter().for_each(|client| client.close().wait());
         moderator.close().wait();
         server.stop();
@@ -273,7 +274,7 @@ fn a_closed_member_stays_away() {
     for lanes in 1..=3 {
         let (server, moderator, members) = moderated_server(lanes);
         for (client, name) in members.iter().zip(["ada", "bob", "eve"]) {
-            client.join("lobby", name).wait().unwrap();
+            client.join("lobby").named(name).wait().unwrap();
         }
         for (client, name) in members.iter().zip(["ada", "bob", "eve"]) {
             let close = moderator.request(name.as_bytes()).method("close");
@@ -302,8 +303,8 @@ fn an_announcement_is_a_notice_over_lines_and_a_removed_member_says_nothing_more
         // The first member's messages are the moderator's commands.
         Chat::new().on_say(|cx, message| {
             match &*message.payload {
-                b"/announce" => cx.announce(message.room, b"\x1b[2Jcleared")?,
-                b"/remove" => cx.remove_member(message.room, "bob")?,
+                b"/announce" => cx.rooms().announce(message.room, b"\x1b[2Jcleared")?,
+                b"/remove" => cx.rooms().remove_member(message.room, "bob")?,
                 _ => return Ok(()),
             }
             Err(no("done"))

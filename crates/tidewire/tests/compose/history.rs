@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use tidewire::{Chat, Client, Event, History, Kind, Server};
+use tidewire::{Chat, Client, Event, History, Kind, Room, RoomId, Server};
 use tidewire_testkit::fixtures::{lines, tw1};
 use tidewire_testkit::{DEADLINE, TestServer};
 
@@ -18,29 +18,29 @@ fn the_last_messages_come_before_live_ones_with_their_authors_names() {
     for lanes in 1..=3 {
         let server = with_history(lanes, History::last(3));
         let ada = Client::connect(&server.url()).wait().unwrap();
-        let room = ada.join("lobby", "ada").wait().unwrap().room;
+        let room = ada.join("lobby").named("ada").wait().unwrap().id();
         for number in 0..5_u8 {
-            ada.say(room, &[number]).unwrap();
+            ada.room(room).say(&[number]).unwrap();
         }
-        ada.list(room).wait().unwrap();
+        ada.room(room).members().wait().unwrap();
         // The author has left, so the room is gone with its last member.
         ada.close().wait();
         server.wait_for("ada is gone", |metrics| metrics.sessions_closed() == 1);
         let [bob, eve] = [(); 2].map(|()| Client::connect(&server.url()).wait().unwrap());
-        let room = bob.join("lobby", "bob").wait().unwrap().room;
-        bob.say(room, b"live").unwrap();
+        let room = bob.join("lobby").named("bob").wait().unwrap();
+        room.say(b"live").unwrap();
         for number in 2..5 {
             let told = message(&bob, Kind::Deliver);
             assert_eq!((&*told.name, &told.payload[..]), ("ada", &[number][..]));
-            assert_eq!(told.channel, room);
+            assert_eq!(told.room(), room.id());
         }
-        bob.list(room).wait().unwrap();
-        eve.join("lobby", "eve").wait().unwrap();
+        room.members().wait().unwrap();
+        eve.join("lobby").named("eve").wait().unwrap();
         for expected in [("ada", &[3][..]), ("ada", &[4]), ("bob", b"live")] {
             let told = message(&eve, Kind::Deliver);
             assert_eq!((&*told.name, &told.payload[..]), expected);
         }
-        bob.say(room, b"hello, eve").unwrap();
+        room.say(b"hello, eve").unwrap();
         let live = message(&eve, Kind::Deliver);
         assert_eq!((&*live.name, &live.payload[..]), ("", &b"hello, eve"[..]));
         bob.close().wait();
@@ -53,12 +53,12 @@ fn the_last_messages_come_before_live_ones_with_their_authors_names() {
 fn a_chat_without_history_tells_nothing_and_whispers_are_not_kept() {
     let server = with_history(1, History::default());
     let [ada, bob, eve] = [(); 3].map(|()| Client::connect(&server.url()).wait().unwrap());
-    let room = ada.join("lobby", "ada").wait().unwrap().room;
-    bob.join("lobby", "bob").wait().unwrap();
-    ada.whisper(room, "bob", b"secret").wait().unwrap();
-    ada.say(room, b"aloud").unwrap();
-    ada.list(room).wait().unwrap();
-    eve.join("lobby", "eve").wait().unwrap();
+    let room = ada.join("lobby").named("ada").wait().unwrap();
+    bob.join("lobby").named("bob").wait().unwrap();
+    room.whisper("bob", b"secret").wait().unwrap();
+    room.say(b"aloud").unwrap();
+    room.members().wait().unwrap();
+    eve.join("lobby").named("eve").wait().unwrap();
     assert_eq!(message(&eve, Kind::Deliver).payload, b"aloud");
     for client in [ada, bob, eve] {
         client.close().wait();
@@ -81,7 +81,7 @@ fn a_message_too_large_for_a_history_is_said_and_leaves_the_others() {
             chat.on_say(|cx, message| match &*message.payload {
                 // The room itself sends a message beyond the limit.
                 b"announce" => {
-                    cx.announce(message.room, &[b'a'; 500])?;
+                    cx.rooms().announce(message.room, &[b'a'; 500])?;
                     message.payload = b"it is announced".into();
                     Ok(())
                 }
@@ -90,10 +90,10 @@ fn a_message_too_large_for_a_history_is_said_and_leaves_the_others() {
         };
         let server = TestServer::over_tcp(builder, &tw1(), service);
         let [ada, bob, eve] = [(); 3].map(|()| Client::connect(&server.url()).wait().unwrap());
-        let room = ada.join("lobby", "ada").wait().unwrap().room;
-        bob.join("lobby", "bob").wait().unwrap();
+        let room = ada.join("lobby").named("ada").wait().unwrap();
+        bob.join("lobby").named("bob").wait().unwrap();
         for payload in [&b"first"[..], &[b'x'; 500], b"announce", b"last"] {
-            ada.say(room, payload).unwrap();
+            room.say(payload).unwrap();
         }
         let heard = [(); 5].map(|()| message(&bob, Kind::Deliver).payload);
         let long = [vec![b'x'; 500], vec![b'a'; 500]];
@@ -107,7 +107,7 @@ fn a_message_too_large_for_a_history_is_said_and_leaves_the_others() {
                 b"last"
             ]
         );
-        eve.join("lobby", "eve").wait().unwrap();
+        eve.join("lobby").named("eve").wait().unwrap();
         for expected in [&b"first"[..], b"it is announced", b"last"] {
             assert_eq!(message(&eve, Kind::Deliver).payload, expected);
         }
@@ -156,26 +156,30 @@ fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
         let newcomers: Vec<Client> = (0..NEWCOMERS)
             .map(|_| Client::connect(&server.url()).wait().unwrap())
             .collect();
-        let mut room = 0;
+        let mut room = RoomId(0);
         for (number, speaker) in speakers.iter().enumerate() {
-            let joined = speaker.join("lobby", &format!("speaker{number}")).wait();
-            room = joined.unwrap().room;
+            let joined = speaker
+                .join("lobby")
+                .named(&format!("speaker{number}"))
+                .wait();
+            room = joined.unwrap().id();
         }
         std::thread::scope(|scope| {
             for (number, speaker) in speakers.iter().enumerate() {
                 scope.spawn(move || {
                     for count in 0..MESSAGES {
-                        speaker.say(room, &words(number, count)).unwrap();
+                        speaker.room(room).say(&words(number, count)).unwrap();
                         if count % 8 == 0 {
                             // A pause, so that not all others join before or after the messages.
-                            speaker.list(room).wait().unwrap();
+                            speaker.room(room).members().wait().unwrap();
                         }
                     }
                 });
             }
             for (number, newcomer) in newcomers.iter().enumerate() {
                 newcomer
-                    .join("lobby", &format!("newcomer{number}"))
+                    .join("lobby")
+                    .named(&format!("newcomer{number}"))
                     .wait()
                     .unwrap();
             }
@@ -208,13 +212,10 @@ fn a_room_begins_with_what_a_former_run_kept() {
         let joins: Vec<_> = clients
             .iter()
             .enumerate()
-            .map(|(number, client)| client.join("lobby", &format!("guest{number}")))
+            .map(|(number, client)| client.join("lobby").named(&format!("guest{number}")).send())
             .collect();
-        let rooms: Vec<u16> = joins
-            .into_iter()
-            .map(|join| join.wait().unwrap().room)
-            .collect();
-        clients[0].say(rooms[0], b"live").unwrap();
+        let rooms: Vec<Room> = joins.into_iter().map(|join| join.wait().unwrap()).collect();
+        rooms[0].say(b"live").unwrap();
         for client in &clients[1..] {
             for expected in [
                 ("ada", &[2][..]),
@@ -226,7 +227,7 @@ fn a_room_begins_with_what_a_former_run_kept() {
                 assert_eq!((&*told.name, &told.payload[..]), expected);
             }
         }
-        clients[1].join("garden", "").wait().unwrap();
+        clients[1].join("garden").named("").wait().unwrap();
         assert_eq!(message(&clients[1], Kind::Deliver).payload, [7]);
         clients.iter().for_each(|client| client.close().wait());
         server.stop();

@@ -13,19 +13,17 @@ struct Reporter {
 
 impl Service for Reporter {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        let _ = cx.subscribe("progress", Some(self.policy));
-        let name = format!("member-{}", cx.session());
-        if let Ok(joined) = cx.join("room", &name, Some(self.policy)) {
-            cx.set_tag(u64::from(joined.room));
-        }
+        let _ = cx.topics().policy(self.policy).subscribe("progress");
+        let name = format!("member-{}", cx.id());
+        let _ = cx.rooms().policy(self.policy).join("room", &name);
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let id = cx.session();
+        let id = cx.id();
         for number in 0..MESSAGES {
             match message.payload {
-                b"announce" => cx.announce("room", &number.to_le_bytes())?,
-                _ => cx.publish("progress", &number.to_le_bytes())?,
+                b"announce" => cx.rooms().announce("room", &number.to_le_bytes())?,
+                _ => cx.topics().publish("progress", &number.to_le_bytes())?,
             }
         }
         match message.payload {
@@ -42,7 +40,7 @@ impl Service for Reporter {
             }
             b"twice" => {
                 cx.reply(b"half")?;
-                cx.publish("progress", &MESSAGES.to_le_bytes())?;
+                cx.topics().publish("progress", &MESSAGES.to_le_bytes())?;
                 Ok(cx.send(&Message::new(Kind::OneWay, 0, b"done"))?)
             }
             _ => cx.reply(b"done"),

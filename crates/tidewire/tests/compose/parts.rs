@@ -37,11 +37,11 @@ fn one_server_has_methods_rooms_and_topics() {
         ErrorCode::NotFound
     );
 
-    let room = ada.join("lobby", "ada").wait().unwrap().room;
-    bob.join("lobby", "bob").wait().unwrap();
-    ada.say(room, b"hello").unwrap();
+    let room = ada.join("lobby").named("ada").wait().unwrap();
+    bob.join("lobby").named("bob").wait().unwrap();
+    room.say(b"hello").unwrap();
     assert_eq!(message(&bob, Kind::Deliver).payload, b"hello");
-    assert_eq!(ada.list(room).wait().unwrap().len(), 2);
+    assert_eq!(room.members().wait().unwrap().len(), 2);
 
     let news = bob.subscribe("news.>").wait().unwrap();
     ada.publish("news.today", b"rain").unwrap();
@@ -50,8 +50,11 @@ fn one_server_has_methods_rooms_and_topics() {
     };
     assert_eq!(today.payload, b"rain");
     ada.flush().wait().unwrap();
-    // No part handles a request without a name for a room that the session is not in.
-    assert_eq!(refused(bob.request_on(room + 1_000)), ErrorCode::NotFound);
+    // No part handles a request without a name for a room.id() that the session is not in.
+    assert_eq!(
+        refused(bob.request_on(room.id().0 + 1_000)),
+        ErrorCode::NotFound
+    );
     ada.close().wait();
     bob.close().wait();
     server.stop();
@@ -111,7 +114,7 @@ fn middleware_sees_every_message_in_order() {
     let client = Client::connect(&server.url()).wait().unwrap();
     assert!(client.request(b"").method("echo").wait().is_ok());
     assert_eq!(
-        refused(client.join("a", "ada").wait()),
+        refused(client.join("a").named("ada").wait()),
         ErrorCode::LimitReached
     );
     assert_eq!(

@@ -255,17 +255,20 @@ fn who_is_cut_off_at_random_misses_nothing_in_a_room() {
 }
 
 fn talk(speaker: &Client, index: usize, messages: u64) {
-    let joined = speaker.join("lobby", &format!("speaker{index}")).wait();
-    let room = joined.unwrap().room;
+    let joined = speaker
+        .join("lobby")
+        .named(&format!("speaker{index}"))
+        .wait();
+    let room = joined.unwrap().id();
     for number in 0..messages {
         let mut payload = number.to_le_bytes().to_vec();
         payload.push(index as u8);
-        speaker.say(room, &payload).unwrap();
+        speaker.room(room).say(&payload).unwrap();
         if number.is_multiple_of(8) {
-            speaker.list(room).wait().unwrap();
+            speaker.room(room).members().wait().unwrap();
         }
     }
-    speaker.list(room).wait().unwrap();
+    speaker.room(room).members().wait().unwrap();
 }
 
 fn listen(cutter: &Cutter, speakers: usize, messages: u64) -> Vec<Ledger> {
@@ -277,7 +280,11 @@ fn listen(cutter: &Cutter, speakers: usize, messages: u64) -> Vec<Ledger> {
             Some(Event::Opened { .. }) => {
                 // The server may not have seen yet that the former connection has ended.
                 attempt += 1;
-                match client.join("lobby", &format!("listener{attempt}")).wait() {
+                match client
+                    .join("lobby")
+                    .named(&format!("listener{attempt}"))
+                    .wait()
+                {
                     Ok(_) => {}
                     Err(error) => {
                         assert!(!matches!(error, RequestError::Refused { .. }), "{error}");
@@ -317,20 +324,20 @@ fn a_large_history_comes_in_pieces_with_the_live_messages_behind_it() {
         let builder = Server::builder().lanes(lanes).limits(limits);
         let server = TestServer::over_tcp(builder, &tw1(), move |_| Chat::new().history(history));
         let [ada, bob] = [(); 2].map(|()| Client::connect(&server.url()).wait().unwrap());
-        let room = ada.join("lobby", "ada").wait().unwrap().room;
+        let room = ada.join("lobby").named("ada").wait().unwrap();
         let say = |number: u64| {
             let mut payload = number.to_le_bytes().to_vec();
             payload.resize(1_000, b'x');
-            ada.say(room, &payload).unwrap();
+            room.say(&payload).unwrap();
             if number.is_multiple_of(64) {
-                ada.list(room).wait().unwrap();
+                room.members().wait().unwrap();
             }
         };
         (0..KEPT).for_each(say);
-        ada.list(room).wait().unwrap();
-        let bobs = bob.join("lobby", "bob").wait().unwrap().room;
+        room.members().wait().unwrap();
+        let bobs = bob.join("lobby").named("bob").wait().unwrap();
         (KEPT..KEPT + LIVE).for_each(say);
-        bob.say(bobs, b"heard by ada alone").unwrap();
+        bobs.say(b"heard by ada alone").unwrap();
         let (mut ledger, mut roster) = (Ledger::default(), 0);
         // The members come behind the history, which may include what is live.
         while ledger.next < KEPT + LIVE || roster == 0 {

@@ -128,21 +128,25 @@ fn serve(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     match message.kind {
         Kind::Subscribe => {
             let policy = first.parse::<Policy>().expect("a policy");
-            cx.subscribe(second, Some(policy))?;
+            cx.topics().policy(policy).subscribe(second)?;
             cx.reply(&[])
         }
-        Kind::Publish => Ok(cx.publish(first, message.payload)?),
+        Kind::Publish => Ok(cx.topics().publish(first, message.payload)?),
         Kind::Join => {
-            let joined = cx.join("room", first, None)?;
-            cx.set_tag(u64::from(joined.room));
+            let joined = cx.rooms().join("room", first)?;
+            cx.set_state(joined.room);
             cx.reply(&[])?;
-            cx.push_roster(&joined);
+            cx.rooms().push_members(&joined);
             Ok(())
         }
         Kind::OneWay if first == "whisper" => {
-            Ok(cx.whisper(cx.tag() as u16, second, b"in private")?)
+            let room = *cx.state().expect("a member");
+            Ok(cx.rooms().whisper(room, second, b"in private")?)
         }
-        Kind::OneWay => Ok(cx.say(cx.tag() as u16, message.payload)?),
+        Kind::OneWay => {
+            let room = *cx.state().expect("a member");
+            Ok(cx.rooms().say(room, message.payload)?)
+        }
         Kind::Request => cx.reply(message.payload),
         kind => panic!("{kind:?} from a peer"),
     }

@@ -179,7 +179,7 @@ impl Service for Everything {
                 Ok(())
             }
             (Kind::Request, b"by sender") => {
-                let id = cx.session();
+                let id = cx.id();
                 cx.with_sender(id, |sender| {
                     (0..100_u8).try_for_each(|number| {
                         sender.send(&Message::new(Kind::OneWay, 0, &[number; 16]))

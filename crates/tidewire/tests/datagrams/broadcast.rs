@@ -19,7 +19,7 @@ impl Service for Publisher {
         if message.kind == Kind::Subscribe {
             return self.0.on_message(cx, message);
         }
-        cx.publish(message.name, message.payload)?;
+        cx.topics().publish(message.name, message.payload)?;
         cx.reply(&[])
     }
 }

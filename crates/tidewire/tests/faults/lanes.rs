@@ -28,13 +28,16 @@ impl Service for Fragile {
                 Ok(())
             }
             (Kind::Request, b"join") => {
-                let name = cx.session().to_string();
-                let joined = cx.join("lobby", &name, Some(Policy::Disconnect))?;
-                cx.set_tag(u64::from(joined.room));
+                let name = cx.id().to_string();
+                let joined = cx.rooms().policy(Policy::Disconnect).join("lobby", &name)?;
+                cx.set_state(joined.room);
                 cx.reply(b"joined")
             }
             (Kind::Request, _) => cx.reply(&[b'0' + cx.lane() as u8]),
-            (Kind::OneWay, text) => Ok(cx.say(cx.tag() as u16, text)?),
+            (Kind::OneWay, text) => {
+                let room = *cx.state().expect("a member");
+                Ok(cx.rooms().say(room, text)?)
+            }
             _ => Ok(()),
         }
     }

@@ -65,7 +65,7 @@ fn rooms_are_limited_for_a_session_and_for_the_server() {
     let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
     let ada = Client::connect(&server.url()).wait().unwrap();
     let bob = Client::connect(&server.url()).wait().unwrap();
-    let limit_reached = |result: Result<tidewire::Joined, RequestError>| {
+    let limit_reached = |result: Result<tidewire::Room, RequestError>| {
         matches!(
             result,
             Err(RequestError::Refused {
@@ -74,19 +74,19 @@ fn rooms_are_limited_for_a_session_and_for_the_server() {
             })
         )
     };
-    let one = ada.join("one", "ada").wait().unwrap();
-    ada.join("two", "").wait().unwrap();
+    let one = ada.join("one").named("ada").wait().unwrap();
+    ada.join("two").named("").wait().unwrap();
     assert!(
-        limit_reached(ada.join("three", "").wait()),
+        limit_reached(ada.join("three").named("").wait()),
         "two rooms are enough"
     );
-    bob.join("three", "bob").wait().unwrap();
+    bob.join("three").named("bob").wait().unwrap();
     assert!(
-        limit_reached(bob.join("four", "").wait()),
+        limit_reached(bob.join("four").named("").wait()),
         "the server has three"
     );
-    ada.leave(one.room).wait().unwrap();
-    bob.join("four", "").wait().unwrap();
+    one.leave().wait().unwrap();
+    bob.join("four").named("").wait().unwrap();
     ada.close().wait();
     bob.close().wait();
     server.stop();
@@ -106,7 +106,7 @@ fn one_address_cannot_take_the_rooms_of_all() {
     let builder = builder.listen(&path).unwrap();
     let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
     let port = server.server().addresses()[1].to_string();
-    let refusal = |result: Result<tidewire::Joined, RequestError>| match result {
+    let refusal = |result: Result<tidewire::Room, RequestError>| match result {
         Err(RequestError::Refused { code, text, .. }) => {
             assert_eq!(code, ErrorCode::LimitReached);
             text
@@ -116,27 +116,27 @@ fn one_address_cannot_take_the_rooms_of_all() {
     let greedy: Vec<_> = (0..2)
         .map(|_| Client::connect(&port).wait().unwrap())
         .collect();
-    let first = greedy[0].join("a", "ada").wait().unwrap();
-    greedy[0].join("b", "").wait().unwrap();
-    let text = refusal(greedy[0].join("c", "").wait());
+    let first = greedy[0].join("a").named("ada").wait().unwrap();
+    greedy[0].join("b").named("").wait().unwrap();
+    let text = refusal(greedy[0].join("c").named("").wait());
     assert!(text.contains("rooms_per_session_max"), "{text}");
-    greedy[1].join("c", "bob").wait().unwrap();
-    let text = refusal(greedy[1].join("d", "").wait());
+    greedy[1].join("c").named("bob").wait().unwrap();
+    let text = refusal(greedy[1].join("d").named("").wait());
     assert!(text.contains("rooms_per_address_max"), "{text}");
-    greedy[1].join("a", "").wait().unwrap();
+    greedy[1].join("a").named("").wait().unwrap();
     // Another address can still create a room, until the server's limit.
     let other = Client::connect(&path).wait().unwrap();
-    other.join("d", "eve").wait().unwrap();
-    let text = refusal(other.join("e", "").wait());
+    other.join("d").named("eve").wait().unwrap();
+    let text = refusal(other.join("e").named("").wait());
     assert!(text.contains("rooms_max"), "{text}");
     // A room counts for the address that created it, until the room is empty.
-    greedy[0].leave(first.room).wait().unwrap();
+    first.leave().wait().unwrap();
     let third = Client::connect(&port).wait().unwrap();
-    refusal(third.join("f", "fay").wait());
-    greedy[1].leave(first.room).wait().unwrap();
+    refusal(third.join("f").named("fay").wait());
+    greedy[1].room(first.id()).leave().wait().unwrap();
     // The last place is for addresses with few rooms.
-    refusal(third.join("f", "fay").wait());
-    other.join("f", "").wait().unwrap();
+    refusal(third.join("f").named("fay").wait());
+    other.join("f").named("").wait().unwrap();
     for client in greedy.into_iter().chain([other, third]) {
         client.close().wait();
     }

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tidewire::{
-    Client, CloseReason, Context, GoAwayCode, HandlerResult, Kind, Message, Server, ServerBuilder,
-    Service, StopError,
+    Client, CloseReason, Context, GoAwayCode, HandlerResult, Kind, Message, Moment, Server,
+    ServerBuilder, Service, StopError,
 };
 use tidewire_testkit::TestServer;
 
@@ -31,8 +31,8 @@ impl Service for Fragile {
         self.handled += 1;
         match message.payload {
             b"panic" => panic!("told to"),
-            b"timer" => cx.set_timer(Duration::ZERO, 7).map(drop)?,
-            b"lane timer" => cx.set_lane_timer(Duration::ZERO, 7).map(drop)?,
+            b"timer" => cx.timers().set(Duration::ZERO, 7).map(drop)?,
+            b"lane timer" => cx.timers().set_for_lane(Duration::ZERO, 7).map(drop)?,
             b"turns" => self.turns_panic.store(true, Ordering::Relaxed),
             b"state" => drop(cx.set_state(Bomb)),
             b"bye" => cx.close(),
@@ -56,7 +56,7 @@ impl Service for Fragile {
         }
     }
 
-    fn on_turn(&mut self, _: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, _: &mut Context<'_>) -> Option<Moment> {
         assert!(!self.turns_panic.load(Ordering::Relaxed), "in each turn");
         None
     }

@@ -158,7 +158,7 @@ fn one_way_messages_are_refused_where_they_can_be_told_apart() {
     let (service, _tasks) = by_hand(shout);
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| service.clone());
     let client = Client::connect(&server.url()).wait().unwrap();
-    client.try_send(b"hello").unwrap();
+    client.send(b"hello").unwrap();
     server.wait_for("it was refused", |metrics| metrics.refused == 1);
     client.close().wait();
     server.stop();

@@ -21,7 +21,7 @@ impl Service for Valve {
                 cx.pause_reading();
                 // One call is enough to pause, and one to resume.
                 cx.pause_reading();
-                self.paused.send(cx.session()).unwrap();
+                self.paused.send(cx.id()).unwrap();
             }
             Some((b'r', number)) => {
                 let number = std::str::from_utf8(number).unwrap().parse().unwrap();

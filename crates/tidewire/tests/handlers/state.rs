@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidewire::{Client, CloseReason, Context, HandlerResult, Kind, Message, Server, Service};
+use tidewire::{
+    Client, CloseReason, Context, HandlerResult, Kind, Message, Moment, Server, Service,
+};
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::tw1;
 
@@ -61,7 +63,7 @@ impl Service for Bank {
         cx.reply(format!("{former} {count}").as_bytes())
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         // A type that is not counted, since the test may check at any time.
         assert!(cx.set_state(Messages(0)).is_none());
         assert!(cx.state::<Messages>().is_none());

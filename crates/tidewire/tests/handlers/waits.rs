@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidewire::{
-    Client, ConnectError, Context, HandlerResult, Message, PubSub, RequestError, Server,
+    Client, ConnectError, Context, HandlerResult, Message, PubSub, RequestError, RoomId, Server,
 };
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::tw1;
@@ -23,8 +23,8 @@ fn wait_as(client: &Client, cx: &mut Context<'_>, form: &[u8]) -> Option<String>
         b"call" => client.request(b"").method("slow").wait().err().map(text),
         b"request" => client.request(b"later").send().wait().err().map(text),
         b"subscribe" => client.subscribe("topic").wait().err().map(text),
-        b"join" => client.join("room", "name").wait().err().map(text),
-        b"leave" => client.leave(1).wait().err().map(text),
+        b"join" => client.join("room").named("name").wait().err().map(text),
+        b"leave" => client.room(RoomId(1)).leave().wait().err().map(text),
         b"flush" => client.flush().wait().err().map(text),
         b"event" => {
             assert!(client.next_event().wait_for(Duration::ZERO).is_some());

@@ -82,7 +82,10 @@ fn serve_with<S: Service>(
 
 /// Answers with the name of the peer.
 fn tell_name(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
-    let name = cx.identity().map(|identity| identity.name().to_owned());
+    let name = cx
+        .session()
+        .identity()
+        .map(|identity| identity.name().to_owned());
     cx.reply(name.unwrap_or_default().as_bytes())
 }
 

@@ -111,21 +111,21 @@ fn rooms_are_joined_and_spoken_in_by_permission_under_ones_own_name() {
     let (server, token) = serve(permissions, IdentityLimits::default());
     let client = connect(&server, Some(&token)).unwrap();
     assert_eq!(
-        code(client.join("secret", "ann").wait()),
+        code(client.join("secret").named("ann").wait()),
         ErrorCode::Forbidden
     );
     assert_eq!(
-        code(client.join("lobby", "bob").wait()),
+        code(client.join("lobby").named("bob").wait()),
         ErrorCode::Forbidden
     );
-    let lobby = client.join("lobby", "").wait().unwrap().room;
-    let silent = client.join("read-only", "ann").wait().unwrap().room;
-    client.list(silent).wait().unwrap();
+    let lobby = client.join("lobby").named("").wait().unwrap();
+    let silent = client.join("read-only").named("ann").wait().unwrap();
+    silent.members().wait().unwrap();
     // A list and a whisper have the same header. Only the list is free.
-    let whisper = client.whisper(silent, "ann", b"x").wait();
+    let whisper = silent.whisper("ann", b"x").wait();
     assert_eq!(code(whisper), ErrorCode::Forbidden);
-    client.say(lobby, b"hello").unwrap();
-    client.say(silent, b"hello").unwrap();
+    lobby.say(b"hello").unwrap();
+    silent.say(b"hello").unwrap();
     loop {
         let event = client
             .next_event()
@@ -134,7 +134,7 @@ fn rooms_are_joined_and_spoken_in_by_permission_under_ones_own_name() {
         if let Event::Message(message) = event
             && message.kind == Kind::Error
         {
-            assert_eq!(message.channel, silent);
+            assert_eq!(message.room(), silent.id());
             break;
         }
     }
@@ -151,14 +151,17 @@ fn nobody_takes_the_name_of_an_identity() {
     let eve = connect(&server, None).unwrap();
     for name in ["ann1", "annl"] {
         assert_eq!(
-            code(eve.join("lobby", name).wait()),
+            code(eve.join("lobby").named(name).wait()),
             ErrorCode::NameTaken,
             "{name}"
         );
     }
-    eve.join("lobby", "eve").wait().unwrap();
+    eve.join("lobby").named("eve").wait().unwrap();
     let ann = connect(&server, Some(&ann)).unwrap();
-    assert_eq!(ann.join("lobby", "").wait().unwrap().members, 2);
+    assert_eq!(
+        ann.join("lobby").named("").wait().unwrap().size_at_join(),
+        Some(2)
+    );
 }
 
 #[test]
@@ -269,8 +272,11 @@ fn limits_of_an_identity_hold_for_each_of_its_sessions() {
         code(client.subscribe("b").wait().map(drop)),
         ErrorCode::LimitReached
     );
-    client.join("a", "").wait().unwrap();
-    assert_eq!(code(client.join("b", "").wait()), ErrorCode::LimitReached);
+    client.join("a").named("").wait().unwrap();
+    assert_eq!(
+        code(client.join("b").named("").wait()),
+        ErrorCode::LimitReached
+    );
     let outcomes = (0..20).map(|_| client.request(b"").method("open.add").wait());
     let refused = outcomes.filter(Result::is_err).count();
     assert!(refused > 0);
@@ -367,12 +373,12 @@ fn a_whisper_stays_in_its_room() {
         .start(|_| Chat::new())
         .unwrap();
     let [eve, staff] = [eve, staff].map(|token| connect(&server, Some(&token)).unwrap());
-    let lobby = eve.join("lobby", "").wait().unwrap().room;
-    staff.join("staff", "").wait().unwrap();
-    let whisper = eve.whisper(lobby, "staff", b"psst").wait();
+    let lobby = eve.join("lobby").named("").wait().unwrap();
+    staff.join("staff").named("").wait().unwrap();
+    let whisper = lobby.whisper("staff", b"psst").wait();
     assert_eq!(code(whisper), ErrorCode::NotFound);
-    staff.join("lobby", "").wait().unwrap();
-    eve.whisper(lobby, "staff", b"psst").wait().unwrap();
+    staff.join("lobby").named("").wait().unwrap();
+    lobby.whisper("staff", b"psst").wait().unwrap();
 }
 
 /// Regression: a message that was allowed in a room was still allowed when its channel no longer meant the room.

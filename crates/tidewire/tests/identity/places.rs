@@ -80,7 +80,7 @@ fn a_silent_session_gives_way_to_a_newer_one_of_its_user() {
     wait_until("it gave way", || {
         (server.metrics().closed_by("replaced") == 1).then_some(())
     });
-    client.join("lobby", "").wait().unwrap();
+    client.join("lobby").named("").wait().unwrap();
     // The silent peer is told why, in case that it is there after all.
     gone.set_read_timeout(Some(DEADLINE)).unwrap();
     let mut told = Vec::new();
@@ -97,13 +97,14 @@ fn a_silent_session_gives_way_to_a_newer_one_of_its_user() {
 fn a_session_that_answers_keeps_its_place_and_the_newcomer_is_told() {
     let (server, ann) = serve(WhenFull::Refuse);
     let client = connect(&server, Some(&ann)).unwrap();
-    client.join("lobby", "").wait().unwrap();
+    client.join("lobby").named("").wait().unwrap();
     for _ in 0..3 {
         let text = full(connect(&server, Some(&ann)));
         assert!(text.contains("as many sessions as it may have"), "{text}");
     }
     client
-        .leave(client.join("other", "").wait().unwrap().room)
+        .room(client.join("other").named("").wait().unwrap().id())
+        .leave()
         .wait()
         .unwrap();
     let metrics = server.metrics();
@@ -125,17 +126,17 @@ fn with_replace_the_newest_session_stays_and_the_older_client_does_not_come_back
             .unwrap()
     };
     let older = connect();
-    older.join("lobby", "").wait().unwrap();
+    older.join("lobby").named("").wait().unwrap();
     let newer = connect();
-    newer.join("lobby", "").wait().unwrap();
+    newer.join("lobby").named("").wait().unwrap();
     let reason = loop {
         if let Event::Closed { reason, .. } = older.next_event().wait_for(DEADLINE).unwrap() {
             break reason;
         }
     };
     assert_eq!(reason, CloseReason::GoAway(GoAwayCode::Removed));
-    assert!(older.join("other", "").wait().is_err());
-    newer.join("other", "").wait().unwrap();
+    assert!(older.join("other").named("").wait().is_err());
+    newer.join("other").named("").wait().unwrap();
     assert_eq!(server.metrics().closed_by("replaced"), 1);
 }
 
@@ -150,15 +151,15 @@ fn a_name_of_a_silent_session_goes_to_whoever_wants_it() {
         .unwrap();
     let _gone = deaf(&server, b"", "ann");
     let client = connect(&server, None).unwrap();
-    client.join("lobby", "ann").wait().unwrap();
+    client.join("lobby").named("ann").wait().unwrap();
     assert_eq!(server.metrics().closed_by("replaced"), 1);
     // She answers, so she keeps it.
     let other = connect(&server, None).unwrap();
     assert_eq!(
-        code(other.join("lobby", "ann").wait()),
+        code(other.join("lobby").named("ann").wait()),
         ErrorCode::NameTaken
     );
-    other.join("lobby", "bob").wait().unwrap();
+    other.join("lobby").named("bob").wait().unwrap();
     assert_eq!(server.metrics().closed_by("replaced"), 1);
 }
 
@@ -192,5 +193,5 @@ fn newcomers_that_leave_or_wait_too_long_take_no_place() {
     });
     assert_eq!(server.metrics().closed_by("replaced"), 1);
     let client = connect(&server, Some(&ann)).unwrap();
-    client.join("lobby", "").wait().unwrap();
+    client.join("lobby").named("").wait().unwrap();
 }

@@ -292,8 +292,8 @@ fn an_anonymous_member_loses_the_name_of_a_new_user() {
     let replaceable = Replaceable::new(anonymous_of(before));
     let server = serve_with(replaceable.clone(), |_| tidewire::Chat::new());
     let [squatter, other] = [(); 2].map(|()| connect(&server, None).unwrap());
-    squatter.join("lobby", "ann").wait().unwrap();
-    other.join("lobby", "bob").wait().unwrap();
+    squatter.join("lobby").named("ann").wait().unwrap();
+    other.join("lobby").named("bob").wait().unwrap();
     replaceable.replace(tokens.chain(both()));
     server.reauthenticate();
     assert_eq!(
@@ -301,8 +301,8 @@ fn an_anonymous_member_loses_the_name_of_a_new_user() {
         CloseReason::GoAway(GoAwayCode::Unauthenticated)
     );
     let ann = connect(&server, Some(&token)).unwrap();
-    let room = ann.join("lobby", "").wait().unwrap().room;
-    other.list(room).wait().unwrap();
+    let room = ann.join("lobby").named("").wait().unwrap();
+    other.room(room.id()).members().wait().unwrap();
 }
 
 fn anonymous_of(users: Users) -> Chain {

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidewire::{
     AnyCodec, CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Limits, Message,
-    Server, Service,
+    Moment, Server, Service,
 };
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::DEADLINE;
@@ -55,11 +55,17 @@ impl Caller {
     }
 }
 
+/// The number of a connection, as its state.
+struct Call(u64);
+
 impl Service for Caller {
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         for call in 0..std::mem::take(&mut self.calls) {
-            let told = match cx.connect_when_bound(&self.target, call as u64) {
-                Ok(_) => Told::Called,
+            let told = match cx.connections().connect_when_bound(&self.target) {
+                Ok(id) => {
+                    cx.connections().set_state(id, Call(call as u64));
+                    Told::Called
+                }
                 Err(failure) => Told::RefusedAtOnce(text_of(&failure)),
             };
             self.tell(told);
@@ -68,7 +74,8 @@ impl Service for Caller {
     }
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        self.tell(Told::Opened(cx.tag()));
+        let call: &Call = cx.state().expect("a connection of this caller");
+        self.tell(Told::Opened(call.0));
         let message = if cx.codec().has_ids() {
             Message::with_id(Kind::Request, 0, 1, b"hello")
         } else {

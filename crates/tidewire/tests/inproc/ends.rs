@@ -4,7 +4,7 @@ use std::sync::mpsc::channel;
 
 use tidewire::{
     Chat, Client, CloseReason, ConnectError, ConnectFailure, Context, Event, HandlerResult, Kind,
-    Limits, Message, Policy, Server, Service, serve,
+    Limits, Message, Moment, Policy, Server, Service, serve,
 };
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::Codec;
@@ -192,14 +192,14 @@ struct Mirror {
 }
 
 impl Service for Mirror {
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         self.caller.on_turn(cx)
     }
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        match cx.peer_agent() {
+        match cx.session().peer_agent() {
             Some(_) => self.caller.on_open(cx),
-            None => self.caller.tell(Told::Opened(cx.tag())),
+            None => self.caller.tell(Told::Opened(0)),
         }
     }
 

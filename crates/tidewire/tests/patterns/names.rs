@@ -47,11 +47,14 @@ fn members_and_rooms_are_refused_by_the_same_rule() {
         let refused = |text: String| {
             let code = ErrorCode::NameInvalid;
             let number = i32::from(code.to_wire());
-            Err(RequestError::Refused { code, number, text })
+            RequestError::Refused { code, number, text }
         };
-        assert_eq!(client.join("lobby", name).wait(), refused(why.clone()));
         assert_eq!(
-            client.join(name, "ann").wait(),
+            client.join("lobby").named(name).wait().unwrap_err(),
+            refused(why.clone())
+        );
+        assert_eq!(
+            client.join(name).named("ann").wait().unwrap_err(),
             refused(format!("room: {why}"))
         );
     }
@@ -67,25 +70,23 @@ fn names_that_look_alike_are_not_present_together() {
         Client::connect(&server.url()).wait().unwrap(),
         Client::connect(&server.url()).wait().unwrap(),
     );
-    real.join("den1", "admin1").wait().unwrap();
-    let refused = |text: &str| {
-        Err(RequestError::Refused {
-            code: ErrorCode::NameTaken,
-            number: 4,
-            text: text.to_owned(),
-        })
+    real.join("den1").named("admin1").wait().unwrap();
+    let refused = |text: &str| RequestError::Refused {
+        code: ErrorCode::NameTaken,
+        number: 4,
+        text: text.to_owned(),
     };
     assert_eq!(
-        fake.join("den1", "adminl").wait(),
+        fake.join("den1").named("adminl").wait().unwrap_err(),
         refused("the name looks like one that is in use")
     );
     assert_eq!(
-        fake.join("denl", "bob").wait(),
+        fake.join("denl").named("bob").wait().unwrap_err(),
         refused("room: the name looks like that of another room")
     );
     // The refused join gave the name back.
-    let joined = fake.join("den1", "bob").wait().unwrap();
-    assert_eq!(joined.members, 2);
+    let joined = fake.join("den1").named("bob").wait().unwrap();
+    assert_eq!(joined.size_at_join(), Some(2));
     real.close().wait();
     fake.close().wait();
     let metrics = server.stop();

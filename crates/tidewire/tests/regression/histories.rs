@@ -102,6 +102,6 @@ fn a_history_that_took_long_to_read_stays_until_the_lanes_had_time_to_use_it() {
         .unwrap();
     let address = server.addresses()[0].to_string();
     let client = Client::connect(&address).wait().unwrap();
-    client.join("room", "ann").wait().unwrap();
+    client.join("room").named("ann").wait().unwrap();
     client.close().wait();
 }

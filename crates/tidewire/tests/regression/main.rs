@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tidewire::{
     Chat, Client, CloseReason, Context, DropReason, EnqueueError, HandlerResult, Kind, Limits,
-    Message, Policy, PubSub, RequestError, Server, Service, SessionId,
+    Message, Moment, Policy, PubSub, RequestError, Server, Service, SessionId,
 };
 use tidewire_proto::body::{ErrorCode, RoomCall};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
@@ -235,9 +235,7 @@ struct Gatekeeper {
 
 impl Service for Gatekeeper {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        self.seen
-            .send((cx.session(), message.payload.to_vec()))
-            .unwrap();
+        self.seen.send((cx.id(), message.payload.to_vec())).unwrap();
         if message.payload == b"hold" {
             let other = self.go_on.recv().unwrap();
             cx.send_to(other, &Message::new(Kind::OneWay, 0, b"are you there?"))?;
@@ -355,12 +353,12 @@ fn a_service_can_close_a_session_that_drains() {
     }
     impl Service for Quits {
         fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-            self.session = cx.session();
+            self.session = cx.id();
             cx.reply(message.payload)
         }
-        fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+        fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
             if self.quit.swap(false, Ordering::SeqCst) {
-                cx.close_session(self.session);
+                cx.sessions().close(self.session).unwrap();
             }
             None
         }
@@ -486,20 +484,20 @@ fn a_connection_with_smaller_frames_is_refused_by_rooms_and_not_cut_off_by_them(
         .wait()
         .unwrap();
     assert!(matches!(
-        small.join("lobby", "bob").wait(),
+        small.join("lobby").named("bob").wait(),
         Err(RequestError::Refused {
             code: ErrorCode::LimitReached,
             ..
         })
     ));
     let ada = Client::connect(&server.url()).wait().unwrap();
-    let room = ada.join("lobby", "ada").wait().unwrap().room;
-    ada.say(room, &[1; 10_000]).unwrap();
-    assert_eq!(ada.list(room).wait().unwrap().len(), 1);
+    let room = ada.join("lobby").named("ada").wait().unwrap();
+    room.say(&[1; 10_000]).unwrap();
+    assert_eq!(room.members().wait().unwrap().len(), 1);
     // The refused connection is not affected, and its requested name is free.
-    assert!(ada.whisper(room, "bob", b"are you there?").wait().is_err());
+    assert!(room.whisper("bob", b"are you there?").wait().is_err());
     assert!(matches!(
-        small.join("lobby", "").wait(),
+        small.join("lobby").named("").wait(),
         Err(RequestError::Refused { .. })
     ));
     small.close().wait();
@@ -560,7 +558,7 @@ fn a_slow_server_costs_a_client_patience_and_no_messages() {
         .unwrap();
     let (mut release, mut refused) = (Some(release), 0);
     for _ in 0..MESSAGES {
-        while let Err(error) = client.try_send(&[7; 64 * 1024]) {
+        while let Err(error) = client.send(&[7; 64 * 1024]) {
             // The message was not queued, so the caller sends it again.
             assert_eq!(error, EnqueueError::QueueFull);
             release = None;
@@ -624,7 +622,7 @@ fn dropping_a_subscription_does_not_wait_for_a_slow_server() {
     let mut refused = 0;
     // The lane may have taken the queue just now, so a single refusal is not enough.
     while refused < REFUSED_IN_A_ROW {
-        match client.try_send(&[7; 64 * 1024]) {
+        match client.send(&[7; 64 * 1024]) {
             Ok(()) => refused = 0,
             Err(_) => refused += 1,
         }

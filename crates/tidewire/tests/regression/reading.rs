@@ -15,7 +15,7 @@ fn a_handler_that_writes_its_full_output_itself_is_read_on() {
     let server = TestServer::over_tcp(builder, &tw1(), |_| {
         |cx: &mut Context<'_>, message: Message<'_>| {
             cx.reply(message.payload)?;
-            cx.flush(cx.session());
+            cx.flush(cx.id());
             Ok(())
         }
     });

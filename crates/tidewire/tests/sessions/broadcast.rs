@@ -10,7 +10,9 @@ use tidewire::{
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_testkit::{Peer, block_on, wait_until};
 
-use crate::{Scene, TRANSPORTS, assert_broadcasts_conserved, news, next_news, patient, serve, tw1};
+use crate::{
+    Scene, TRANSPORTS, Tag, assert_broadcasts_conserved, news, next_news, patient, serve, tw1,
+};
 
 #[test]
 fn a_broadcast_reaches_exactly_whom_it_chooses_on_all_lanes() {
@@ -27,9 +29,11 @@ fn a_broadcast_reaches_exactly_whom_it_chooses_on_all_lanes() {
             })
             .collect();
         for round in 0..ROUNDS {
-            let wanted = u64::from(round % 2);
-            let broadcast = sessions
-                .broadcast_where(move |session| session.tag() % 2 == wanted, &news(&[round]));
+            let wanted = round % 2;
+            let broadcast = sessions.broadcast_where(
+                move |session| session.state().is_some_and(|tag: &Tag| tag.0 % 2 == wanted),
+                &news(&[round]),
+            );
             let report = broadcast.unwrap().wait();
             let expected = if wanted == 0 { 5 } else { 4 };
             assert_eq!((report.matched, report.queued), (expected, expected));
@@ -60,12 +64,12 @@ impl Service for Halves {
         match (message.kind, message.payload) {
             (Kind::Request, name) => {
                 let name = String::from_utf8_lossy(name).into_owned();
-                let joined = cx.join("halves", &name, None)?;
-                cx.set_tag(u64::from(joined.room));
+                let joined = cx.rooms().join("halves", &name)?;
+                cx.set_state(joined.room);
                 cx.reply(b"welcome")
             }
             (_, text) => {
-                let (room, half, author) = (cx.tag() as u16, text[0], cx.session());
+                let (room, half, author) = (*cx.state().unwrap(), text[0], cx.id());
                 let broadcast = cx.broadcast_where(
                     move |session| {
                         let of_half = |name: &str| name.as_bytes()[0] == half;
@@ -271,7 +275,7 @@ struct Fragile;
 impl Service for Fragile {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         assert!(message.payload != b"panic", "told to");
-        cx.reply(&cx.session().number().to_le_bytes())
+        cx.reply(&cx.id().number().to_le_bytes())
     }
 
     /// Ends the lane.

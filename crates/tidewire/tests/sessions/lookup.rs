@@ -23,7 +23,7 @@ fn a_session_is_found_with_its_facts_until_it_ends() {
 
         let found = sessions.find(ada_id).unwrap();
         assert!(found.is_open() && !found.is_outgoing());
-        assert_eq!((found.id(), found.tag()), (ada_id, 77));
+        assert_eq!(found.id(), ada_id);
         assert_eq!(found.transport(), transport);
         assert_eq!(found.codec().name(), "tw1");
         assert_eq!(found.peer().is_some(), transport == TransportKind::Tcp);
@@ -35,8 +35,7 @@ fn a_session_is_found_with_its_facts_until_it_ends() {
         }
         let other = sessions.find(bob_id).unwrap();
         assert_ne!(found.lane(), other.lane());
-        assert!(found.opened_at_ns() <= other.opened_at_ns());
-        assert!(found.age() >= other.age());
+        assert!(found.opened_at() <= other.opened_at());
 
         let listed: HashSet<SessionId> = sessions.list().iter().map(|one| one.id()).collect();
         assert_eq!(listed, HashSet::from([ada_id, bob_id]));
@@ -75,10 +74,10 @@ impl Service for Curious {
                 let id = SessionId::from_number(u64::from_le_bytes(*number));
                 cx.sessions().find(id).is_some_and(|found| found.is_open())
             }
-            None => return cx.reply(&cx.session().number().to_le_bytes()),
+            None => return cx.reply(&cx.id().number().to_le_bytes()),
         };
-        assert_eq!(cx.transport(), Some(TransportKind::Ipc));
-        let credentials = cx.peer_credentials().unwrap();
+        assert_eq!(cx.session().transport(), Some(TransportKind::Ipc));
+        let credentials = cx.session().peer_credentials().unwrap();
         assert_eq!(credentials.process_id, std::process::id());
         cx.reply(&[u8::from(known)])
     }

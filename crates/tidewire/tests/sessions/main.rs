@@ -25,6 +25,10 @@ pub(crate) const TRANSPORTS: [TransportKind; 3] = [
     TransportKind::Inproc,
 ];
 
+/// The last byte that a session has sent first in a message.
+#[derive(Debug)]
+pub(crate) struct Tag(pub(crate) u8);
+
 /// Reports every session that opens to the test. Sets the tag in a request, and answers with it.
 pub(crate) struct Tagged {
     opened: Sender<SessionId>,
@@ -32,12 +36,12 @@ pub(crate) struct Tagged {
 
 impl Service for Tagged {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        self.opened.send(cx.session()).unwrap();
+        self.opened.send(cx.id()).unwrap();
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         if let Some(tag) = message.payload.first() {
-            cx.set_tag(u64::from(*tag));
+            cx.set_state(Tag(*tag));
         }
         cx.reply(message.payload)
     }

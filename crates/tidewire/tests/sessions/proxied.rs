@@ -27,7 +27,11 @@ pub(crate) fn header(host: u8, extension: usize) -> Vec<u8> {
 
 /// Answers with the address of the peer.
 fn who(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
-    let peer = cx.peer().map(ToString::to_string).unwrap_or_default();
+    let peer = cx
+        .session()
+        .peer()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     cx.reply(peer.as_bytes())
 }
 

@@ -268,7 +268,7 @@ fn small_messages_to_a_busy_lane_are_bounded_by_their_memory() {
     let server = serve(TransportKind::Ipc, builder, |_| {
         |cx: &mut Context<'_>, _: Message<'_>| {
             // The lane runs this handler, and takes no messages meanwhile.
-            let session = cx.sessions().find(cx.session()).unwrap();
+            let session = cx.sessions().find(cx.id()).unwrap();
             let mut accepted = 0_u32;
             while session.send(&news(b"x")).is_ok() {
                 accepted += 1;

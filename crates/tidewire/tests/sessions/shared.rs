@@ -1,19 +1,22 @@
-//! One service for all lanes, and one per lane.
+//! Services with one state for all lanes, and one per lane.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tidewire::{
-    CloseReason, Context, HandlerResult, Message, Server, ServerBuilder, SharedService,
+    CloseReason, Context, HandlerResult, Message, Moment, Server, ServerBuilder, Service, handler,
 };
 use tidewire_testkit::{DEADLINE, Peer, assert_conserved};
 
 use crate::{TRANSPORTS, patient, serve};
 
 /// Counts the messages of all lanes, and answers with the sum so far.
+#[derive(Clone, Default)]
+struct Counting(Arc<Counts>);
+
 #[derive(Default)]
-struct Counting {
+struct Counts {
     opened: AtomicU64,
     handled: AtomicU64,
     closed: AtomicU64,
@@ -21,23 +24,23 @@ struct Counting {
     lanes: Mutex<HashSet<usize>>,
 }
 
-impl SharedService for Counting {
-    fn on_open(&self, cx: &mut Context<'_>) {
-        self.opened.fetch_add(1, Ordering::SeqCst);
-        self.lanes.lock().unwrap().insert(cx.lane());
+impl Service for Counting {
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        self.0.opened.fetch_add(1, Ordering::SeqCst);
+        self.0.lanes.lock().unwrap().insert(cx.lane());
     }
 
-    fn on_message(&self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
-        let count = self.handled.fetch_add(1, Ordering::SeqCst) + 1;
+    fn on_message(&mut self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
+        let count = self.0.handled.fetch_add(1, Ordering::SeqCst) + 1;
         cx.reply(&count.to_le_bytes())
     }
 
-    fn on_close(&self, _: &mut Context<'_>, _: CloseReason) {
-        self.closed.fetch_add(1, Ordering::SeqCst);
+    fn on_close(&mut self, _: &mut Context<'_>, _: CloseReason) {
+        self.0.closed.fetch_add(1, Ordering::SeqCst);
     }
 
-    fn on_turn(&self, _: &mut Context<'_>) -> Option<u64> {
-        self.turns.fetch_add(1, Ordering::SeqCst);
+    fn on_turn(&mut self, _: &mut Context<'_>) -> Option<Moment> {
+        self.0.turns.fetch_add(1, Ordering::SeqCst);
         None
     }
 }
@@ -47,11 +50,11 @@ fn three_lanes() -> ServerBuilder {
 }
 
 #[test]
-fn all_lanes_share_one_service() {
+fn the_services_of_all_lanes_share_one_state() {
     const REQUESTS: u64 = 100;
     for transport in TRANSPORTS {
-        let service = Arc::new(Counting::default());
-        let server = serve(transport, three_lanes(), |_| Arc::clone(&service));
+        let service = Counting::default();
+        let server = serve(transport, three_lanes(), |_| service.clone());
         let asking: Vec<_> = (0..6)
             .map(|_| server.peer())
             .map(|mut peer: Peer| {
@@ -73,22 +76,25 @@ fn all_lanes_share_one_service() {
         // Every number was given once, on whichever lane.
         assert_eq!(seen, (1..=6 * REQUESTS).collect());
         server.stop();
-        assert_eq!(service.lanes.lock().unwrap().len(), 3, "{transport}");
-        assert_eq!(service.opened.load(Ordering::SeqCst), 6);
-        assert_eq!(service.closed.load(Ordering::SeqCst), 6);
-        assert!(service.turns.load(Ordering::SeqCst) >= 3);
+        assert_eq!(service.0.lanes.lock().unwrap().len(), 3, "{transport}");
+        assert_eq!(service.0.opened.load(Ordering::SeqCst), 6);
+        assert_eq!(service.0.closed.load(Ordering::SeqCst), 6);
+        assert!(service.0.turns.load(Ordering::SeqCst) >= 3);
     }
 }
 
 #[test]
-fn a_closure_can_be_shared_as_it_is() {
-    let count = AtomicU64::new(0);
+fn closures_share_what_they_have_clones_of() {
+    let count = Arc::new(AtomicU64::new(0));
     let server = three_lanes()
         .listen("inproc://sessions/shared-closure")
         .unwrap()
-        .start_shared(move |cx: &mut Context<'_>, _: Message<'_>| {
-            let count = count.fetch_add(1, Ordering::SeqCst);
-            cx.reply(&count.to_le_bytes())
+        .start(|_| {
+            let count = Arc::clone(&count);
+            handler(move |cx, _| {
+                let count = count.fetch_add(1, Ordering::SeqCst);
+                cx.reply(&count.to_le_bytes())
+            })
         })
         .unwrap();
     for expected in 0..6_u64 {

@@ -12,7 +12,7 @@ use crate::{ask, connect, fault, serve};
 fn tell_names(builder: tidewire::ServerBuilder) -> TestServer {
     TestServer::over_tls(builder, &tw1(), |_| {
         |cx: &mut Context<'_>, _: Message<'_>| {
-            let names = cx.certificate().map(|names| {
+            let names = cx.session().certificate().map(|names| {
                 let CertificateNames {
                     dns,
                     emails,
@@ -125,7 +125,7 @@ fn the_chain_of_a_client_is_in_the_memory_account() {
 fn a_plain_address_has_no_certificate() {
     let server = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
     let make = |cx: &mut Context<'_>, _: Message<'_>| {
-        assert_eq!(cx.certificate(), None);
+        assert_eq!(cx.session().certificate(), None);
         cx.reply(b"")
     };
     let server = server.start(move |_| make).unwrap();

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use tidewire::auth::{AuthOutcome, AuthRequest, Authenticate, Identity, Permissions, Token};
 use tidewire::tls::{ClientTls, Encryption, TlsFault};
 use tidewire::{
-    CloseReason, ConnectFailure, Context, Endpoint, Server, ServerBuilder, Service, SessionId,
-    SocketAddress,
+    CloseReason, ConnectFailure, Context, Endpoint, Moment, Server, ServerBuilder, Service,
+    SessionId, SocketAddress,
 };
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::certificates::{Authority, usual};
@@ -37,8 +37,8 @@ impl Authenticate for Expiring {
 #[derive(Debug)]
 enum Seen {
     /// How it is encrypted, when its credentials expire, and whether the server takes newer ones.
-    Open(Option<Encryption>, Option<u64>, bool),
-    Renewed(u64),
+    Open(Option<Encryption>, Option<Moment>, bool),
+    Renewed(Duration),
     Failed(ConnectFailure),
 }
 
@@ -46,15 +46,17 @@ enum Seen {
 struct Dialer {
     to: Endpoint,
     session: Option<SessionId>,
-    expires_ns: Option<u64>,
+    expires: Option<Moment>,
     seen: Sender<Seen>,
 }
 
 impl Service for Dialer {
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         let Some(session) = self.session else {
-            let session = cx.connect(&self.to, 0).unwrap();
-            let set = cx.set_credentials(session, Token::new("3600").unwrap());
+            let session = cx.connections().connect(&self.to).unwrap();
+            let set = cx
+                .connections()
+                .set_credentials(session, Token::new("3600").unwrap());
             match set {
                 Ok(renews) => assert!(!renews),
                 Err(failure) => self.seen.send(Seen::Failed(failure)).unwrap(),
@@ -62,22 +64,23 @@ impl Service for Dialer {
             self.session = Some(session);
             return None;
         };
-        let expires_ns = cx.credentials_expire_ns(session);
-        if let (Some(before), Some(now)) = (self.expires_ns, expires_ns)
+        let expires = cx.connections().credentials_expire(session);
+        if let (Some(before), Some(now)) = (self.expires, expires)
             && before != now
         {
-            self.expires_ns = None;
+            self.expires = None;
             self.seen.send(Seen::Renewed(now - before)).unwrap();
         }
         None
     }
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        self.expires_ns = cx.credentials_expire_ns(cx.session());
+        let id = cx.id();
+        self.expires = cx.connections().credentials_expire(id);
         let token = Token::new("7200").unwrap();
-        let renews = cx.set_credentials(cx.session(), token).unwrap();
-        assert_eq!(renews, cx.takes_credentials(cx.session()));
-        let seen = Seen::Open(cx.encryption(), self.expires_ns, renews);
+        let renews = cx.connections().set_credentials(id, token).unwrap();
+        assert_eq!(renews, cx.connections().takes_credentials(id));
+        let seen = Seen::Open(cx.session().encryption(), self.expires, renews);
         self.seen.send(seen).unwrap();
     }
 
@@ -100,7 +103,7 @@ fn dial_to(to: &Endpoint, builder: ServerBuilder) -> (Server, Receiver<Seen>) {
     let dialer = builder.start(|_| Dialer {
         to: to.clone(),
         session: None,
-        expires_ns: None,
+        expires: None,
         seen: sender.clone(),
     });
     (dialer.unwrap(), seen)
@@ -118,10 +121,10 @@ fn a_handler_connects_over_tls_and_renews_its_credentials() {
         encryption.cipher_suite.starts_with("TLS13_"),
         "{encryption:?}"
     );
-    let Seen::Renewed(longer_ns) = seen.recv_timeout(DEADLINE).unwrap() else {
+    let Seen::Renewed(longer) = seen.recv_timeout(DEADLINE).unwrap() else {
         panic!("newer credentials are confirmed");
     };
-    assert!(longer_ns > 1_800_000_000_000, "{longer_ns}");
+    assert!(longer > Duration::from_secs(1_800), "{longer:?}");
     assert_eq!(dialer.shutdown(DEADLINE).failures, [""; 0]);
 }
 
@@ -197,9 +200,9 @@ struct Stubborn {
 }
 
 impl Service for Stubborn {
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if !std::mem::replace(&mut self.has_begun, true) {
-            cx.connect(&self.to, 0).unwrap();
+            cx.connections().connect(&self.to).unwrap();
         }
         None
     }
@@ -210,7 +213,7 @@ impl Service for Stubborn {
 
     fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
         self.seen.send(Err(failure)).unwrap();
-        cx.connect(&self.to, 0).unwrap();
+        cx.connections().connect(&self.to).unwrap();
     }
 }
 

@@ -284,7 +284,7 @@ fn handlers_never_connect_in_plain_text_where_tls_is_asked_for() {
     let server = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
     let make = |cx: &mut tidewire::Context<'_>, _: tidewire::Message<'_>| {
         let endpoint = Endpoint::Tls(([127, 0, 0, 1], 1).into());
-        let refused = cx.connect(&endpoint, 0).unwrap_err();
+        let refused = cx.connections().connect(&endpoint).unwrap_err();
         assert!(matches!(refused, ConnectFailure::NoTls), "{refused}");
         cx.reply(refused.to_string().as_bytes())
     };

@@ -1,6 +1,9 @@
 //! Delivery: which subscribers get a message, how often, and in which order.
 
-use tidewire::{Client, Context, HandlerResult, Kind, Message, RoomError, Server, Service};
+use tidewire::{
+    Client, Context, HandlerResult, Kind, Message, Moment, RoomError, RoomId, Server, Service,
+    SubscriptionId,
+};
 use tidewire_testkit::TestServer;
 
 use crate::{heard, publish, serve, subscribe, tw1};
@@ -156,23 +159,24 @@ struct Both {
 
 impl Service for Both {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let topic = cx.subscribe("clock.>", None)?;
-        let room = cx.join("lobby", "ada", None)?.room;
-        assert_ne!(topic, room);
-        assert_eq!(cx.say(topic, b"x"), Err(RoomError::NotJoined));
-        assert_eq!(cx.leave(topic), Err(RoomError::NotJoined));
-        assert!(cx.unsubscribe(room).is_err());
-        cx.publish("clock.second", message.payload)?;
-        cx.unsubscribe(topic)?;
-        cx.subscribe("clock.second", None)?;
-        cx.publish("clock.second", b"again")?;
+        let topic = cx.topics().subscribe("clock.>")?;
+        let room = cx.rooms().join("lobby", "ada")?.room;
+        assert_ne!(topic.0, room.0);
+        let not_a_room = RoomId(topic.0);
+        assert_eq!(cx.rooms().say(not_a_room, b"x"), Err(RoomError::NotJoined));
+        assert_eq!(cx.rooms().leave(not_a_room), Err(RoomError::NotJoined));
+        assert!(cx.topics().unsubscribe(SubscriptionId(room.0)).is_err());
+        cx.topics().publish("clock.second", message.payload)?;
+        cx.topics().unsubscribe(topic)?;
+        cx.topics().subscribe("clock.second")?;
+        cx.topics().publish("clock.second", b"again")?;
         self.turns = 1;
         Ok(())
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if std::mem::take(&mut self.turns) > 0 {
-            cx.publish("clock.second", b"of a turn").unwrap();
+            cx.topics().publish("clock.second", b"of a turn").unwrap();
         }
         None
     }

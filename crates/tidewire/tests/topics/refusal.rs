@@ -235,8 +235,8 @@ fn a_policy_that_the_codec_cannot_announce_is_refused() {
     let server = TestServer::over_tcp(Server::builder(), &uvrpc, |_| {
         |cx: &mut Context<'_>, message: Message<'_>| {
             let policy = message.name.parse().expect("a policy");
-            let subscribed = cx.subscribe("a.*", Some(policy)).map(drop);
-            let joined = cx.join("lobby", "ada", Some(policy)).map(drop);
+            let subscribed = cx.topics().policy(policy).subscribe("a.*").map(drop);
+            let joined = cx.rooms().policy(policy).join("lobby", "ada").map(drop);
             if policy.drops() {
                 let codec = "uvrpc";
                 let error = PolicyError::Unannounced { policy, codec };

@@ -46,10 +46,10 @@ fn a_method_called_one_way_runs_and_does_not_answer() {
         let client = running.client();
         let calculator = CalculatorClient::new(client.clone());
         client
-            .try_send_method(CalculatorClient::METHODS[1], b"\x03Ada")
+            .send(Message::one_way(b"\x03Ada").with_name(CalculatorClient::METHODS[1]))
             .unwrap();
         client
-            .try_send_method(CalculatorClient::METHODS[5], b"\x0C")
+            .send(Message::one_way(b"\x0C").with_name(CalculatorClient::METHODS[5]))
             .unwrap();
         calculator.ping().wait().unwrap();
         let (number, reply) = running.held.recv_timeout(DEADLINE).unwrap();

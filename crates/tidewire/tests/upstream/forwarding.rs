@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tidewire::{
-    AnyCodec, Context, HandlerError, HandlerResult, Kind, Message, OwnedMessage, RequestError,
-    Server, Service, SessionId, Upstream, UpstreamAddressError,
+    AnyCodec, Context, HandlerError, HandlerResult, Kind, Message, Moment, OwnedMessage,
+    RequestError, Server, Service, SessionId, Upstream, UpstreamAddressError,
 };
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::TestServer;
@@ -125,9 +125,9 @@ fn a_callback_may_ask_another_upstream_and_send_to_its_session() {
         let [one, two] = upstreams.clone();
         move |cx: &mut Context<'_>, message: Message<'_>| {
             let (deferred, two) = (cx.defer(), two.clone());
-            let asker = cx.session();
+            let asker = cx.id();
             cx.request(&one, "", message.payload, move |cx, first| {
-                assert_eq!(cx.session(), asker);
+                assert_eq!(cx.id(), asker);
                 cx.send(&Message::new(Kind::OneWay, 0, b"half way"))
                     .unwrap();
                 cx.request(&two, "", first.unwrap(), move |_, second| {
@@ -171,11 +171,11 @@ impl Service for Asks {
         Ok(())
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if !std::mem::replace(&mut self.has_asked, true) {
             let answered = Arc::clone(&self.answered);
             let asked = cx.request(&self.upstream, "", b"seven", move |cx, answer| {
-                assert_eq!((cx.session(), answer), (SessionId::NONE, Ok(&b"seven"[..])));
+                assert_eq!((cx.id(), answer), (SessionId::NONE, Ok(&b"seven"[..])));
                 answered.store(1, Ordering::SeqCst);
             });
             assert_eq!(asked, Ok(()));

@@ -15,8 +15,15 @@ use crate::{assert_conserved, client, gateway, serve, tw1};
 
 /// Answers with the names of who asks: that of its credentials, and that of its certificate.
 fn tell_names(cx: &mut Context<'_>, _: Message<'_>) -> tidewire::HandlerResult {
-    let identity = cx.identity().map_or("nobody", |it| it.name()).to_owned();
-    let certificate = cx.certificate().and_then(|names| names.preferred());
+    let identity = cx
+        .session()
+        .identity()
+        .map_or("nobody", |it| it.name())
+        .to_owned();
+    let certificate = cx
+        .session()
+        .certificate()
+        .and_then(|names| names.preferred());
     let text = format!("{identity} {}", certificate.unwrap_or("none"));
     cx.reply(text.as_bytes())
 }

@@ -10,7 +10,11 @@ use tidewire_testkit::DEADLINE;
 
 /// Answers with the address of the peer, which is the text of a line.
 fn who(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
-    let peer = cx.peer().map(ToString::to_string).unwrap_or_default();
+    let peer = cx
+        .session()
+        .peer()
+        .map(ToString::to_string)
+        .unwrap_or_default();
     Ok(cx.send(&Message::new(Kind::OneWay, 0, peer.as_bytes()))?)
 }
 

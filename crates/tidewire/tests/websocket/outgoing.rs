@@ -4,8 +4,8 @@ use std::sync::mpsc::{Sender, channel};
 
 use tidewire::tls::Encryption;
 use tidewire::{
-    Client, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
-    Upstream,
+    Client, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server,
+    Service, Upstream,
 };
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::fixtures::{codec, echo};
@@ -26,9 +26,9 @@ struct Dialer {
 }
 
 impl Service for Dialer {
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if let Some(to) = self.to.take() {
-            cx.connect(&to, 0).unwrap();
+            cx.connections().connect(&to).unwrap();
         }
         None
     }
@@ -38,7 +38,7 @@ impl Service for Dialer {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let seen = (message.payload.to_vec(), cx.encryption());
+        let seen = (message.payload.to_vec(), cx.session().encryption());
         self.seen.send(seen).unwrap();
         Ok(())
     }
@@ -79,9 +79,11 @@ fn handlers_connect_by_websocket_with_and_without_tls() {
 struct Careless(Option<Endpoint>, Sender<ConnectFailure>);
 
 impl Service for Careless {
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if let Some(to) = self.0.take() {
-            self.1.send(cx.connect(&to, 0).unwrap_err()).unwrap();
+            self.1
+                .send(cx.connections().connect(&to).unwrap_err())
+                .unwrap();
         }
         None
     }

@@ -76,6 +76,6 @@ fn a_name_of_a_silent_peer_without_pings_goes_to_whoever_wants_it() {
     gone.read_exact(&mut [0]).unwrap();
     let client = Client::builder().codec(json);
     let client = client.connect(&server.url()).wait().unwrap();
-    client.join("lobby", "ann").wait().unwrap();
+    client.join("lobby").named("ann").wait().unwrap();
     assert_eq!(server.stop().closed_by("replaced"), 1);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tidewire::{Context, HandlerResult, Kind, Message, PubSub, Service};
+use tidewire::{Context, HandlerResult, Kind, Message, Moment, PubSub, Service};
 use tidewire_io::clock::now_ns;
 
 use crate::contract::{Account, Work};
@@ -120,12 +120,12 @@ impl Service for Publisher {
         Ok(())
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         let now_ns = now_ns();
         if self.pace.is_none()
             && let Some(again_ns) = self.begin(now_ns)
         {
-            return Some(again_ns);
+            return Some(Moment::from_ns(again_ns));
         }
         let pace = self.pace.as_mut()?;
         for sequence in pace.take(now_ns) {
@@ -135,13 +135,13 @@ impl Service for Publisher {
                 due_ns: pace.due_ns(sequence),
             };
             publication.append(self.payload_bytes, &mut self.payload);
-            if let Err(error) = cx.publish(TOPIC, &self.payload) {
+            if let Err(error) = cx.topics().publish(TOPIC, &self.payload) {
                 // The subscriber counts it as lost.
                 tracing::error!(%error, "cannot publish");
             }
             self.tally.published.store(sequence + 1, Ordering::Relaxed);
         }
-        Some(now_ns + TICK_NS)
+        Some(Moment::from_ns(now_ns + TICK_NS))
     }
 }
 

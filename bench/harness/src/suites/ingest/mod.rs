@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::{Context, Endpoint, HandlerResult, Kind, Message, Service};
+use tidewire::{Context, Endpoint, HandlerResult, Kind, Message, Moment, Service};
 use tidewire_io::socket::SocketAddress;
 
 use super::codec;
@@ -274,7 +274,7 @@ impl Service for Counter {
         Ok(())
     }
 
-    fn on_turn(&mut self, _: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, _: &mut Context<'_>) -> Option<Moment> {
         self.shared.store(self.count, Ordering::Relaxed);
         None
     }

@@ -10,9 +10,10 @@ mod link;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::numbers::Place;
 use tidewire::{
-    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Limits, Message, Server,
-    Service,
+    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Limits, Message, Moment,
+    Server, Service,
 };
 use tidewire_io::clock::now_ns;
 use tidewire_load::format::describe;
@@ -170,14 +171,14 @@ impl LaneClient {
         while self.open + self.connecting < self.sessions.len() && self.connecting < CONNECTING_MAX
         {
             let index = self.open + self.connecting;
-            let tag = index as u64 + 1;
             // A lane that connects to itself may run before its name is taken.
             let connected = match &self.endpoint {
-                Endpoint::Inproc(_) => cx.connect_when_bound(&self.endpoint, tag),
-                _ => cx.connect(&self.endpoint, tag),
+                Endpoint::Inproc(_) => cx.connections().connect_when_bound(&self.endpoint),
+                _ => cx.connections().connect(&self.endpoint),
             };
-            if let Err(error) = connected {
-                return self.fail(describe(&error));
+            match connected {
+                Ok(session) => drop(cx.connections().set_state(session, Place(index))),
+                Err(error) => return self.fail(describe(&error)),
             }
             self.connecting += 1;
         }
@@ -271,7 +272,7 @@ impl LaneClient {
         let sent = conversation.next - first;
         self.counts.sent += sent;
         if sent > 0 && matches!(self.task, Task::Echo { .. }) {
-            conversation.note_sent(cx.now_ns());
+            conversation.note_sent(cx.now().as_ns());
         }
     }
 
@@ -304,10 +305,10 @@ impl LaneClient {
 
 impl Service for LaneClient {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        let Some(index) = own_index(cx) else {
+        let Some(index) = Place::of(cx) else {
             return;
         };
-        self.sessions[index].session = cx.session();
+        self.sessions[index].session = cx.id();
         self.connecting -= 1;
         self.open += 1;
         if self.open == self.sessions.len() {
@@ -317,7 +318,7 @@ impl Service for LaneClient {
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         // A session that came to this lane is the other end of one of its own.
-        let Some(index) = own_index(cx) else {
+        let Some(index) = Place::of(cx) else {
             if matches!(self.task, Task::Echo { .. }) {
                 return cx.reply(message.payload);
             }
@@ -340,7 +341,7 @@ impl Service for LaneClient {
         };
         self.counts.received += 1;
         self.counts.lost += overtaken;
-        let now = cx.now_ns();
+        let now = cx.now().as_ns();
         while let Some(&(until, sent_ns)) = conversation.sent.front()
             && until <= conversation.expected
         {
@@ -371,7 +372,7 @@ impl Service for LaneClient {
         self.fail(describe(&error));
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         self.link.taken.store(self.taken, Ordering::Release);
         self.follow(cx);
         match self.phase {
@@ -381,7 +382,7 @@ impl Service for LaneClient {
             }
             Phase::WarmUp | Phase::Measuring => {
                 let is_sender = matches!(self.task, Task::Send { .. });
-                (is_sender && self.send_on(cx)).then(now_ns)
+                (is_sender && self.send_on(cx)).then(Moment::now)
             }
             Phase::Draining => {
                 self.account();
@@ -393,11 +394,6 @@ impl Service for LaneClient {
     fn has_work(&self) -> bool {
         self.link.phase() != self.phase
     }
-}
-
-/// The place of a session that this lane opened.
-fn own_index(cx: &Context<'_>) -> Option<usize> {
-    cx.tag().checked_sub(1).map(|index| index as usize)
 }
 
 /// Sends messages that are a write each. Returns the number of the one that is next.

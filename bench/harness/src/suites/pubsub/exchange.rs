@@ -1,8 +1,9 @@
 //! Tidewire's publishers and subscribers: sessions of one lane.
 
+use super::super::numbers::Place;
 use tidewire::{
-    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
-    SessionId,
+    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server,
+    Service, SessionId,
 };
 use tidewire_io::clock::now_ns;
 use tidewire_proto::body::SubscribeBody;
@@ -89,10 +90,10 @@ impl Exchange {
 
 impl Service for Exchange {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        let index = cx.tag() as usize;
+        let index = Place::of(cx).unwrap_or_default();
         match index.checked_sub(self.subscribers) {
             Some(publisher) => {
-                self.publishers[publisher] = cx.session();
+                self.publishers[publisher] = cx.id();
                 self.note_ready();
             }
             None => {
@@ -110,14 +111,14 @@ impl Service for Exchange {
         match message.kind {
             Kind::Deliver => {
                 if let Some(flow) = &mut self.flow {
-                    let subscriber = cx.tag() as usize;
+                    let subscriber = Place::of(cx).unwrap_or_default();
                     let alias = self.aliases.get(subscriber).copied();
                     let payload = published(&message, alias.unwrap_or_default());
-                    flow.take(subscriber, payload, cx.now_ns(), &self.part);
+                    flow.take(subscriber, payload, cx.now().as_ns(), &self.part);
                 }
             }
             Kind::Reply => {
-                if let Some(alias) = self.aliases.get_mut(cx.tag() as usize) {
+                if let Some(alias) = self.aliases.get_mut(Place::of(cx).unwrap_or_default()) {
                     *alias = message.channel;
                 }
                 self.note_ready();
@@ -139,7 +140,7 @@ impl Service for Exchange {
         self.part.fail_by(&error);
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if std::mem::take(&mut self.connects) {
             let sessions = self.subscribers + self.publishers.len();
             self.part.connect(cx, &self.endpoint, sessions);
@@ -155,7 +156,7 @@ impl Service for Exchange {
                 return None;
             }
         }
-        Some(now_ns + LOOK_EVERY_NS)
+        Some(Moment::from_ns(now_ns + LOOK_EVERY_NS))
     }
 }
 

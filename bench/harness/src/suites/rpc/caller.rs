@@ -1,7 +1,9 @@
 //! Tidewire's clients: sessions of a lane that call, check and call again.
 
+use super::super::numbers::Place;
 use tidewire::{
-    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Server, Service,
+    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server,
+    Service,
 };
 use tidewire_io::clock::now_ns;
 
@@ -115,8 +117,8 @@ impl Caller {
 
 impl Service for Caller {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        let index = cx.tag() as usize;
-        self.clients[index].session = Some(cx.session());
+        let index = Place::of(cx).unwrap_or_default();
+        self.clients[index].session = Some(cx.id());
         self.open += 1;
         if self.open == self.clients.len() {
             self.part.connected();
@@ -127,7 +129,7 @@ impl Service for Caller {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let index = cx.tag() as usize;
+        let index = Place::of(cx).unwrap_or_default();
         let slots = &mut self.clients[index].slots;
         let step = slots.len();
         let number = (message.id as usize).wrapping_sub(1) % step;
@@ -143,7 +145,7 @@ impl Service for Caller {
         let (first, second) = numbers(message.id);
         let is_right = message.kind == Kind::Reply
             && message.payload == first.wrapping_add(second).to_le_bytes();
-        let now_ns = cx.now_ns();
+        let now_ns = cx.now().as_ns();
         let answered_ns = is_right.then_some(now_ns);
         self.calls.resolve(&self.part, sent_ns, answered_ns);
         if !self.part.is_over(now_ns) {
@@ -163,7 +165,7 @@ impl Service for Caller {
         self.part.fail_by(&error);
     }
 
-    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if std::mem::take(&mut self.connects) {
             let clients = self.clients.len();
             self.part.connect(cx, &self.endpoint, clients);
@@ -174,7 +176,7 @@ impl Service for Caller {
             self.is_done = true;
             self.part.done(std::mem::take(&mut self.calls));
         }
-        (!self.is_done).then_some(now_ns + LOOK_EVERY_NS)
+        (!self.is_done).then_some(Moment::from_ns(now_ns + LOOK_EVERY_NS))
     }
 }
 

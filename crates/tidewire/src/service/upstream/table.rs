@@ -175,7 +175,7 @@ pub(crate) struct UpstreamSessions;
 
 impl Service for UpstreamSessions {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        let id = cx.session();
+        let id = cx.id();
         let mut is_taken = false;
         with(cx.core, |upstreams, core| {
             if let Some(link) = upstreams.of_session(id)
@@ -207,7 +207,7 @@ impl Service for UpstreamSessions {
             return Ok(());
         }
         let refusal = (message.kind == Kind::Error).then(|| refusal(cx, &message));
-        let id = cx.session();
+        let id = cx.id();
         with(cx.core, |upstreams, core| {
             let Some(link) = upstreams.of_session(id) else {
                 return;

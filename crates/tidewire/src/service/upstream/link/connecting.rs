@@ -120,7 +120,7 @@ impl Link {
         if let Some(token) = &self.token {
             core.shared.outgoing.check_credentials(endpoint, token)?;
         }
-        let id = core.connect_over(endpoint, 0, false, self.stack())?;
+        let id = core.connect_over(endpoint, false, self.stack())?;
         if let Some(session) = core.sessions.find_mut(id) {
             let attached = session.profile.attach();
             attached.is_upstream = true;

@@ -2,13 +2,28 @@
 
 use std::time::Duration;
 
+use tidewire_io::clock::Moment;
+
 use super::Context;
-use crate::limits::nanoseconds;
 use crate::session::{SessionId, TimerError, TimerId};
 
-impl Context<'_> {
+/// What a handler does with timers. [`Context::timers`] returns it.
+#[derive(Debug)]
+pub struct TimerActions<'c, 'a> {
+    cx: &'c mut Context<'a>,
+}
+
+impl<'a> Context<'a> {
+    /// Returns the actions on timers.
+    #[must_use]
+    pub fn timers(&mut self) -> TimerActions<'_, 'a> {
+        TimerActions { cx: self }
+    }
+}
+
+impl TimerActions<'_, '_> {
     /// Sets a timer: [`Service::on_timer`](crate::Service::on_timer) is called once, with `token`, when `delay` has
-    /// passed since [`Self::now_ns`]. The timer belongs to the session of this call and ends with it: `on_timer` is
+    /// passed since [`Context::now`]. The timer belongs to the session of this call and ends with it: `on_timer` is
     /// not called after the session has ended. In a call without a session, such as
     /// [`Service::on_turn`](crate::Service::on_turn), it belongs to the lane.
     ///
@@ -23,7 +38,7 @@ impl Context<'_> {
     ///
     /// impl Service for Reminder {
     ///     fn on_request(&mut self, cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
-    ///         cx.set_timer(Duration::from_millis(20), 7)?;
+    ///         cx.timers().set(Duration::from_millis(20), 7)?;
     ///         cx.reply(b"I will")
     ///     }
     ///
@@ -46,50 +61,46 @@ impl Context<'_> {
     /// # Errors
     /// [`TimerError::NotOpen`] if the session has ended, as in `on_close`; [`TimerError::TooMany`] if it already has
     /// [`Limits::timers_per_session_max`](crate::Limits::timers_per_session_max) timers.
-    pub fn set_timer(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
-        self.set_timer_at(self.at_ns(delay), token)
+    pub fn set(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
+        self.set_at(self.cx.now() + delay, token)
     }
 
-    /// Sets a timer, as [`Self::set_timer`] does, for a time on the clock of [`Self::now_ns`]. A time in the past
+    /// Sets a timer, as [`Self::set`] does, for a time on the clock of [`Context::now`]. A time in the past
     /// fires in the next turn.
     ///
     /// # Errors
-    /// The errors of [`Self::set_timer`].
-    pub fn set_timer_at(&mut self, at_ns: u64, token: u64) -> Result<TimerId, TimerError> {
-        self.insert_timer(self.id, at_ns, token)
+    /// The errors of [`Self::set`].
+    pub fn set_at(&mut self, at: Moment, token: u64) -> Result<TimerId, TimerError> {
+        self.insert(self.cx.id, at, token)
     }
 
-    /// Sets a timer, as [`Self::set_timer`] does, but for the lane, even in a call about a session.
+    /// Sets a timer, as [`Self::set`] does, but for the lane, even in a call about a session.
     /// [`Service::on_timer`](crate::Service::on_timer) is called without a session, and the timer lasts until the
     /// lane ends.
     ///
     /// # Errors
     /// [`TimerError::TooMany`] if the lane already has
     /// [`Limits::timers_per_lane_max`](crate::Limits::timers_per_lane_max) such timers.
-    pub fn set_lane_timer(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
-        self.insert_timer(SessionId::NONE, self.at_ns(delay), token)
+    pub fn set_for_lane(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
+        self.insert(SessionId::NONE, self.cx.now() + delay, token)
     }
 
     /// Cancels a timer. Returns true if the timer was pending: `on_timer` is then not called for it. Returns false if
     /// it has fired, its session has ended, it was cancelled before, or another lane set it.
-    pub fn cancel_timer(&mut self, timer: TimerId) -> bool {
-        timer.lane == self.lane() && self.core.sessions.cancel_service_timer(timer.key)
+    pub fn cancel(&mut self, timer: TimerId) -> bool {
+        timer.lane == self.cx.lane() && self.cx.core.sessions.cancel_service_timer(timer.key)
     }
 
-    fn at_ns(&self, delay: Duration) -> u64 {
-        self.now_ns().saturating_add(nanoseconds(delay))
-    }
-
-    fn insert_timer(
+    fn insert(
         &mut self,
         session: SessionId,
-        at_ns: u64,
+        at: Moment,
         token: u64,
     ) -> Result<TimerId, TimerError> {
-        let sessions = &mut self.core.sessions;
-        let key = sessions.set_service_timer(session, at_ns, token)?;
+        let sessions = &mut self.cx.core.sessions;
+        let key = sessions.set_service_timer(session, at.as_ns(), token)?;
         Ok(TimerId {
-            lane: self.lane(),
+            lane: self.cx.lane(),
             key,
         })
     }

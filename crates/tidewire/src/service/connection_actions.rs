@@ -1,0 +1,125 @@
+//! Connections that a handler makes to other servers.
+
+use std::any::Any;
+
+use tidewire_io::clock::Moment;
+use tidewire_proto::layer::Stack;
+
+use super::Context;
+use crate::address::Endpoint;
+use crate::auth::Token;
+use crate::session::{CloseReason, SessionId};
+use crate::transport::ConnectFailure;
+
+/// What a handler does with the connections that its lane makes to other servers. [`Context::connections`] returns it.
+///
+/// [`Upstream`](crate::Upstream) makes such connections for requests, and keeps them.
+#[derive(Debug)]
+pub struct ConnectionActions<'c, 'a> {
+    cx: &'c mut Context<'a>,
+}
+
+impl<'a> Context<'a> {
+    /// Returns the actions on connections to other servers.
+    #[must_use]
+    pub fn connections(&mut self) -> ConnectionActions<'_, 'a> {
+        ConnectionActions { cx: self }
+    }
+}
+
+impl ConnectionActions<'_, '_> {
+    /// Starts a connection from this lane. [`Service::on_open`](crate::Service::on_open) or
+    /// [`Service::on_connect_failed`](crate::Service::on_connect_failed) is called later, for the session that this call
+    /// returns. A connection to a `tls://` or `wss://` address needs
+    /// [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls).
+    ///
+    /// # Errors
+    /// [`ConnectFailure`] if the system refused at once. A later failure is reported by `on_connect_failed`.
+    pub fn connect(&mut self, endpoint: &Endpoint) -> Result<SessionId, ConnectFailure> {
+        self.cx.core.connect(endpoint, false)
+    }
+
+    /// Starts a connection with these layers, which are those of the address.
+    pub(crate) fn connect_over(
+        &mut self,
+        endpoint: &Endpoint,
+        stack: Option<Stack>,
+    ) -> Result<SessionId, ConnectFailure> {
+        self.cx.core.connect_over(endpoint, false, stack)
+    }
+
+    /// Attaches a value to a connection that [`Self::connect`] has started, as [`Context::set_state`] does for the session of a
+    /// call. The calls about the connection, `on_connect_failed` too, find the value.
+    pub fn set_state<T: Any + Send>(&mut self, id: SessionId, state: T) -> Option<T> {
+        let session = self.cx.core.sessions.find_mut(id)?;
+        session.profile.attach().set_state(state)
+    }
+
+    /// Starts a connection, as [`Self::connect`] does. If no server listens on an in-process name yet, the
+    /// connection waits for one, up to [`Limits::handshake_timeout`](crate::Limits::handshake_timeout).
+    ///
+    /// # Errors
+    /// [`ConnectFailure::Inproc`] if too many connections wait already or the address is not `inproc://`, and the
+    /// errors of [`Self::connect`].
+    pub fn connect_when_bound(&mut self, endpoint: &Endpoint) -> Result<SessionId, ConnectFailure> {
+        self.cx.core.connect(endpoint, true)
+    }
+
+    /// Sets the credentials of a connection that this lane makes. Right after [`Self::connect`] they are those of its hello.
+    /// On an open session they are newer ones, before the present ones [expire](Self::credentials_expire). Returns whether
+    /// newer ones were sent now: only a server that has an authenticator takes them. A session that it then refuses ends.
+    ///
+    /// # Errors
+    /// [`ConnectFailure::PlaintextCredentials`] or [`ConnectFailure::LongCredentials`]: nothing is sent, and the session ends.
+    pub fn set_credentials(&mut self, id: SessionId, token: Token) -> Result<bool, ConnectFailure> {
+        let Some(slot) = self.cx.core.sessions.slot_of(id) else {
+            return Ok(false);
+        };
+        let session = &mut self.cx.core.sessions[slot];
+        if let Some(endpoint) = &session.profile.peer
+            && let Err(failure) = self
+                .cx
+                .core
+                .shared
+                .outgoing
+                .check_credentials(endpoint, &token)
+        {
+            self.cx.core.sessions.close(slot, CloseReason::Service);
+            return Err(failure);
+        }
+        session.profile.attach().credentials = Some(token);
+        let renews = session.connection.renew();
+        if renews {
+            self.cx.core.sessions.transmit(slot);
+        }
+        Ok(renews)
+    }
+
+    /// Refuses an address to which [`Self::set_credentials`] would not send.
+    pub(crate) fn check_credentials(
+        &self,
+        endpoint: &Endpoint,
+        token: &Token,
+    ) -> Result<(), ConnectFailure> {
+        self.cx
+            .core
+            .shared
+            .outgoing
+            .check_credentials(endpoint, token)
+    }
+
+    /// Whether the server of a session that this lane made finds out who its clients are.
+    #[must_use]
+    pub fn takes_credentials(&self, id: SessionId) -> bool {
+        let session = self.cx.core.sessions.find(id);
+        session.is_some_and(|session| session.connection.may_renew())
+    }
+
+    /// Returns when the credentials of a session expire. `None` if they never do.
+    #[must_use]
+    pub fn credentials_expire(&self, id: SessionId) -> Option<Moment> {
+        let session = self.cx.core.sessions.find(id)?;
+        let expire_ns = session.connection.credentials_expire_ns()?;
+        Some(Moment::from_ns(expire_ns))
+    }
+}
