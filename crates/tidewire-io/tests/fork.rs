@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::{
-    Client, Context, EnqueueError, Event, Message, PublishError, RequestError, Server, TopicEvent,
+    Client, EnqueueError, Event, Message, PublishError, RequestError, Server, TopicEvent,
 };
 use tidewire_io::process::Process;
 
@@ -33,17 +33,14 @@ fn in_child(what: &str, work: impl FnOnce()) {
 }
 
 fn echo() -> Server {
-    tidewire::serve(
-        "tcp://127.0.0.1:0",
-        |cx: &mut Context<'_>, message: Message<'_>| match message.payload {
-            b"wait" => {
-                // It has no answer as long as the session lasts.
-                std::mem::forget(cx.defer());
-                Ok(())
-            }
-            payload => cx.reply(payload),
-        },
-    )
+    tidewire::serve("tcp://127.0.0.1:0", |cx, message| match message.payload {
+        b"wait" => {
+            // It has no answer as long as the session lasts.
+            std::mem::forget(cx.defer());
+            Ok(())
+        }
+        payload => cx.reply(payload),
+    })
     .unwrap()
 }
 

@@ -4,9 +4,9 @@
 //! replies into the session's output. On that path nothing allocates, locks or makes a system call per message.
 //!
 //! ```
-//! use tidewire::{Client, Context, Message};
+//! use tidewire::Client;
 //!
-//! let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+//! let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
 //!     cx.reply(message.payload)
 //! })?;
 //!

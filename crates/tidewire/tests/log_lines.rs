@@ -7,20 +7,17 @@
 )]
 
 use tidewire::log::LogBuilder;
-use tidewire::{Client, Context, HandlerError, Kind, Message};
+use tidewire::{Client, HandlerError, Kind};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::logs::Logs;
 
 /// Sends requests that are answered, requests that are refused, and messages that are too large.
 fn talk(rounds: usize) {
-    let server = tidewire::serve(
-        "tcp://127.0.0.1:0",
-        |cx: &mut Context<'_>, message: Message<'_>| match message.payload {
-            b"refuse" => Err(HandlerError::new(ErrorCode::Unsupported, "no")),
-            payload if message.kind == Kind::Request => cx.reply(payload),
-            _ => Ok(()),
-        },
-    )
+    let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| match message.payload {
+        b"refuse" => Err(HandlerError::new(ErrorCode::Unsupported, "no")),
+        payload if message.kind == Kind::Request => cx.reply(payload),
+        _ => Ok(()),
+    })
     .unwrap();
     let client = Client::connect(&server.to_string()).wait().unwrap();
     let too_large = vec![0; 2 << 20];

@@ -239,7 +239,7 @@ mod tests {
     fn a_server_of_tidewire_is_greeted_and_driven_alike() {
         let server = tidewire::serve(
             "tcp://127.0.0.1:0",
-            |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
+            |cx, message| {
                 cx.reply(message.payload)
             },
         )

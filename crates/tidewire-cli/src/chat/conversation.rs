@@ -11,7 +11,7 @@ use tidewire::{
     Backoff, Client, Disconnected, EnqueueError, Event, Kind, MemberId, OwnedMessage, RequestError,
     Room, RoomId,
 };
-use tidewire_proto::body::{ErrorBody, ErrorCode, GapBody, PresenceBody, typed_name};
+use tidewire_proto::body::{ErrorCode, typed_name};
 use tidewire_proto::message::{FLAG_PRIVATE, PresenceEvent};
 use tidewire_proto::text::visible;
 
@@ -180,6 +180,14 @@ impl Conversation {
                 self.enter_again(0)?;
             }
             Event::Message(message) => self.handle_message(&message)?,
+            Event::Presence {
+                room,
+                member,
+                name,
+                event,
+            } => self.handle_presence(room, event, (member, &name))?,
+            Event::Refused { text, .. } => self.handle_refusal(&text)?,
+            Event::Gap { lost, .. } => self.show_gap(lost)?,
             Event::Closed { reason, text } => {
                 if reason.is_final() {
                     let why = Disconnected { reason, text };
@@ -228,19 +236,6 @@ impl Conversation {
                 };
                 self.show(&line)
             }
-            Kind::Presence => self.handle_presence(message),
-            Kind::Gap => {
-                // A gap that cannot be decoded counts as one lost message.
-                let lost = GapBody::decode(&message.payload).map_or(1, |body| body.lost);
-                self.show_gap(lost)
-            }
-            Kind::Error => {
-                let text = ErrorBody::decode(&message.payload).map_or("", |body| body.text);
-                let text = visible(text.as_bytes());
-                // This line is refused, so it is no longer unanswered.
-                self.unanswered = self.unanswered.saturating_sub(1);
-                self.unsent(&format!("the server refused your message: {text}"))
-            }
             Kind::OneWay => {
                 let text = visible(&message.payload);
                 self.notice(&format!("the server says: {text}"))
@@ -249,28 +244,35 @@ impl Conversation {
         }
     }
 
-    fn handle_presence(&mut self, message: &OwnedMessage) -> Result {
-        let Ok(body) = PresenceBody::decode(&message.payload) else {
-            return Ok(());
-        };
+    fn handle_refusal(&mut self, text: &str) -> Result {
+        let text = visible(text.as_bytes());
+        // This line is refused, so it is no longer unanswered.
+        self.unanswered = self.unanswered.saturating_sub(1);
+        self.unsent(&format!("the server refused your message: {text}"))
+    }
+
+    fn handle_presence(
+        &mut self,
+        room: RoomId,
+        event: PresenceEvent,
+        (member, name): (MemberId, &str),
+    ) -> Result {
         // After a change of room, events of the old room may still arrive. Only their names are used.
-        if !self.inside || message.room() != self.alias {
-            self.members.hear_of(body.member, body.name);
+        if !self.inside || room != self.alias {
+            self.members.hear_of(member, name);
             return Ok(());
         }
-        let line = match body.event {
+        let line = match event {
             PresenceEvent::Here => {
-                self.members.add(body.member, body.name);
+                self.members.add(member, name);
                 return Ok(());
             }
-            PresenceEvent::Joined if self.members.add(body.member, body.name) => {
-                self.view.joined(body.name)
-            }
+            PresenceEvent::Joined if self.members.add(member, name) => self.view.joined(name),
             // The list requested at joining already contained it.
             PresenceEvent::Joined => return Ok(()),
             PresenceEvent::Left => {
-                self.members.remove(body.member, body.name);
-                self.view.left(body.name)
+                self.members.remove(member, name);
+                self.view.left(name)
             }
         };
         self.show(&line)

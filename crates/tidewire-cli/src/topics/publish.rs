@@ -17,12 +17,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use serde_json::{Map, Value};
-use tidewire::{
-    Backoff, Client, Disconnected, EnqueueError, Event, Kind, PublishError, RequestError,
-};
+use tidewire::{Backoff, Client, Disconnected, EnqueueError, Event, PublishError, RequestError};
 use tidewire_command::tell::{Stream, tell};
 use tidewire_command::{output, signals, threads};
-use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::text::escaped;
 
 use super::{bad_topic, refused, request_failure};
@@ -251,14 +248,7 @@ impl Publisher<'_> {
     /// Handles an event of the client. Returns the error that ends the command.
     fn handle(&mut self, event: Event) -> Option<Failure> {
         match event {
-            Event::Message(message) if message.kind == Kind::Error => {
-                let body = ErrorBody::decode(&message.payload);
-                let (code, text) = body
-                    .map_or((ErrorCode::UNKNOWN, "it does not say why"), |body| {
-                        (body.code, body.text)
-                    });
-                Some(refused("publishing", code, text))
-            }
+            Event::Refused { code, text, .. } => Some(refused("publishing", code, &text)),
             // They are published once more.
             Event::Lost { .. } if self.reconnects => None,
             Event::Lost { count } => {

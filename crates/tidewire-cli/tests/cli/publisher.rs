@@ -4,7 +4,6 @@ use std::sync::mpsc;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tidewire::{Context, Message};
 
 use crate::process::{Process, command};
 
@@ -105,13 +104,10 @@ fn a_publisher_that_is_told_to_end_confirms_what_it_has_read() {
 #[test]
 fn a_call_that_is_told_to_end_ends_in_order() {
     let (asked, is_asked) = mpsc::channel();
-    let server = tidewire::serve(
-        "tcp://127.0.0.1:0",
-        move |cx: &mut Context<'_>, _: Message<'_>| {
-            asked.send(cx.defer()).unwrap();
-            Ok(())
-        },
-    )
+    let server = tidewire::serve("tcp://127.0.0.1:0", move |cx, _| {
+        asked.send(cx.defer()).unwrap();
+        Ok(())
+    })
     .unwrap();
     let address = server.to_string();
     for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {

@@ -5,7 +5,6 @@ use tidewire::{
     AnyCodec, Chat, Client, Event, History, Kind, Position, PubSub, Room, Server, Subscription,
     TopicEvent,
 };
-use tidewire_proto::body::GapBody;
 use tidewire_proto::codec::Tw1;
 
 use super::Engine;
@@ -183,12 +182,9 @@ impl Reader {
                 let position = message.position?;
                 return Some((Some(position), message.payload));
             }
-            Event::Message(message) if message.kind == Kind::Gap => {
-                let body = GapBody::decode(&message.payload).expect("a gap");
-                self.lost += body.lost;
-            }
+            Event::Gap { lost, .. } => self.lost += lost,
             Event::Recovered { missing, .. } => self.recovered = Some(missing),
-            Event::Message(_) | Event::Opened { .. } => {}
+            Event::Message(_) | Event::Presence { .. } | Event::Opened { .. } => {}
             other => panic!("{other:?}"),
         }
         None

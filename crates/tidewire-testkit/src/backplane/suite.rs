@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tidewire::backplane::{BackplaneError, NodeSettings, WhenCutOff};
 use tidewire::{
-    AnyCodec, Chat, Client, Event, Kind, Limits, PubSub, RequestError, ServeError, Server,
-    ServerBuilder, Subscription, TopicEvent,
+    AnyCodec, Chat, Client, Event, Limits, PubSub, RequestError, ServeError, Server, ServerBuilder,
+    Subscription, TopicEvent,
 };
 use tidewire_proto::body::RoomCall;
 use tidewire_proto::codec::Tw1;
@@ -439,10 +439,8 @@ pub fn publishers_to_topics_are_refused_on_request_while_the_node_is_cut_off<E: 
         }
         loop {
             let event = publisher.next_event().wait_for(Duration::ZERO)?;
-            if let Event::Message(message) = event
-                && message.kind == Kind::Error
-            {
-                return Some(String::from_utf8_lossy(&message.payload).into_owned());
+            if let Event::Refused { text, .. } = event {
+                return Some(text);
             }
         }
     };

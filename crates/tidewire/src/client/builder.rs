@@ -32,7 +32,7 @@ use crate::transport::LayerFactory;
 /// ```
 /// use std::time::Duration;
 /// use tidewire::{Backoff, Client, WhenEventsFull, WhenWindowFull};
-/// # let server = tidewire::serve("tcp://127.0.0.1:0", |_: &mut tidewire::Context<'_>, _: tidewire::Message<'_>| Ok(()))?;
+/// # let server = tidewire::serve("tcp://127.0.0.1:0", |_, _| Ok(()))?;
 ///
 /// let client = Client::builder()
 ///     .request_timeout(Duration::from_secs(2))
@@ -295,7 +295,7 @@ impl ClientBuilder {
     /// assert!(matches!(down, Err(RequestError::CannotConnect { .. })));
     ///
     /// # // Another process may have taken the port meanwhile.
-    /// # let Ok(_server) = tidewire::serve(&format!("tcp://{free}"), |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
+    /// # let Ok(_server) = tidewire::serve(&format!("tcp://{free}"), |cx, message| {
     /// #     cx.reply(message.payload)
     /// # }) else { return Ok(()) };
     /// // The server starts, and the next request finds it.

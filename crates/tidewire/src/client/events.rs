@@ -8,8 +8,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_core::{FusedStream, Stream};
-use tidewire_proto::body::PlacementBody;
-use tidewire_proto::message::{Kind, MemberId, Message, RoomId, SubscriptionId};
+use tidewire_proto::body::{ErrorCode, GapBody, PlacementBody, PresenceBody};
+use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent, RoomId, SubscriptionId};
 
 use super::Client;
 use super::event_queue::{EventQueue, Queued, Waiter};
@@ -29,6 +29,35 @@ pub enum Event {
     },
     /// A message that answers no request.
     Message(OwnedMessage),
+    /// The server refused a message that has no reply: something said, published or sent one way. [`Client::flush`] reports the
+    /// first such refusal, too.
+    Refused {
+        /// The number of the room or method that the message was for; 0 if it had none.
+        channel: u16,
+        /// The reason, for programs.
+        code: ErrorCode,
+        /// The reason, for people. It is foreign text: pass it through [`visible`](tidewire_proto::text::visible) before you
+        /// show it.
+        text: String,
+    },
+    /// A member is in a room, came into it, or left it.
+    Presence {
+        /// The room.
+        room: RoomId,
+        /// The number of the member in the room.
+        member: MemberId,
+        /// The name of the member.
+        name: String,
+        /// The kind of news.
+        event: PresenceEvent,
+    },
+    /// The server dropped messages before the next one of this channel, by the policy for slow subscribers.
+    Gap {
+        /// The number of the room or subscription.
+        channel: u16,
+        /// The number of dropped messages.
+        lost: u64,
+    },
     /// The connection ended, or the server refused it for good.
     Closed {
         /// The reason. If it [is final](CloseReason::is_final), no attempt to connect follows.
@@ -63,8 +92,8 @@ pub enum Event {
         /// The number of messages that are missing: 0 if none is, `None` if the server does not know it.
         missing: Option<u64>,
     },
-    /// A handler of the server has put this client into a room. Its messages and presence follow as [`Event::Message`] with this
-    /// channel, until the connection ends or [`Event::Removed`].
+    /// A handler of the server has put this client into a room. Its messages follow as [`Event::Message`] with this channel, and
+    /// its members as [`Event::Presence`], until the connection ends or [`Event::Removed`].
     Joined {
         /// The room, for [`Client::room`].
         room: RoomId,
@@ -208,7 +237,7 @@ impl Client {
     ///
     /// ```
     /// # use tidewire::{Client, Event};
-    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |_: &mut tidewire::Context<'_>, _: tidewire::Message<'_>| Ok(()))?;
+    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |_, _| Ok(()))?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -307,6 +336,23 @@ impl From<Message<'_>> for OwnedMessage {
 }
 
 impl Event {
+    /// The event for a message that answers nothing. A gap whose number cannot be read counts as one lost message.
+    pub(super) fn of_message(message: &Message<'_>) -> Self {
+        match (message.kind, PresenceBody::decode(message.payload)) {
+            (Kind::Presence, Ok(body)) => Self::Presence {
+                room: message.room(),
+                member: body.member,
+                name: body.name.to_owned(),
+                event: body.event,
+            },
+            (Kind::Gap, _) => Self::Gap {
+                channel: message.channel,
+                lost: GapBody::decode(message.payload).map_or(1, |body| body.lost),
+            },
+            _ => Self::Message((*message).into()),
+        }
+    }
+
     /// The event for a placement of this channel.
     pub(super) fn of_placement(channel: u16, placement: &PlacementBody<'_>) -> Self {
         match *placement {
@@ -345,6 +391,7 @@ impl Queued for Event {
     fn missing(&self) -> u64 {
         match self {
             Self::Lost { count } => *count,
+            Self::Gap { lost, .. } => *lost,
             Self::Recovered { missing, .. } => missing.unwrap_or(0),
             _ => 0,
         }
@@ -358,9 +405,11 @@ impl Queued for Event {
                 room_name, name, ..
             } => room_name.len() + name.len(),
             Self::Subscribed { pattern, .. } => pattern.len(),
+            Self::Presence { name: text, .. } | Self::Refused { text, .. } => text.len(),
             Self::Closed { text, .. } => text.len(),
             Self::CredentialsExpire { .. }
             | Self::Lost { .. }
+            | Self::Gap { .. }
             | Self::Removed { .. }
             | Self::Recovered { .. }
             | Self::Ended => 0,

@@ -64,9 +64,9 @@ use link::{Control, Link};
 /// [`EnqueueError::OtherProcess`], its events have ended, and a drop does nothing. Connect after the fork.
 ///
 /// ```
-/// use tidewire::{Client, Context, Message};
+/// use tidewire::Client;
 ///
-/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
 ///     cx.reply(message.payload)
 /// })?;
 /// let client = Client::connect(&server.to_string()).wait()?; // or `.await?`
@@ -132,7 +132,7 @@ impl Client {
     ///
     /// ```
     /// use tidewire::Client;
-    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |_: &mut tidewire::Context<'_>, _: tidewire::Message<'_>| Ok(()))?;
+    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |_, _| Ok(()))?;
     /// # let port = server.addresses()[0].socket_address().unwrap().port();
     /// let client = Client::connect(&format!("tcp://localhost:{port}")).wait()?;
     /// assert_eq!(client.endpoint().as_ref(), Some(&server.addresses()[0]));

@@ -104,7 +104,7 @@ impl<T> fmt::Debug for Operation<T> {
 /// ```
 /// # use std::task::{Context, Poll, Waker};
 /// use tidewire::Client;
-/// # let server = tidewire::serve("tcp://127.0.0.1:0", |_: &mut tidewire::Context<'_>, _: tidewire::Message<'_>| Ok(()))?;
+/// # let server = tidewire::serve("tcp://127.0.0.1:0", |_, _| Ok(()))?;
 /// # let address = server.to_string();
 /// let client = Client::connect(&address).wait()?;
 /// // In a task of any executor:

@@ -32,7 +32,7 @@ use crate::on_lane;
 ///
 /// ```
 /// # use std::time::Duration;
-/// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
+/// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
 /// #     cx.reply(message.payload)
 /// # })?;
 /// # let client = tidewire::Client::connect(&server.to_string()).wait()?;
@@ -98,7 +98,7 @@ impl Client {
     /// `.await` sends it.
     ///
     /// ```
-    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut tidewire::Context<'_>, message: tidewire::Message<'_>| {
+    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
     /// #     cx.reply(message.payload)
     /// # })?;
     /// # let client = tidewire::Client::connect(&server.to_string()).wait()?;

@@ -278,11 +278,21 @@ impl Service for ClientService {
             return Ok(());
         }
         let Some(id) = self.pending.answered_id(&message) else {
-            if message.kind == Kind::Error {
-                let (code, number, text) = refusal(cx, &message);
-                self.pending.unconfirmed.note_refused(code, number, text);
-            }
-            self.link.events.push(Event::Message(message.into()));
+            let event = match message.kind {
+                Kind::Error => {
+                    let (code, number, text) = refusal(cx, &message);
+                    let unconfirmed = &mut self.pending.unconfirmed;
+                    unconfirmed.note_refused(code, number, text.clone());
+                    let channel = message.channel;
+                    Event::Refused {
+                        channel,
+                        code,
+                        text,
+                    }
+                }
+                _ => Event::of_message(&message),
+            };
+            self.link.events.push(event);
             self.pause_if_held(cx);
             return Ok(());
         };

@@ -6,12 +6,12 @@ use tidewire_proto::error::EncodeError;
 /// A message could not be enqueued for the client's lane. An error of [`Client::send`](crate::Client::send).
 ///
 /// ```
-/// use tidewire::{Client, Context, EnqueueError, Message};
+/// use tidewire::{Client, EnqueueError};
 ///
-/// let server = tidewire::serve("tcp://127.0.0.1:0", |_: &mut Context<'_>, _: Message<'_>| Ok(()))?;
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |_, _| Ok(()))?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// client.close().wait();
-/// assert_eq!(client.try_send(b"too late"), Err(EnqueueError::Ended));
+/// assert_eq!(client.send(b"too late"), Err(EnqueueError::Ended));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

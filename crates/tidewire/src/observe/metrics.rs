@@ -127,9 +127,9 @@ macro_rules! counters {
         /// The counters of one lane, or the sum over lanes, at one moment. All counters only grow, except the two of memory.
         ///
         /// ```
-        /// use tidewire::{Client, Context, DatagramDrop, DropReason, Message};
+        /// use tidewire::{Client, DatagramDrop, DropReason};
         ///
-        /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+        /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
         ///     cx.reply(message.payload)
         /// })?;
         /// let client = Client::connect(&server.to_string()).wait()?;

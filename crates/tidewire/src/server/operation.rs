@@ -25,9 +25,8 @@ use crate::transport::Proxies;
 /// [`Server::readiness`].
 ///
 /// ```
-/// use tidewire::{Context, Message};
 ///
-/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
 ///     cx.reply(message.payload)
 /// })?;
 /// let readiness = server.readiness();
@@ -68,9 +67,8 @@ impl Readiness {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidewire::{Context, Message};
 ///
-/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
 ///     cx.reply(message.payload)
 /// })?;
 /// let mut liveness = server.liveness();
@@ -218,10 +216,10 @@ impl Server {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tidewire::{Backoff, Client, Context, Message};
+    /// use tidewire::{Backoff, Client};
     ///
     /// let start = || {
-    ///     tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))
+    ///     tidewire::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload))
     /// };
     /// let (old, new) = (start()?, start()?);
     /// let builder = Client::builder().reconnect(Backoff::default()).follow_moves(true);

@@ -21,9 +21,9 @@ impl Server {
     /// other lanes continue, and this call waits for them. Do not call it on a lane of this server.
     ///
     /// ```
-    /// use tidewire::{Client, Context, Message};
+    /// use tidewire::Client;
     ///
-    /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+    /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
     ///     cx.stop_lane();
     ///     cx.reply(message.payload)
     /// })?;
@@ -52,9 +52,8 @@ impl Server {
     ///
     /// ```no_run
     /// use std::time::Duration;
-    /// use tidewire::{Context, Message};
     ///
-    /// let server = tidewire::serve("tcp://127.0.0.1:8080", |cx: &mut Context<'_>, message: Message<'_>| {
+    /// let server = tidewire::serve("tcp://127.0.0.1:8080", |cx, message| {
     ///     cx.reply(message.payload)
     /// })?;
     /// let metrics = server.wait_for_signals(Duration::from_secs(10))?;

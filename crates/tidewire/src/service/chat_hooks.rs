@@ -150,7 +150,7 @@ impl Chat {
         self
     }
 
-    /// Sets a hook that is called with the names of the room.id() and of the member when a member leaves a room.id(), once for
+    /// Sets a hook that is called with the names of the room and of the member when a member leaves a room, once for
     /// each leave. The call is about the session that leaves. The hook runs on the lane's thread and must not block.
     ///
     /// If the member asks to leave, or its session ends, the hook runs just before the member leaves. If a handler
@@ -166,7 +166,7 @@ impl Chat {
     /// let (sender, left) = mpsc::channel();
     /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
     ///     let sender = sender.clone();
-    ///     Chat::new().on_leave(move |_, room.id(), name| drop(sender.send(format!("{name} left {room}"))))
+    ///     Chat::new().on_leave(move |_, room, name| drop(sender.send(format!("{name} left {room}"))))
     /// })?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// client.join("lobby").named("ada").wait()?;

@@ -29,7 +29,9 @@ impl Context<'_> {
         self.close_session(self.id);
     }
 
-    pub(crate) fn close_session(&mut self, id: SessionId) {
+    /// Closes a session of this lane, as [`Context::close`] does, in this turn and even if it drains already. It does nothing if
+    /// the session has ended or is on another lane; [`Sessions::close`] reaches other lanes.
+    pub fn close_session(&mut self, id: SessionId) {
         self.end_session(id, None);
     }
 

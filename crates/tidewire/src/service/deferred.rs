@@ -35,9 +35,9 @@ use crate::session::{SendError, encode_within};
 ///
 /// ```
 /// use std::thread;
-/// use tidewire::{Client, Context, Message};
+/// use tidewire::Client;
 ///
-/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
 ///     let (deferred, payload) = (cx.defer(), message.payload.to_vec());
 ///     thread::spawn(move || deferred.reply(&payload.to_ascii_uppercase()));
 ///     Ok(())

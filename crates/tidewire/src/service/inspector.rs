@@ -23,9 +23,9 @@ use crate::session::{LaneFigures, SessionFigures};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidewire::{Client, Context, Message};
+/// use tidewire::Client;
 ///
-/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
 ///     cx.reply(message.payload)
 /// })?;
 /// let client = Client::connect(&server.to_string()).wait()?;
@@ -70,7 +70,7 @@ impl Inspector {
     /// ```
     /// # use std::time::Duration;
     /// # use tidewire::{Context, Message};
-    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
     /// #     cx.reply(message.payload)
     /// # })?;
     /// let lanes = server.inspector().lanes(Duration::from_secs(10));
@@ -103,8 +103,8 @@ impl Inspector {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// # use tidewire::{Client, Context, Message};
-    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+    /// # use tidewire::Client;
+    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
     /// #     cx.reply(message.payload)
     /// # })?;
     /// # let client = Client::connect(&server.to_string()).wait()?;

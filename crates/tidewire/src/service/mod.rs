@@ -157,7 +157,7 @@ pub trait Service: Send + 'static {
     ///
     /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| Sum::default())?;
     /// let client = Client::connect(&server.to_string()).wait()?;
-    /// client.try_send(b"12345")?;
+    /// client.send(b"12345")?;
     /// assert_eq!(client.request(b"how many bytes?").wait()?.payload(), b"5");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -12,9 +12,9 @@ use crate::room::{JoinError, Joined, RoomError};
 /// What a handler does with rooms. [`Context::rooms`] returns it.
 ///
 /// ```
-/// use tidewire::{Client, Context, ErrorCode, HandlerError, JoinError, Message};
+/// use tidewire::{Client, ErrorCode, HandlerError, JoinError};
 ///
-/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
 ///     let name = String::from_utf8_lossy(message.payload);
 ///     match cx.rooms().join("lobby", &name) {
 ///         Ok(joined) => cx.reply(joined.members.to_string().as_bytes()),

@@ -129,11 +129,11 @@ impl Sessions {
     /// [`Broadcast`].
     ///
     /// ```
-    /// use tidewire::{Client, Context, Kind, Message};
+    /// use tidewire::{Client, Kind};
     ///
     /// struct Group(u32);
     ///
-    /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, message: Message<'_>| {
+    /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
     ///     cx.set_state(Group(7));
     ///     cx.reply(message.payload)
     /// })?;

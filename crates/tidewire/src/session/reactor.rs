@@ -86,7 +86,7 @@ mod tests {
         assert_eq!(size_of::<TimerKey>(), 16);
         // The feature `trace` makes sessions larger.
         if !cfg!(feature = "trace") {
-            assert_eq!(size_of::<Session>(), 536);
+            assert_eq!(size_of::<Session>(), 528);
         }
     }
 }

@@ -65,9 +65,9 @@ pub(crate) use unframed::UnframedStream;
 /// The transport of a session, for example by [`SessionView::transport`](crate::SessionView::transport).
 ///
 /// ```
-/// use tidewire::{Client, Context, Message, TransportKind};
+/// use tidewire::{Client, TransportKind};
 ///
-/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx: &mut Context<'_>, _: Message<'_>| {
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, _| {
 ///     match cx.session().transport() {
 ///         Some(TransportKind::Ipc | TransportKind::Inproc) => cx.reply(b"the same machine"),
 ///         _ => cx.reply(b"perhaps another machine"),

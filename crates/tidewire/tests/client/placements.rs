@@ -1,8 +1,7 @@
 //! Rooms and subscriptions that a handler of the server gives a client, and takes away: the client learns of them.
 
 use tidewire::{
-    Client, Context, Event, HandlerResult, Kind, Message, OwnedMessage, RoomId, Server,
-    SubscriptionId,
+    Client, Context, Event, HandlerResult, Kind, Message, RoomId, Server, SubscriptionId,
 };
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::{codec, tw1};
@@ -33,10 +32,7 @@ fn place(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 fn next(client: &Client) -> Event {
     loop {
         match client.next_event().wait() {
-            Event::Message(OwnedMessage {
-                kind: Kind::Presence,
-                ..
-            }) => {}
+            Event::Presence { .. } => {}
             event => return event,
         }
     }

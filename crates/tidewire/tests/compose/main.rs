@@ -9,8 +9,19 @@ mod parts;
 mod recovery;
 mod stalled;
 
-use tidewire::{Client, Event, Kind, OwnedMessage};
+use tidewire::{Client, ErrorCode, Event, Kind, OwnedMessage};
 use tidewire_testkit::DEADLINE;
+
+/// Returns the channel and the code of the next refusal.
+fn refusal(client: &Client) -> (u16, ErrorCode) {
+    loop {
+        match client.next_event().wait_for(DEADLINE) {
+            Some(Event::Refused { channel, code, .. }) => return (channel, code),
+            Some(_) => {}
+            None => panic!("no refusal came"),
+        }
+    }
+}
 
 /// Returns the next message of this kind.
 fn message(client: &Client, kind: Kind) -> OwnedMessage {

@@ -50,7 +50,7 @@ fn one_server_has_methods_rooms_and_topics() {
     };
     assert_eq!(today.payload, b"rain");
     ada.flush().wait().unwrap();
-    // No part handles a request without a name for a room.id() that the session is not in.
+    // No part handles a request without a name for a room that the session is not in.
     assert_eq!(
         refused(bob.request_on(room.id().0 + 1_000)),
         ErrorCode::NotFound

@@ -345,7 +345,7 @@ fn a_large_history_comes_in_pieces_with_the_live_messages_behind_it() {
                 Some(Event::Message(heard)) if heard.kind == Kind::Deliver => {
                     ledger.note_message(&heard.payload);
                 }
-                Some(Event::Message(heard)) if heard.kind == Kind::Presence => roster += 1,
+                Some(Event::Presence { .. }) => roster += 1,
                 Some(_) => {}
                 None => panic!("no message after {ledger:?}"),
             }

@@ -131,10 +131,8 @@ fn rooms_are_joined_and_spoken_in_by_permission_under_ones_own_name() {
             .next_event()
             .wait_for(DEADLINE)
             .expect("the refusal comes");
-        if let Event::Message(message) = event
-            && message.kind == Kind::Error
-        {
-            assert_eq!(message.room(), silent.id());
+        if let Event::Refused { channel, .. } = event {
+            assert_eq!(channel, silent.id().0);
             break;
         }
     }

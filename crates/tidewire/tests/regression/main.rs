@@ -358,7 +358,7 @@ fn a_service_can_close_a_session_that_drains() {
         }
         fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
             if self.quit.swap(false, Ordering::SeqCst) {
-                cx.sessions().close(self.session).unwrap();
+                cx.close_session(self.session);
             }
             None
         }

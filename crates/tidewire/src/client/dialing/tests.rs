@@ -7,12 +7,12 @@ use tidewire_io::socket::{SocketAddress, StreamConnectError};
 use tidewire_proto::codec::RequestIds;
 
 use super::*;
-use crate::Message;
+
 use crate::address::Address;
 use crate::client::event_queue::EventBounds;
 use crate::client::table::RequestTable;
 use crate::client::{Client, ClientBuilder, Connecting};
-use crate::service::{Context, Service};
+use crate::service::Service;
 
 /// Starts to connect to a host whose name resolves to these endpoints.
 fn connect_to(endpoints: Vec<Endpoint>) -> Connecting {
@@ -36,11 +36,8 @@ fn dead_end() -> (TcpListener, Endpoint) {
 /// address.
 #[test]
 fn the_addresses_of_a_name_are_tried_in_order_over_udp() {
-    let server = crate::serve(
-        "udp://127.0.0.1:0",
-        |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
-    )
-    .unwrap();
+    let server =
+        crate::serve("udp://127.0.0.1:0", |cx, message| cx.reply(message.payload)).unwrap();
     let held = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = held.local_addr().unwrap().port();
     let dead = Endpoint::Udp((std::net::Ipv4Addr::new(127, 0, 0, 99), port).into());
@@ -62,11 +59,8 @@ fn the_addresses_of_a_name_are_tried_in_order_over_udp() {
 
 #[test]
 fn the_addresses_of_a_name_are_tried_in_order() {
-    let server = crate::serve(
-        "tcp://127.0.0.1:0",
-        |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
-    )
-    .unwrap();
+    let server =
+        crate::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload)).unwrap();
     let (_held, dead) = dead_end();
     let live = server.addresses()[0].clone();
     let nobody = || dead.clone();
@@ -111,11 +105,8 @@ fn a_lane_does_not_sleep_while_the_results_of_its_lookup_wait() {
 /// other machines.
 #[test]
 fn credentials_go_to_another_machine_only_over_tls_or_when_allowed() {
-    let server = crate::serve(
-        "tcp://127.0.0.1:0",
-        |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
-    )
-    .unwrap();
+    let server =
+        crate::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload)).unwrap();
     let Endpoint::Socket(SocketAddress::Tcp(local)) = server.addresses()[0] else {
         panic!("it listens on TCP");
     };
@@ -156,12 +147,7 @@ fn credentials_go_to_another_machine_only_over_tls_or_when_allowed() {
 fn a_host_is_looked_up_again_after_none_of_its_addresses_answered() {
     static FOUND: Mutex<Vec<Endpoint>> = Mutex::new(Vec::new());
     let find = |endpoints: Vec<Endpoint>| *FOUND.lock().unwrap() = endpoints;
-    let serve = || {
-        crate::serve(
-            "tcp://127.0.0.1:0",
-            |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
-        )
-    };
+    let serve = || crate::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload));
     let (_held, dead) = dead_end();
     let before = serve().unwrap();
     find(vec![dead, before.addresses()[0].clone()]);
@@ -209,11 +195,8 @@ fn accepted(listener: &TcpListener) -> usize {
 /// Regression: a silent first address cost the whole timeout, at the first connect and at each later one.
 #[test]
 fn a_silent_first_address_does_not_keep_a_client_from_the_second_and_is_not_tried_first_again() {
-    let server = crate::serve(
-        "tcp://127.0.0.1:0",
-        |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
-    )
-    .unwrap();
+    let server =
+        crate::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload)).unwrap();
     let (listener, nobody) = silent();
     let endpoints = vec![nobody, server.addresses()[0].clone()];
     let address = endpoints[0].clone().into();
@@ -274,11 +257,8 @@ fn one_timeout_holds_for_all_addresses() {
 #[test]
 fn pauses_grow_at_a_server_that_accepts_and_closes() {
     const ROUNDS: u32 = 8;
-    let server = crate::serve(
-        "tcp://127.0.0.1:0",
-        |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload),
-    )
-    .unwrap();
+    let server =
+        crate::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload)).unwrap();
     let backoff = Backoff {
         first: Duration::from_millis(1),
         max: Duration::from_secs(3_600),
