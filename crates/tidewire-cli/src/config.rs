@@ -15,9 +15,8 @@ use std::time::Duration;
 use clap::builder::OsStr;
 use clap::{Arg, ArgAction, Command};
 use thiserror::Error;
-use tidewire_load::scenario::nearest_key;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use tidewire_command::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
+use toml::de::DeValue;
 
 use crate::units::Bytes;
 
@@ -27,15 +26,8 @@ use crate::units::Bytes;
 pub(crate) enum ConfigError {
     #[error("cannot read the configuration {}; check the path and its permissions", path.display())]
     Read { path: PathBuf, source: io::Error },
-    /// A line of it is wrong.
-    #[error("{file}:{line}: {problem}")]
-    Line {
-        file: String,
-        /// Its line, from 1.
-        line: usize,
-        /// The error in it, and the remedy if there is one.
-        problem: String,
-    },
+    #[error(transparent)]
+    Mistake(#[from] Mistake),
 }
 
 /// Makes the values of the file at `path` the defaults of the flags of `command`.
@@ -44,19 +36,30 @@ pub(crate) fn with_defaults_of(command: Command, path: &Path) -> Result<Command,
         path: path.to_owned(),
         source,
     })?;
-    let reader = Reader {
-        text: &text,
-        file: path.display().to_string(),
-    };
-    reader.apply(command)
+    let file = TomlFile::parse(path.display(), &text)?;
+    Ok(with_defaults(command, &file.root())?)
 }
 
-/// Refuses the text of a file with which no server would start: unknown keys and wrong values. `serve` has the flags of
-/// a server.
-pub(crate) fn check_text(serve: &Command, text: &str, path: &Path) -> Result<(), ConfigError> {
-    let file = path.display().to_string();
-    let reader = Reader { text, file };
-    reader.apply(serve.clone()).map(drop)
+/// Makes the values of a file the defaults of the flags of `command`. It refuses a file with which no server would
+/// start: unknown keys and wrong values.
+pub(crate) fn with_defaults(
+    mut command: Command,
+    root: &TomlTable<'_>,
+) -> Result<Command, Mistake> {
+    // `users` reads the tables.
+    for entry in root.entries().filter(|it| !TABLES.contains(&it.name())) {
+        let Some((_, flag)) = flags(&command).find(|(known, _)| known == entry.name()) else {
+            let known = keys(&command);
+            let known: Vec<&str> = known.iter().map(String::as_str).chain(TABLES).collect();
+            return Err(entry.unknown(&known, HELP));
+        };
+        let id = flag.get_id().clone();
+        let values = values(flag, &entry)?;
+        check(&command, flag, &values).map_err(|error| entry.unusable(in_one_line(&error)))?;
+        let values = values.into_iter().map(OsStr::from);
+        command = command.mut_arg(id, |flag| flag.default_values(values));
+    }
+    Ok(command)
 }
 
 /// The keys of a configuration file that are tables, which [`users`](crate::users) reads.
@@ -80,81 +83,23 @@ fn flags(command: &Command) -> impl Iterator<Item = (String, &Arg)> {
         .filter_map(|flag| Some((flag.get_long()?.replace('-', "_"), flag)))
 }
 
-/// A file with the text that errors need to name its lines.
-struct Reader<'t> {
-    text: &'t str,
-    file: String,
-}
-
-type Value<'i> = Spanned<DeValue<'i>>;
-
-impl Reader<'_> {
-    fn apply(&self, mut command: Command) -> Result<Command, ConfigError> {
-        let table = DeTable::parse(self.text).map_err(|error| {
-            let offset = error.span().map_or(0, |span| span.start);
-            self.wrong(offset, format!("not valid TOML: {}", error.message()))
-        })?;
-        for (key, value) in table.get_ref() {
-            let offset = key.span().start;
-            let key: &str = key.get_ref();
-            if TABLES.contains(&key) {
-                // `users` reads them.
-                continue;
-            }
-            let Some((_, flag)) = flags(&command).find(|(known, _)| known == key) else {
-                return Err(self.wrong(offset, unknown(&command, key)));
-            };
-            let id = flag.get_id().clone();
-            let values = self.values(flag, key, value)?;
-            if let Err(error) = check(&command, flag, &values) {
-                return Err(self.wrong(offset, format!("`{key}`: {}", in_one_line(&error))));
-            }
-            let values = values.into_iter().map(OsStr::from);
-            command = command.mut_arg(id, |flag| flag.default_values(values));
+/// Returns the value in the form that the flag takes.
+fn values(flag: &Arg, entry: &TomlEntry<'_>) -> Result<Vec<String>, Mistake> {
+    let expected = Expected::of(flag);
+    let text_of = |value: &DeValue<'_>| value.as_str().map(str::to_owned);
+    let texts = match (expected, entry.value()) {
+        (Expected::Texts, DeValue::Array(array)) if !array.is_empty() => {
+            array.iter().map(|entry| text_of(entry.get_ref())).collect()
         }
-        Ok(command)
-    }
-
-    /// Returns the error of the line that has this byte.
-    fn wrong(&self, offset: usize, problem: String) -> ConfigError {
-        let before = self.text.as_bytes().get(..offset).unwrap_or_default();
-        ConfigError::Line {
-            file: self.file.clone(),
-            line: before.iter().filter(|byte| **byte == b'\n').count() + 1,
-            problem,
+        (Expected::Switch, DeValue::Boolean(value)) => Some(vec![value.to_string()]),
+        (Expected::Whole | Expected::Time | Expected::Size, DeValue::Integer(_)) => {
+            entry.integer().map(|number| vec![number.to_string()])
         }
-    }
-
-    /// Returns the value in the form that the flag takes.
-    fn values(&self, flag: &Arg, key: &str, value: &Value<'_>) -> Result<Vec<String>, ConfigError> {
-        let expected = Expected::of(flag);
-        let text_of = |value: &DeValue<'_>| value.as_str().map(str::to_owned);
-        let texts = match (expected, value.get_ref()) {
-            (Expected::Texts, DeValue::Array(array)) if !array.is_empty() => {
-                array.iter().map(|entry| text_of(entry.get_ref())).collect()
-            }
-            (Expected::Text | Expected::Texts, value) => text_of(value).map(|text| vec![text]),
-            (Expected::Switch, DeValue::Boolean(value)) => Some(vec![value.to_string()]),
-            (Expected::Whole | Expected::Time | Expected::Size, DeValue::Integer(integer)) => {
-                i64::from_str_radix(integer.as_str(), integer.radix())
-                    .ok()
-                    .map(|number| vec![number.to_string()])
-            }
-            (Expected::Time, DeValue::Float(float)) => Some(vec![float.as_str().to_owned()]),
-            (Expected::Time | Expected::Size, value) => text_of(value).map(|text| vec![text]),
-            _ => None,
-        };
-        texts.ok_or_else(|| {
-            let span = value.span();
-            let source = self.text.get(span.clone()).unwrap_or_default();
-            let shown: String = source.chars().take(FOUND_CHARS_MAX).collect();
-            let (expected, found) = (expected.name(), value.get_ref().type_str());
-            self.wrong(
-                span.start,
-                format!("`{key}` must be {expected}, but it is the {found} {shown}"),
-            )
-        })
-    }
+        (Expected::Time, DeValue::Float(float)) => Some(vec![float.as_str().to_owned()]),
+        (Expected::Switch | Expected::Whole, _) => None,
+        (_, value) => text_of(value).map(|text| vec![text]),
+    };
+    texts.ok_or_else(|| entry.wrong(expected.name()))
 }
 
 /// Lets the flag's own parser check its value.
@@ -163,18 +108,6 @@ fn check(command: &Command, flag: &Arg, values: &[String]) -> Result<(), clap::E
     let arguments = values.iter().map(|value| format!("--{long}={value}"));
     let arguments = std::iter::once(command.get_name().to_owned()).chain(arguments);
     command.clone().try_get_matches_from(arguments).map(drop)
-}
-
-fn unknown(command: &Command, key: &str) -> String {
-    let known = keys(command);
-    let known: Vec<&str> = known.iter().map(String::as_str).chain(TABLES).collect();
-    // The user may have written the flag as on the command line.
-    match nearest_key(&key.replace('-', "_"), &known) {
-        Some(nearest) => format!("unknown key `{key}`; did you mean `{nearest}`?"),
-        None => format!(
-            "unknown key `{key}`; `tidewire serve --help` lists the flags, which are the keys"
-        ),
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,8 +160,8 @@ fn in_one_line(error: &clap::Error) -> String {
 /// Flags that concern the command line itself.
 const NOT_KEYS: [&str; 3] = ["config", "help", "version"];
 
-/// Maximum number of characters of a wrong value in an error.
-const FOUND_CHARS_MAX: usize = 60;
+/// Advice about a key that is like no flag.
+const HELP: &str = "`tidewire serve --help` lists the flags, which are the keys";
 
 #[cfg(test)]
 mod tests {
@@ -245,9 +178,11 @@ mod tests {
         serve: ServeArguments,
     }
 
-    fn apply(text: &str) -> Result<Command, ConfigError> {
-        let file = "t.toml".to_owned();
-        Reader { text, file }.apply(ServeArguments::command())
+    fn apply(text: &str) -> Result<Command, Mistake> {
+        with_defaults(
+            ServeArguments::command(),
+            &TomlFile::parse("t.toml", text)?.root(),
+        )
     }
 
     fn parse(text: &str, arguments: &[&str]) -> String {
@@ -276,12 +211,9 @@ mod tests {
         for text in [sample, &all] {
             apply(text).unwrap();
         }
-        let table = DeTable::parse(&all).unwrap();
-        let mut listed: Vec<String> = table
-            .get_ref()
-            .keys()
-            .map(|key| key.get_ref().to_string())
-            .collect();
+        let file = TomlFile::parse("t.toml", &all).unwrap();
+        let entries = file.root();
+        let mut listed: Vec<&str> = entries.entries().map(|entry| entry.name()).collect();
         let mut known = keys(&ServeArguments::command());
         known.sort();
         listed.sort();

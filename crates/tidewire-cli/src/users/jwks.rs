@@ -15,9 +15,8 @@ use std::time::{Duration, Instant};
 
 use thiserror::Error;
 use tidewire::auth::{JwtIssuer, JwtKeyError};
-use ureq::Agent;
+use tidewire::system::http_agent;
 use ureq::http::Uri;
-use ureq::tls::{RootCerts, TlsConfig};
 
 /// The sets of a server, by URL.
 #[derive(Clone, Debug, Default)]
@@ -170,20 +169,8 @@ pub(super) fn is_trusted(url: &str) -> bool {
 
 /// Fetches a set, and checks that its keys can be used.
 fn fetch(url: &str) -> Result<Vec<u8>, FetchError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let tls = TlsConfig::builder()
-        .root_certs(RootCerts::PlatformVerifier)
-        .unversioned_rustls_crypto_provider(provider)
-        .build();
-    let config = Agent::config_builder()
-        .tls_config(tls)
-        .http_status_as_error(false)
-        // A redirection could lead to a place that is not encrypted.
-        .max_redirects(0)
-        .timeout_global(Some(TIMEOUT))
-        .user_agent(concat!("tidewire/", env!("CARGO_PKG_VERSION")))
-        .build();
-    let mut response = Agent::from(config).get(url).call()?;
+    let request = http_agent().get(url).config();
+    let mut response = request.timeout_global(Some(TIMEOUT)).build().call()?;
     let status = response.status().as_u16();
     if status != 200 {
         return Err(FetchError::Status(status));

@@ -5,30 +5,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde::Deserialize;
 use tidewire::auth::{JwtAlgorithm, JwtIssuer, JwtKeys, Users};
 use tidewire::system::{Trust, open_trusted};
+use tidewire_command::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
 
+use super::UsersError;
 use super::jwks::{KeySets, is_trusted};
-use super::{UsersError, parse};
 
 /// A file of issuers.
 #[derive(Debug)]
 pub(crate) struct JwtFile {
     path: PathBuf,
-    tables: Tables,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Tables {
     leeway_seconds: Option<u64>,
-    #[serde(default)]
     issuers: Vec<IssuerTable>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 struct IssuerTable {
     issuer: String,
     audience: Vec<String>,
@@ -40,18 +32,47 @@ struct IssuerTable {
     /// Where the issuer publishes its set of keys.
     jwks_url: Option<String>,
     /// How often that is fetched.
-    jwks_refresh_seconds: Option<u64>,
-    #[serde(default)]
+    jwks_refresh: Duration,
     keys: Vec<KeyTable>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Debug)]
 struct KeyTable {
     kid: String,
     algorithm: String,
     /// Relative to the folder of the file of issuers.
     file: PathBuf,
+}
+
+impl IssuerTable {
+    fn read(table: &TomlTable<'_>) -> Result<Self, Mistake> {
+        let text = |key| table.read(key, owned);
+        let refresh = table.read("jwks_refresh_seconds", TomlEntry::whole::<u64>)?;
+        Ok(Self {
+            issuer: table.require("issuer", owned)?,
+            audience: table.require("audience", |it| it.list(owned))?,
+            name_claim: text("name_claim")?,
+            typ: text("typ")?,
+            jwks: text("jwks")?.map(PathBuf::from),
+            jwks_url: text("jwks_url")?,
+            jwks_refresh: Duration::from_secs(refresh.unwrap_or(JWKS_REFRESH_SECONDS).max(1)),
+            keys: table.list("keys", |it| it.table(KeyTable::read))?,
+        })
+    }
+}
+
+impl KeyTable {
+    fn read(table: &TomlTable<'_>) -> Result<Self, Mistake> {
+        Ok(Self {
+            kid: table.require("kid", owned)?,
+            algorithm: table.require("algorithm", owned)?,
+            file: table.require("file", owned)?.into(),
+        })
+    }
+}
+
+fn owned(entry: &TomlEntry<'_>) -> Result<String, Mistake> {
+    Ok(entry.text()?.to_owned())
 }
 
 impl JwtFile {
@@ -64,15 +85,18 @@ impl JwtFile {
         let mut text = String::new();
         let read = file.read_to_string(&mut text);
         read.map_err(UsersError::unread(path))?;
-        Ok(Self {
-            path: path.to_owned(),
-            tables: parse(&text, path)?,
+        TomlFile::parse(path.display(), &text)?.read(|root| {
+            Ok(Self {
+                path: path.to_owned(),
+                leeway_seconds: root.read("leeway_seconds", TomlEntry::whole)?,
+                issuers: root.list("issuers", |it| it.table(IssuerTable::read))?,
+            })
         })
     }
 
     /// The files of all keys.
     pub(crate) fn key_files(&self) -> impl Iterator<Item = PathBuf> {
-        let issuers = self.tables.issuers.iter();
+        let issuers = self.issuers.iter();
         let files = issuers.flat_map(|it| it.keys.iter().map(|key| &key.file).chain(&it.jwks));
         files.map(|file| self.beside(file))
     }
@@ -83,15 +107,15 @@ impl JwtFile {
     /// See [`UsersError`].
     pub(crate) fn keys(&self, users: Arc<Users>, sets: &KeySets) -> Result<JwtKeys, UsersError> {
         let mut keys = JwtKeys::new(users);
-        if let Some(seconds) = self.tables.leeway_seconds {
+        if let Some(seconds) = self.leeway_seconds {
             keys = keys.leeway(Duration::from_secs(seconds));
         }
-        let mut issuers = self.tables.issuers.iter();
+        let mut issuers = self.issuers.iter();
         if self.key_files().next().is_none() && !issuers.any(|it| it.jwks_url.is_some()) {
             let path = self.path.clone();
             return Err(UsersError::NoKeys { path });
         }
-        for table in &self.tables.issuers {
+        for table in &self.issuers {
             let audience = table.audience.iter().map(String::as_str);
             let mut issuer = JwtIssuer::new(&table.issuer, audience);
             if let Some(claim) = &table.name_claim {
@@ -160,9 +184,7 @@ impl JwtFile {
                 let url = url.clone();
                 return Err(UsersError::KeySetUrl { url });
             }
-            let seconds = table.jwks_refresh_seconds.unwrap_or(JWKS_REFRESH_SECONDS);
-            let refresh = Duration::from_secs(seconds.max(1));
-            if let Some(text) = sets.text(url, refresh) {
+            if let Some(text) = sets.text(url, table.jwks_refresh) {
                 issuer = issuer.key_set(&text).map_err(unusable(url.clone()))?;
             }
         }
@@ -271,10 +293,13 @@ mod tests {
         for (text, told) in [
             (String::new(), "no [[issuers]] with keys"),
             (issuer(""), "no [[issuers]] with keys"),
-            ("issuer = \"a\"".to_owned(), "unknown field `issuer`"),
+            (
+                "issuer = \"a\"".to_owned(),
+                "jwt.toml:1: unknown key `issuer`; did you mean `issuers`?",
+            ),
             (
                 "[[issuers]]\nissuer = \"a\"".to_owned(),
-                "missing field `audience`",
+                "jwt.toml:1: the key `issuers[0].audience` is missing",
             ),
             (
                 issuer(&es256).replace("[\"x\"]", "[]"),

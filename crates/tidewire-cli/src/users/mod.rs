@@ -1,14 +1,12 @@
 //! The users of a server: `[auth]` and `[[users]]` in `tidewire.toml`, and the authenticators that know them.
 //!
-//! Users are tables in the file, because a flag cannot hold them. Errors name the file and, where TOML knows it, the
-//! line.
+//! Users are tables in the file, because a flag cannot hold them.
 
 mod jwks;
 mod jwt;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt;
 use std::fs::File;
@@ -18,8 +16,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Command;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tidewire::auth::{
     Access, Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Identity, IdentityLimits,
@@ -27,10 +23,9 @@ use tidewire::auth::{
 };
 use tidewire::system::{OpenError, Trust, Untrusted, check_trust};
 use tidewire::{Limits, RateLimit, WhenExceeded};
+use tidewire_command::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
 
-use tidewire_load::scenario::nearest_key;
-
-use crate::config::{ConfigError, check_text};
+use crate::config::with_defaults;
 pub(crate) use jwks::KeySets;
 use jwt::JwtFile;
 
@@ -43,17 +38,9 @@ pub(crate) enum UsersError {
         path: PathBuf,
         source: std::io::Error,
     },
-    /// The tables have another form. The message is that of the TOML reader, with the line.
-    #[error("{}:{line}: {message}", path.display())]
-    Syntax {
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-        message: String,
-    },
-    /// A key is unknown, or a value is wrong.
+    /// A key is unknown or missing, or a value is wrong.
     #[error(transparent)]
-    Key(#[from] ConfigError),
+    Mistake(#[from] Mistake),
     /// The tables were there before. Without them all users may do everything, so this is taken for a mistake.
     #[error(
         "{} has no [auth] and no [[users]] any more; put them back, or restart the server to do without them",
@@ -63,10 +50,7 @@ pub(crate) enum UsersError {
     /// Others may write a file that decides who is let in, or read a secret by which they could sign tokens.
     #[error(transparent)]
     Untrusted(#[from] Untrusted),
-    /// A user is there twice.
-    #[error("there are two users {0:?}; rename or remove one")]
-    Twice(String),
-    /// A pattern, a range of addresses or a rate of a user is none. The user may also be `default_permissions`.
+    /// A name, a range of addresses or a rate of a user is none.
     #[error("user {user:?}: {source}")]
     User {
         user: String,
@@ -126,96 +110,14 @@ impl UsersError {
     }
 }
 
-/// Reads the tables of a file, whose text this is.
-pub(crate) fn parse<T: DeserializeOwned>(text: &str, path: &Path) -> Result<T, UsersError> {
-    toml::from_str(text).map_err(|error| {
-        let offset = error.span().map_or(0, |span| span.start);
-        let before = text.as_bytes().get(..offset).unwrap_or_default();
-        UsersError::Syntax {
-            path: path.to_owned(),
-            line: before.iter().filter(|byte| **byte == b'\n').count() + 1,
-            message: advised(error.message()),
-        }
-    })
-}
-
-/// A message of the TOML reader in one line, with the nearest key in place of all keys.
-fn advised(message: &str) -> String {
-    let quoted: Vec<&str> = message.split('`').skip(1).step_by(2).collect();
-    if let (true, [found, known @ ..]) = (message.starts_with("unknown field"), &quoted[..])
-        && let Some(nearest) = nearest_key(found, known)
-    {
-        return format!("unknown field `{found}`; did you mean `{nearest}`?");
-    }
-    message.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
-/// The tables of the file that this module reads. The other keys are flags.
-#[derive(Debug, Default, Deserialize)]
-struct Tables {
-    auth: Option<AuthTable>,
-    #[serde(default)]
-    users: Vec<UserTable>,
-    /// The flag `--auth-tokens`.
-    auth_tokens: Option<PathBuf>,
-    // Flags that name other files which decide who is let in.
-    auth_jwt: Option<PathBuf>,
-    tls_client_ca: Option<PathBuf>,
-    admin_token_file: Option<PathBuf>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct AuthTable {
-    default_permissions: Option<BTreeMap<ActionName, Lists>>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A user of the file.
+#[derive(Debug)]
 struct UserTable {
     name: String,
-    permissions: Option<BTreeMap<ActionName, Lists>>,
-    #[serde(default)]
     unix_users: Vec<u32>,
-    #[serde(default)]
     certificates: Vec<String>,
-    #[serde(default)]
     addresses: Vec<String>,
-    sessions_max: Option<usize>,
-    #[serde(default)]
-    when_full: WhenFullName,
-    subscriptions_max: Option<usize>,
-    rooms_max: Option<usize>,
-    messages_per_second: Option<u64>,
-    bytes_per_second: Option<u64>,
-}
-
-/// The policy for a user that has as many sessions as it may have, when another one begins.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum WhenFullName {
-    #[default]
-    Refuse,
-    Replace,
-}
-
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-#[serde(rename_all = "lowercase")]
-enum ActionName {
-    Publish,
-    Subscribe,
-    Join,
-    Say,
-    Call,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Lists {
-    #[serde(default)]
-    allow: Vec<String>,
-    #[serde(default)]
-    deny: Vec<String>,
+    limits: IdentityLimits,
 }
 
 /// Where the users, their tokens, and the issuers of tokens are.
@@ -238,7 +140,11 @@ pub(crate) struct Sources {
 #[derive(Debug)]
 pub(crate) struct UserFile {
     pub(crate) users: Arc<Users>,
-    tables: Tables,
+    tables: Vec<UserTable>,
+    /// Whether the file says anything about users.
+    has_users: bool,
+    /// The flag `--auth-tokens`.
+    auth_tokens: Option<PathBuf>,
 }
 
 impl UserFile {
@@ -251,35 +157,32 @@ impl UserFile {
         let mut text = String::new();
         let read = opened.read_to_string(&mut text);
         read.map_err(UsersError::unread(path))?;
-        check_text(serve, &text, path)?;
-        let file = Self::of(parse(&text, path)?)?;
-        if file.decides() {
+        let file = TomlFile::parse(path.display(), &text)?;
+        let root = file.root();
+        with_defaults(serve.clone(), &root)?;
+        let file = Self::of(&root)?;
+        let names_such_a_file = root.entries().any(|it| DECISIVE.contains(&it.name()));
+        if file.has_users || names_such_a_file {
             check_trust(&opened, path, Trust::Decides).map_err(UsersError::unopened(path))?;
         }
         Ok(file)
     }
 
-    fn of(tables: Tables) -> Result<Self, UsersError> {
-        let defaults = tables.auth.as_ref();
-        let defaults = defaults.and_then(|auth| auth.default_permissions.as_ref());
-        let defaults = defaults.map_or(Ok(Permissions::nothing()), |lists| {
-            permissions("default_permissions", lists)
+    fn of(root: &TomlTable<'_>) -> Result<Self, UsersError> {
+        let auth = root.read("auth", |it| {
+            it.table(|auth| auth.read("default_permissions", permissions))
         })?;
+        let has_defaults = auth.is_some();
+        let defaults = auth.flatten().unwrap_or(Permissions::nothing());
         let mut users = Users::new(defaults);
-        for user in &tables.users {
-            if users.identity(&user.name).is_some() {
-                return Err(UsersError::Twice(user.name.clone()));
-            }
-            let own = user.permissions.as_ref();
-            let own = own
-                .map(|lists| permissions(&user.name, lists))
-                .transpose()?;
-            let added = users.add(&user.name, own.as_ref(), user.limits()?);
-            added.map_err(UsersError::of(&user.name))?;
-        }
+        let tables = root.list("users", |it| {
+            it.table(|table| UserTable::read(table, &mut users))
+        })?;
         Ok(Self {
             users: Arc::new(users),
+            has_users: has_defaults || !tables.is_empty(),
             tables,
+            auth_tokens: root.read("auth_tokens", |it| it.text().map(PathBuf::from))?,
         })
     }
 
@@ -291,45 +194,35 @@ impl UserFile {
         &self,
         tokens: Option<&Path>,
     ) -> Result<Option<Vec<String>>, TokenFileError> {
-        let path = tokens.or(self.tables.auth_tokens.as_deref());
+        let path = tokens.or(self.auth_tokens.as_deref());
         path.map(TokenFile::names).transpose()
-    }
-
-    /// Whether the file says who is let in, or names a file that does.
-    fn decides(&self) -> bool {
-        let Tables {
-            auth_tokens,
-            auth_jwt,
-            tls_client_ca,
-            admin_token_file,
-            ..
-        } = &self.tables;
-        let named = [auth_tokens, auth_jwt, tls_client_ca, admin_token_file];
-        self.has_users() || named.iter().any(|file| file.is_some())
     }
 
     /// Whether the file says anything about users.
     pub(crate) fn has_users(&self) -> bool {
-        self.tables.auth.is_some() || !self.tables.users.is_empty()
+        self.has_users
     }
 
     /// The names of all users, in the order of the file.
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
-        self.tables.users.iter().map(|user| &*user.name)
+        self.tables.iter().map(|user| &*user.name)
     }
 
     /// Limits of users that have no effect, because the server's own limit is lower: a sentence for each, with its
     /// user.
     pub(crate) fn limits_without_effect(&self, server: &Limits) -> Vec<(&str, String)> {
         let of_user = |user: &UserTable| {
+            let IdentityLimits {
+                sessions_max,
+                subscriptions_max,
+                rooms_max,
+                ..
+            } = user.limits;
+            let of_session = server.subscriptions_per_session_max;
             let limits = [
-                ("sessions_max", user.sessions_max, server.sessions_max),
-                (
-                    "subscriptions_max",
-                    user.subscriptions_max,
-                    server.subscriptions_per_session_max,
-                ),
-                ("rooms_max", user.rooms_max, server.rooms_per_session_max),
+                ("sessions_max", sessions_max, server.sessions_max),
+                ("subscriptions_max", subscriptions_max, of_session),
+                ("rooms_max", rooms_max, server.rooms_per_session_max),
             ];
             limits.into_iter().filter_map(|(key, own, of_server)| {
                 let own = own.filter(|own| *own > of_server)?;
@@ -338,7 +231,7 @@ impl UserFile {
                 ))
             })
         };
-        let users = self.tables.users.iter();
+        let users = self.tables.iter();
         users
             .flat_map(|user| of_user(user).map(|text| (&*user.name, text)))
             .collect()
@@ -346,14 +239,14 @@ impl UserFile {
 
     /// How a user can prove who it is, apart from tokens, in the order in which the server looks.
     pub(crate) fn proofs(&self, name: &str) -> impl Iterator<Item = ProofEntry<'_>> {
-        let user = self.tables.users.iter().find(|user| user.name == name);
+        let user = self.tables.iter().find(|user| user.name == name);
         user.into_iter().flat_map(UserTable::proofs)
     }
 
     /// The user whose entry counts in place of this one, which is further down in the file and never counts.
     pub(crate) fn hides(&self, name: &str, index: usize) -> Option<&str> {
         let entry = self.proofs(name).nth(index)?;
-        let all = self.tables.users.iter();
+        let all = self.tables.iter();
         let mut all =
             all.flat_map(|user| user.proofs().enumerate().map(move |it| (&*user.name, it)));
         let (first, _) = all
@@ -367,7 +260,7 @@ impl UserFile {
         let mut by_certificate = ByCertificate::new(users());
         let mut by_unix_user = ByUnixUser::new(users());
         let mut by_address = ByAddress::new(users());
-        for user in &self.tables.users {
+        for user in &self.tables {
             for name in &user.certificates {
                 by_certificate = by_certificate.with(name, &user.name);
             }
@@ -441,31 +334,52 @@ impl UserTable {
         certificates.chain(unix_users).chain(addresses)
     }
 
-    fn limits(&self) -> Result<IdentityLimits, UsersError> {
-        let rate =
-            (self.messages_per_second.is_some() || self.bytes_per_second.is_some()).then(|| {
-                let mut rate = RateLimit::new(WhenExceeded::Refuse);
-                if let Some(messages) = self.messages_per_second {
-                    rate = rate.messages_per_second(messages);
-                }
-                if let Some(bytes) = self.bytes_per_second {
-                    rate = rate.bytes_per_second(bytes);
-                }
-                rate
-            });
-        let limits = IdentityLimits {
-            sessions_max: self.sessions_max,
-            when_full: match self.when_full {
-                WhenFullName::Refuse => WhenFull::Refuse,
-                WhenFullName::Replace => WhenFull::Replace,
-            },
-            subscriptions_max: self.subscriptions_max,
-            rooms_max: self.rooms_max,
-            rate,
-        };
-        limits.check().map_err(UsersError::of(&self.name))?;
-        Ok(limits)
+    /// Reads a user, and adds it to the others.
+    fn read(table: &TomlTable<'_>, users: &mut Users) -> Result<Self, UsersError> {
+        let name = table.require("name", |it| match it.text()? {
+            name if users.identity(name).is_some() => Err(it.unusable(format!(
+                "there are two users {name:?}; rename or remove one"
+            ))),
+            name => Ok(name.to_owned()),
+        })?;
+        let permissions = table.read("permissions", permissions)?;
+        let limits = limits(table)?;
+        limits.check().map_err(UsersError::of(&name))?;
+        let added = users.add(&name, permissions.as_ref(), limits);
+        added.map_err(UsersError::of(&name))?;
+        let texts = |key| table.list(key, |it| it.text().map(str::to_owned));
+        Ok(Self {
+            name,
+            unix_users: table.list("unix_users", TomlEntry::whole)?,
+            certificates: texts("certificates")?,
+            addresses: texts("addresses")?,
+            limits,
+        })
     }
+}
+
+fn limits(user: &TomlTable<'_>) -> Result<IdentityLimits, Mistake> {
+    let mut rate = RateLimit::new(WhenExceeded::Refuse);
+    let messages = user.read("messages_per_second", TomlEntry::whole)?;
+    if let Some(messages) = messages {
+        rate = rate.messages_per_second(messages);
+    }
+    let bytes = user.read("bytes_per_second", TomlEntry::whole)?;
+    if let Some(bytes) = bytes {
+        rate = rate.bytes_per_second(bytes);
+    }
+    let when_full = user.read("when_full", |it| match it.text()? {
+        "refuse" => Ok(WhenFull::Refuse),
+        "replace" => Ok(WhenFull::Replace),
+        _ => Err(it.wrong("\"refuse\" or \"replace\"")),
+    })?;
+    Ok(IdentityLimits {
+        sessions_max: user.read("sessions_max", TomlEntry::whole)?,
+        when_full: when_full.unwrap_or_default(),
+        subscriptions_max: user.read("subscriptions_max", TomlEntry::whole)?,
+        rooms_max: user.read("rooms_max", TomlEntry::whole)?,
+        rate: (messages.is_some() || bytes.is_some()).then_some(rate),
+    })
 }
 
 impl Sources {
@@ -540,21 +454,30 @@ pub(crate) fn is_anonymous(name: &str) -> bool {
     name == Identity::ANONYMOUS
 }
 
-fn permissions(user: &str, lists: &BTreeMap<ActionName, Lists>) -> Result<Permissions, UsersError> {
-    let mut permissions = Permissions::nothing();
-    for (action, Lists { allow, deny }) in lists {
-        let access = Access::new(
-            allow.iter().map(String::as_str),
-            deny.iter().map(String::as_str),
-        );
-        let access = access.map_err(UsersError::of(user))?;
-        match action {
-            ActionName::Publish => permissions.publish = access,
-            ActionName::Subscribe => permissions.subscribe = access,
-            ActionName::Join => permissions.join = access,
-            ActionName::Say => permissions.say = access,
-            ActionName::Call => permissions.call = access,
-        }
-    }
-    Ok(permissions)
+fn permissions(entry: &TomlEntry<'_>) -> Result<Permissions, Mistake> {
+    entry.table(|table| {
+        let access = |key| table.read(key, access).map(Option::unwrap_or_default);
+        Ok(Permissions {
+            publish: access("publish")?,
+            subscribe: access("subscribe")?,
+            join: access("join")?,
+            say: access("say")?,
+            call: access("call")?,
+        })
+    })
 }
+
+fn access(entry: &TomlEntry<'_>) -> Result<Access, Mistake> {
+    entry.table(|table| {
+        let list = |key| table.list(key, TomlEntry::text);
+        Access::new(list("allow")?, list("deny")?).map_err(|error| entry.unusable(error))
+    })
+}
+
+/// The flags that name other files which decide who is let in.
+const DECISIVE: [&str; 4] = [
+    "auth_tokens",
+    "auth_jwt",
+    "tls_client_ca",
+    "admin_token_file",
+];

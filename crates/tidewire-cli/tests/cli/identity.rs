@@ -367,7 +367,7 @@ fn check_says_what_users_may_do_and_what_has_no_effect() {
     assert!(!ended.text().contains("anonymous"));
     assert_eq!(check(users, &["--user", "eve"]).status.code(), Some(2));
     for (wrong, told) in [
-        ("[[users]]\nnam = 1\n", "unknown field `nam`"),
+        ("[[users]]\nnam = 1\n", "unknown key `users[0].nam`"),
         ("[[user]]\nname = \"ann\"\n", "did you mean `users`?"),
         ("lanes = 0.5\n[auth]\n", "must be a whole number"),
     ] {

@@ -13,11 +13,16 @@
 //! # assert!(tidewire::system::is_counting());
 //! ```
 
+#[cfg(feature = "http")]
+mod http;
 mod trusted;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+#[cfg(feature = "http")]
+#[doc(hidden)]
+pub use http::http_agent;
 pub use trusted::{OpenError, Trust, Untrusted, check_trust, open_trusted};
 
 pub use tidewire_io::allocation::{CountingAllocator, is_counting};

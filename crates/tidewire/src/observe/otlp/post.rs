@@ -1,6 +1,5 @@
 //! One request to a collector, and what its answer means.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceResponse;
@@ -8,7 +7,8 @@ use prost::Message as _;
 use thiserror::Error;
 use ureq::Agent;
 use ureq::http::{HeaderMap, Uri};
-use ureq::tls::{RootCerts, TlsConfig};
+
+use crate::system::http_agent;
 
 /// The collector of an export. Connections are kept between requests.
 #[derive(Debug)]
@@ -33,22 +33,10 @@ pub(super) enum PostError {
 
 impl Collector {
     pub(super) fn new(uri: Uri) -> Self {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = TlsConfig::builder()
-            .root_certs(RootCerts::PlatformVerifier)
-            .unversioned_rustls_crypto_provider(provider)
-            .build();
-        let config = Agent::config_builder()
-            .tls_config(tls)
-            .http_status_as_error(false)
-            // Headers with credentials are for this collector alone.
-            .max_redirects(0)
-            .user_agent(concat!("tidewire/", env!("CARGO_PKG_VERSION")))
-            .build();
         Self {
             uri,
             headers: HeaderMap::new(),
-            agent: config.into(),
+            agent: http_agent(),
         }
     }
 
