@@ -11,9 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tidewire::{
-    Address, Chat, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server, Service,
-};
+use tidewire::address::Address;
+use tidewire::{Chat, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server, Service};
 use tidewire_io::affinity::pin_to_core;
 use tidewire_load::process::ProcessSample;
 use tidewire_proto::body::JoinBody;

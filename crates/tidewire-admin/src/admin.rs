@@ -5,9 +5,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use thiserror::Error;
+use tidewire::Server;
+use tidewire::socket::SocketOptions;
 use tidewire::system::{BindError, listen_tcp};
 use tidewire::tls::{TlsError, TlsLayers};
-use tidewire::{Server, SocketOptions};
 
 use crate::access::Access;
 use crate::events::Events;

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
+use tidewire::TransportKind;
 use tidewire::backplane::NodeFigures;
-use tidewire::{Metrics, RoomFigures, SessionFigures, TransportKind};
+use tidewire::metrics::{Metrics, RoomFigures, SessionFigures};
 use tidewire_io::clock::now_ns;
 
 /// The state of a server at one moment, with rates since the moment before.

@@ -13,8 +13,9 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetri
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use tidewire::CloseReason;
 use tidewire::backplane::{NodeFigures, PeerFigures};
-use tidewire::{CloseReason, DatagramDrop, DropReason, LaneFigures, Metrics};
+use tidewire::metrics::{DatagramDrop, DropReason, LaneFigures, Metrics};
 
 use crate::http::RequestCounts;
 use crate::sampler::{ANSWER_TIME_MAX, Sampler};

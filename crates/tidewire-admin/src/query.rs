@@ -2,8 +2,8 @@
 
 use std::cmp::{Ordering, Reverse};
 
+use tidewire::metrics::{InspectError, RoomFigures, SessionFigures};
 use tidewire::text::hexadecimal;
-use tidewire::{InspectError, RoomFigures, SessionFigures};
 
 use crate::model::{Page, Room, Session};
 use crate::sampler::{ANSWER_TIME_MAX, Sampler, behind};

@@ -8,11 +8,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use tidewire::backplane::{NodeFigures, NodeReader};
-use tidewire::tls::TlsReloader;
-use tidewire::{
-    CloseReason, DatagramDrop, DropReason, InspectError, Inspector, LaneFigures, Metrics,
-    MetricsReader, RoomFigures, SessionFigures, Sessions,
+use tidewire::metrics::{
+    DatagramDrop, DropReason, InspectError, Inspector, LaneFigures, Metrics, MetricsReader,
+    RoomFigures, SessionFigures,
 };
+use tidewire::tls::TlsReloader;
+use tidewire::{CloseReason, Sessions};
 
 use crate::model::{
     Certificate, Identity, Lane, Memory, Node, Overview, Rates, Room, Session, SessionCounts, Tops,
@@ -27,7 +28,7 @@ pub(crate) struct Sampler {
     pub(crate) sessions: Sessions,
     node: Option<NodeReader>,
     tls: Option<TlsReloader>,
-    readiness: tidewire::Readiness,
+    readiness: tidewire::metrics::Readiness,
     state: Mutex<State>,
 }
 

@@ -9,13 +9,14 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value, json};
+use tidewire::address::AddressError;
 use tidewire::auth::{TokenError, TokenFileError};
 use tidewire::backplane::BackplaneError;
 use tidewire::log::LogError;
 use tidewire::tls::{TlsAlert, TlsFault};
 use tidewire::{
-    AddressError, CloseReason, ConnectError, ConnectFailure, EnqueueError, GoAwayCode, LaneError,
-    PublishError, RequestError, ServeError,
+    CloseReason, ConnectError, ConnectFailure, EnqueueError, GoAwayCode, LaneError, PublishError,
+    RequestError, ServeError,
 };
 pub(crate) use tidewire_command::failure::Failure;
 use tidewire_command::failure::{
@@ -440,7 +441,9 @@ mod tests {
 
     #[test]
     fn wrong_addresses_and_pollers_are_configuration() {
-        let address = "http://x:1".parse::<tidewire::Address>().unwrap_err();
+        let address = "http://x:1"
+            .parse::<tidewire::address::Address>()
+            .unwrap_err();
         let error = anyhow::Error::from(ServeError::from(address.clone()));
         assert_eq!(classify(&error).0, CONFIGURATION);
         assert_eq!(

@@ -19,7 +19,9 @@ use std::mem::discriminant;
 use serde::Serialize;
 use serde_json::json;
 use thiserror::Error;
-use tidewire::{Address, AddressError, Endpoint, StreamFraming};
+use tidewire::Endpoint;
+use tidewire::address::{Address, AddressError};
+use tidewire::codec::StreamFraming;
 
 use crate::payload::json_text;
 

@@ -15,7 +15,9 @@ use std::time::{Duration, Instant};
 
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
-use tidewire::{Liveness, Metrics, MetricsReader, PassedSocket, Server};
+use tidewire::Server;
+use tidewire::metrics::{Liveness, Metrics, MetricsReader};
+use tidewire::socket::PassedSocket;
 use tidewire_command::threads;
 
 use crate::failure::Failure;

@@ -5,7 +5,7 @@
 //! asked: one that this program has started. Of any other they are not known, and the report says so.
 
 use serde::{Deserialize, Serialize};
-use tidewire::Metrics;
+use tidewire::metrics::Metrics;
 use tidewire_io::allocation::is_counting;
 
 /// The account of all lanes of a process up to now.

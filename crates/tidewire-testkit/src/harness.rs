@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidewire::{Endpoint, Metrics, Server, ServerBuilder, Service, Stopped};
+use tidewire::metrics::Metrics;
+use tidewire::{Endpoint, Server, ServerBuilder, Service, Stopped};
 use tidewire_proto::codec::AnyCodec;
 
 use crate::peer::Peer;

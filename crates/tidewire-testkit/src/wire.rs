@@ -8,7 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use rustix::net::{self, AddressFamily, SocketType};
-use tidewire::{Endpoint, WebSocketEndpoint};
+use tidewire::Endpoint;
+use tidewire::address::WebSocketEndpoint;
 use tidewire_io::socket::{SocketAddress, Stream};
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::layer::Layer;

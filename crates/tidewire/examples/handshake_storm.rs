@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 use tidewire::auth::{
     AuthOutcome, AuthRequest, Authenticate, Identity, LateAnswer, Permissions, Token,
 };
+use tidewire::metrics::MetricsReader;
 use tidewire::tls::{ClientTls, Pem, ServerTls};
 use tidewire::{
-    Backoff, Client, CloseReason, Connecting, Context, HandlerResult, Message, MetricsReader,
-    Server, Service,
+    Backoff, Client, CloseReason, Connecting, Context, HandlerResult, Message, Server, Service,
 };
 use tidewire_io::clock::process_cpu_ns;
 

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tidewire::{Address, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server, Service};
+use tidewire::address::Address;
+use tidewire::{Context, Endpoint, HandlerResult, Kind, Message, Moment, Server, Service};
 
 type Failure = Box<dyn std::error::Error>;
 

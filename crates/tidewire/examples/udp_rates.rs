@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tidewire::address::Address;
+use tidewire::metrics::Metrics;
 use tidewire::{
-    Address, AnyCodec, Context, Endpoint, HandlerResult, Kind, Message, Metrics, Moment, Server,
-    Service, SessionId,
+    AnyCodec, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server, Service, SessionId,
 };
 
 /// Sends one-way messages, not too many at once, or keeps a number of questions in flight.

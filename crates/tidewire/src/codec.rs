@@ -20,7 +20,8 @@ pub use tidewire_proto::codec::{
     ChatMessage, Codec, CodecSpecError, ConnectionState, Decoded, Delimited, FieldName,
     FrameLayout, InvalidParameter, Json, JsonFault, JsonField, JsonKind, LengthField, LengthSize,
     Lines, MethodCase, PayloadKind, Presence, Raw, RequestIds, RoomReply, RpcPayload, Srmp,
-    SrmpRpc, Subscription, Tw1, Uvrpc,
+    SrmpRpc, StreamFraming, Subscription, Tw1, Uvrpc,
 };
 pub use tidewire_proto::error::{DecodeError, EncodeError};
+pub use tidewire_proto::handshake::{FirstBytes, HandshakeError};
 pub use tidewire_proto::message::FLAG_PRIVATE;

@@ -19,7 +19,7 @@
 //! `inproc://NAME` for a server of the same process. `tls://` and `wss://` are `tcp://` and `ws://` with [`tls`]. A send
 //! that returns `Ok` makes a promise: the message reaches the peer's service in order, unless the connection fails or the
 //! receiver's policy drops it. Over UDP it is smaller: the system gets the message once. A lost request then fails at its
-//! deadline, and counters ([`Metrics`]) report missing messages.
+//! deadline, and counters ([`metrics::Metrics`]) report missing messages.
 //!
 //! A closure is the smallest service. Implement [`Service`] for more. Use a [`Router`] for methods by name, and the
 //! attribute `#[tidewire::service]` on a trait for typed methods (feature `typed`, on by default). Use
@@ -28,12 +28,13 @@
 //!
 //! Any other thread reaches sessions through [`Server::sessions`]. It finds sessions by number, sends to them, closes
 //! them, and sends to all that a predicate selects. //!
-//! A handler must not block. Give long work to a [`WorkerPool`] or any other thread or task, together with the
+//! A handler must not block. Give long work to a [`workers::WorkerPool`] or any other thread or task, together with the
 //! duty to answer:
 //!
 //! ```
 //! use std::sync::Arc;
-//! use tidewire::{Client, Context, Deferred, ErrorCode, Message, PoolFull, Server, WhenFull, WorkerPool};
+//! use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+//! use tidewire::{Client, Context, Deferred, ErrorCode, Message, Server};
 //!
 //! let pool = WorkerPool::new(2, 1024, WhenFull::Refuse, |(deferred, text): (Deferred, Vec<u8>)| {
 //!     // An error here means that the answer fits no frame; the caller has been told.
@@ -67,7 +68,7 @@
 #![deny(missing_docs)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
-mod address;
+pub mod address;
 pub mod auth;
 pub mod backplane;
 pub mod body;
@@ -83,12 +84,15 @@ pub mod layer;
 mod limits;
 mod mailbox;
 mod memory;
+pub mod metrics;
 mod observe;
 mod on_lane;
+pub mod prelude;
 mod room;
 mod server;
 mod service;
 mod session;
+pub mod socket;
 mod sync;
 pub mod system;
 pub mod text;
@@ -96,12 +100,11 @@ pub mod tls;
 mod transport;
 #[cfg(feature = "typed")]
 pub mod typed;
+pub mod upstream;
 pub mod websocket;
-mod workers;
+pub mod workers;
 
-pub use address::{
-    Address, AddressError, Endpoint, InprocName, Successor, SuccessorError, WebSocketEndpoint,
-};
+pub use address::Endpoint;
 pub use broker::Position;
 pub use client::{
     Backoff, Call, Client, ClientBuilder, ClientEvent, Closing, ConnectError, Connecting,
@@ -112,49 +115,35 @@ pub use client::{
 pub use config::PolicyError;
 pub use describe::describe;
 pub use lane::LaneError;
-pub use limits::{DATAGRAM_FRAME_BYTES_MAX, Limits, RateLimit, RateLimitError, WhenExceeded};
+pub use limits::{Limits, RateLimit, RateLimitError, WhenExceeded};
 pub use mailbox::EnqueueError;
 #[cfg(feature = "log")]
 pub use observe::log;
 #[cfg(feature = "otlp")]
 pub use observe::otlp;
-pub use observe::{DatagramDrop, DropReason, Metrics, MetricsReader};
 pub use room::{
-    History, JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError, RoomFigures,
+    History, JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError,
     SubscribeError,
 };
-pub use server::{
-    Liveness, Readiness, ServeError, Server, ServerBuilder, StopError, Stopped, serve,
-};
+pub use server::{ServeError, Server, ServerBuilder, StopError, Stopped, serve};
 pub use service::{
     ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, ConnectionActions, Context,
-    Deferred, HandlerError, HandlerResult, InspectError, Inspector, Methods, NotOpen, Part, PubSub,
-    RoomActions, Router, Service, SessionAddress, SessionAddressError, SessionHandle,
-    SessionSender, Sessions, Task, TimerActions, TopicActions, Upstream, UpstreamAddressError,
-    UpstreamError, handler,
+    Deferred, HandlerError, HandlerResult, Methods, NotOpen, Part, PubSub, RoomActions, Router,
+    Service, SessionAddress, SessionAddressError, SessionHandle, SessionSender, Sessions, Task,
+    TimerActions, TopicActions, handler,
 };
 pub use session::{
-    Broadcast, BroadcastReport, Lag, LaneFigures, SendError, SessionFigures, SessionId,
-    SessionView, TimerError, TimerId,
+    Broadcast, BroadcastReport, SendError, SessionId, SessionView, TimerError, TimerId,
 };
-pub use transport::inproc::{InprocBindError, InprocConnectError};
 pub use transport::{ConnectFailure, TransportKind};
-pub use workers::{PoolFull, WhenFull, WorkerMetrics, WorkerPool};
 
 pub use tidewire_io::clock::Moment;
-pub use tidewire_io::datagram::DatagramOptions;
-pub use tidewire_io::poller::{PollerChoice, PollerKind};
-pub use tidewire_io::socket::{
-    KeepAlive, PassedAddress, PassedSocket, PassedSocketError, PeerCredentials, SocketAddress,
-    SocketOptions,
-};
 pub use tidewire_io::waker::LaneWaker;
 #[cfg(feature = "typed")]
 pub use tidewire_macros::service;
 pub use tidewire_proto::body::{ErrorCode, GoAwayCode};
-pub use tidewire_proto::codec::{AnyCodec, StreamFraming};
+pub use tidewire_proto::codec::AnyCodec;
 pub use tidewire_proto::connection::{CloseReason, Farewell};
-pub use tidewire_proto::handshake::{FirstBytes, HandshakeError};
 pub use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent, RoomId, SubscriptionId};
 pub use tidewire_proto::room::{LagLimits, Policy, PolicyParseError};
 pub use tidewire_proto::topic::TopicError;

@@ -22,7 +22,7 @@ use thiserror::Error;
 /// Threads that run one handler over tasks. The crate's [first page](crate) has an example with deferred replies.
 ///
 /// ```
-/// use tidewire::{PoolFull, WhenFull, WorkerPool};
+/// use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
 ///
 /// let pool = WorkerPool::new(2, 1024, WhenFull::Refuse, |text: String| println!("{text}"))?;
 /// if let Err(PoolFull(text)) = pool.submit("hello".to_owned()) {

@@ -8,8 +8,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tidewire::metrics::Metrics;
 use tidewire::system::raise_descriptor_limit;
-use tidewire::{Backoff, Client, Endpoint, Limits, Metrics};
+use tidewire::{Backoff, Client, Endpoint, Limits};
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::fixtures::{echo, limited, tw1};
 use tidewire_testkit::{TestServer, connect_from, wait_until};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidewire::{Context, HandlerResult, Limits, Message, Metrics, Server};
+use tidewire::metrics::Metrics;
+use tidewire::{Context, HandlerResult, Limits, Message, Server};
 use tidewire_io::allocation::CountingAllocator;
 use tidewire_proto::codec::{AnyCodec, Tw1};
 use tidewire_testkit::{Peer, TestServer};

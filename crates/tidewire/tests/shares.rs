@@ -5,7 +5,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use tidewire::{Client, Endpoint, History, Kind, Limits, Message, Metrics, PubSub, TopicEvent};
+use tidewire::metrics::Metrics;
+use tidewire::{Client, Endpoint, History, Kind, Limits, Message, PubSub, TopicEvent};
 use tidewire_proto::body::SubscribeBody;
 use tidewire_testkit::fixtures::{limited, tw1};
 use tidewire_testkit::{DEADLINE, Peer, TestServer, Wire, connect_from, hello_frame};

@@ -14,9 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidewire::body::{name_skeleton, validate_name};
+use tidewire::workers::{WhenFull, WorkerPool};
 use tidewire::{
     Chat, Context, ErrorCode, GoAwayCode, HandlerError, HandlerResult, History, Message, Router,
-    Server, WhenFull, WorkerPool,
+    Server,
 };
 
 /// The last messages of each room: the author's name and the text.

@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidewire::codec::{Codec, DecodeError, Decoded, EncodeError, RequestIds};
+use tidewire::upstream::Upstream;
 use tidewire::{
     AnyCodec, CloseReason, Context, ErrorCode, HandlerError, HandlerResult, Kind, Limits, Message,
-    NotOpen, RateLimit, Server, Service, SessionId, Sessions, Upstream, WhenExceeded,
+    NotOpen, RateLimit, Server, Service, SessionId, Sessions, WhenExceeded,
 };
 
 /// The framing above. It has no state: one instance serves all connections.

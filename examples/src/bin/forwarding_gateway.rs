@@ -10,7 +10,8 @@
 
 use std::time::Duration;
 
-use tidewire::{Context, Message, Router, Server, Upstream};
+use tidewire::upstream::Upstream;
+use tidewire::{Context, Message, Router, Server};
 
 fn methods(upstream: &Upstream) -> Router {
     let (all, twice) = (upstream.clone(), upstream.clone());

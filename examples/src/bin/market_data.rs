@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::time::{Duration, Instant};
 
-use tidewire::SocketOptions;
+use tidewire::socket::SocketOptions;
 use tidewire::{Client, Policy, PubSub, Server, Subscription, TopicEvent, WhenEventsFull};
 use tokio_stream::StreamExt;
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidewire::typed::DeferredReply;
-use tidewire::{ErrorCode, PoolFull, Router, Server, WhenFull, WorkerPool};
+use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::{ErrorCode, Router, Server};
 use tidewire_examples::{Parcel, Shop, ShopError, ShopServer};
 
 type Order = (Parcel, DeferredReply<Result<Parcel, ShopError>>);

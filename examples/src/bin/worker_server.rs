@@ -6,9 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewire::{
-    Context, Deferred, ErrorCode, Message, PoolFull, Router, Server, WhenFull, WorkerPool,
-};
+use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::{Context, Deferred, ErrorCode, Message, Router, Server};
 
 type Pool = WorkerPool<(Deferred, Vec<u8>)>;
 

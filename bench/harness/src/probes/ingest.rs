@@ -237,13 +237,8 @@ mod tests {
 
     #[test]
     fn a_server_of_tidewire_is_greeted_and_driven_alike() {
-        let server = tidewire::serve(
-            "tcp://127.0.0.1:0",
-            |cx, message| {
-                cx.reply(message.payload)
-            },
-        )
-        .unwrap();
+        let server =
+            tidewire::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload)).unwrap();
         let tidewire::Endpoint::Socket(address) = server.addresses()[0].clone() else {
             panic!("a socket was listened on");
         };

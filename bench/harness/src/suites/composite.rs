@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use tidewire::log::LogBuilder;
-use tidewire::{Context, Deferred, HandlerResult, Kind, Message, PoolFull, WhenFull, WorkerPool};
+use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::{Context, Deferred, HandlerResult, Kind, Message};
 use tidewire_io::socket::{Listener, Stream};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, Tw1};

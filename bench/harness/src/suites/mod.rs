@@ -31,10 +31,10 @@ use std::net::TcpStream;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tempfile::NamedTempFile;
+use tidewire::address::Address;
 use tidewire::log::LogWriter;
-use tidewire::{
-    Address, AnyCodec, Endpoint, Kind, Limits, Message, Metrics, Server, ServerBuilder, Service,
-};
+use tidewire::metrics::Metrics;
+use tidewire::{AnyCodec, Endpoint, Kind, Limits, Message, Server, ServerBuilder, Service};
 use tidewire_io::descriptors::descriptor_limit;
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
 use tidewire_load::scenario::nearest_key;

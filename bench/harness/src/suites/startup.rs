@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::{Address, Backoff, Client, Context, Message, Server};
+use tidewire::address::Address;
+use tidewire::{Backoff, Client, Context, Message, Server};
 use tidewire_io::clock::now_ns;
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions, Stream};
 use tidewire_load::statistics::LatencyHistogram;

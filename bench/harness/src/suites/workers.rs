@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use tidewire::{WhenFull, WorkerPool};
+use tidewire::workers::{WhenFull, WorkerPool};
 use tidewire_io::clock::now_ns;
 use tidewire_load::statistics::LatencyHistogram;
 

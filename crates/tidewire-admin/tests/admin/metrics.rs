@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidewire::{Client, Metrics, PubSub, Server};
+use tidewire::metrics::Metrics;
+use tidewire::{Client, PubSub, Server};
 use tidewire_admin::{CONTENT_TYPE, Settings};
 use tidewire_testkit::backplane::InprocEngine;
 use tidewire_testkit::certificates::usual;

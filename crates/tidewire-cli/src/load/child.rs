@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
-use tidewire::Address;
+use tidewire::address::Address;
 use tidewire::tls::ClientTls;
 use tidewire_io::affinity::pin_to_core;
 use tidewire_io::poller::PollerChoice;

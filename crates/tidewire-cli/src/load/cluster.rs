@@ -76,7 +76,8 @@ impl Cluster {
     pub(crate) fn targets(&self) -> anyhow::Result<Vec<Endpoint>> {
         let servers = self.members.iter().filter(|it| it.name != BACKPLANE_NAME);
         let addresses = servers.map(|server| server.address());
-        let resolve = |address: String| Ok(address.parse::<tidewire::Address>()?.resolve()?);
+        let resolve =
+            |address: String| Ok(address.parse::<tidewire::address::Address>()?.resolve()?);
         addresses.map(resolve).collect()
     }
 

@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, ValueEnum};
+use tidewire::Endpoint;
+use tidewire::address::Address;
 use tidewire::tls::ClientTls;
-use tidewire::{Address, Endpoint};
 use tidewire_admin::HttpServer;
 use tidewire_command::{output, signals};
 use tidewire_io::affinity::available_cores;

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use clap::{ArgAction, Args};
 use signal_hook::consts::{SIGHUP, SIGTERM};
 use signal_hook::low_level::raise;
+use tidewire::address::Address;
 use tidewire::auth::Token;
 use tidewire::tls::ServerTls;
-use tidewire::{Address, Endpoint, Server};
+use tidewire::{Endpoint, Server};
 use tidewire_admin::{Admin, AdminError, BoundAdmin, Settings};
 use tidewire_command::signals;
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use tidewire::{Server, Stopped, Successor};
+use tidewire::address::Successor;
+use tidewire::{Server, Stopped};
 
 use crate::units::parse_milliseconds;
 

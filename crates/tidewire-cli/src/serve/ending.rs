@@ -7,7 +7,8 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 
 use signal_hook::consts::{SIGHUP, SIGUSR1};
-use tidewire::{MetricsReader, Stopped};
+use tidewire::Stopped;
+use tidewire::metrics::MetricsReader;
 use tidewire_command::signals;
 use tidewire_command::tell::{Stream, tell};
 

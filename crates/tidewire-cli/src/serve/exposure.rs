@@ -2,7 +2,9 @@
 
 use std::os::unix::ffi::OsStrExt;
 
-use tidewire::{Address, Endpoint, SocketAddress};
+use tidewire::Endpoint;
+use tidewire::address::Address;
+use tidewire::socket::SocketAddress;
 
 use crate::failure::Failure;
 

@@ -3,7 +3,7 @@
 use std::convert::Infallible;
 
 use clap::builder::TypedValueParser;
-use tidewire::SocketOptions;
+use tidewire::socket::SocketOptions;
 use tidewire_proto::layer::RECORD_BYTES_MAX;
 
 use super::rpc::Methods;

@@ -7,10 +7,9 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use tidewire::{
-    AnyCodec, Context, Deferred, HandlerError, HandlerResult, Message, PoolFull, Router, Upstream,
-    WhenFull, WorkerPool,
-};
+use tidewire::upstream::Upstream;
+use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::{AnyCodec, Context, Deferred, HandlerError, HandlerResult, Message, Router};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
 

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
-use tidewire::{CloseReason, DatagramDrop, DropReason, Metrics};
+use tidewire::CloseReason;
+use tidewire::metrics::{DatagramDrop, DropReason, Metrics};
 use tidewire_command::output;
 use tidewire_command::tell::{Stream, tell};
 

@@ -1,6 +1,7 @@
 //! The codec of a step, and the size of its messages.
 
-use tidewire::{AnyCodec, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Kind, Message};
+use tidewire::socket::DATAGRAM_FRAME_BYTES_MAX;
+use tidewire::{AnyCodec, Endpoint, Kind, Message};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 

@@ -23,10 +23,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use thiserror::Error;
+use tidewire::address::Address;
+use tidewire::socket::DATAGRAM_FRAME_BYTES_MAX;
 use tidewire::tls::ClientTls;
 use tidewire::{
-    Address, AnyCodec, Client, ConnectError, DATAGRAM_FRAME_BYTES_MAX, Endpoint, Limits,
-    RequestError, RoomId, ServeError,
+    AnyCodec, Client, ConnectError, Endpoint, Limits, RequestError, RoomId, ServeError,
 };
 use tidewire_io::poller::PollerChoice;
 use tidewire_proto::body::ErrorCode;

@@ -6,7 +6,8 @@
 
 use std::ops::RangeInclusive;
 
-use tidewire::{Address, AnyCodec};
+use tidewire::AnyCodec;
+use tidewire::address::Address;
 use tidewire_proto::codec::Codec;
 
 use super::fault::faults;

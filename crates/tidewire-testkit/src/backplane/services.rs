@@ -4,9 +4,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use tidewire::backplane::NodeSettings;
+use tidewire::metrics::Metrics;
+use tidewire::upstream::Upstream;
 use tidewire::{
-    AnyCodec, Client, Context, Deferred, ErrorCode, HandlerError, Message, Metrics, RequestError,
-    Router, Server, SessionAddress, Upstream,
+    AnyCodec, Client, Context, Deferred, ErrorCode, HandlerError, Message, RequestError, Router,
+    Server, SessionAddress,
 };
 use tidewire_proto::codec::Tw1;
 use tidewire_proto::message::Kind;

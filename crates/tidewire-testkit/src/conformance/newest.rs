@@ -1,6 +1,7 @@
 //! Subscribers that fall behind and receive the newest message of each topic.
 
-use tidewire::{DropReason, Kind, Message, Policy, PubSub};
+use tidewire::metrics::DropReason;
+use tidewire::{Kind, Message, Policy, PubSub};
 use tidewire_proto::body::{GapBody, SubscribeBody};
 use tidewire_proto::codec::Codec;
 

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use tidewire::{CloseReason, DatagramDrop, DropReason, Metrics, Policy};
+use tidewire::metrics::{DatagramDrop, DropReason, Metrics};
+use tidewire::{CloseReason, Policy};
 
 use crate::repository;
 

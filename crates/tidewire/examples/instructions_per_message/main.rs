@@ -30,9 +30,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc::{Sender, channel};
 
+use tidewire::address::Address;
 use tidewire::{
-    Address, AnyCodec, Client, Context, Endpoint, HandlerResult, Kind, Message, Moment, PubSub,
-    RoomId, Server, ServerBuilder, Service, SessionId,
+    AnyCodec, Client, Context, Endpoint, HandlerResult, Kind, Message, Moment, PubSub, RoomId,
+    Server, ServerBuilder, Service, SessionId,
 };
 use tidewire_io::poller::{PollerChoice, PollerKind};
 use tidewire_proto::body::SubscribeBody;

@@ -49,7 +49,7 @@ impl Endpoint {
     /// `[::]` takes the addresses of IPv4, too.
     ///
     /// ```
-    /// use tidewire::Address;
+    /// use tidewire::address::Address;
     ///
     /// let at = |text: &str| text.parse::<Address>().unwrap().resolve().unwrap();
     /// assert!(at("tcp://127.0.0.1:80").excludes(&at("ws://0.0.0.0:80/")));
@@ -72,7 +72,7 @@ impl Endpoint {
     /// port. Otherwise the two could not be bound, or only in one order.
     ///
     /// ```
-    /// use tidewire::Address;
+    /// use tidewire::address::Address;
     ///
     /// let at = |text: &str| text.parse::<Address>().unwrap().resolve().unwrap();
     /// assert!(at("tcp://[::]:80").leaves_ipv4_to(&at("tcp://0.0.0.0:80")));

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::NAME_BYTES_MAX;
 
-/// A text is not an address, or its host cannot be resolved. [`Address`](crate::Address) has an example.
+/// A text is not an address, or its host cannot be resolved. [`Address`](crate::address::Address) has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum AddressError {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Names belong to the process: two processes may have servers of the same name.
 ///
 /// ```
-/// use tidewire::InprocName;
+/// use tidewire::address::InprocName;
 ///
 /// let name = InprocName::new("orders/eu-1").expect("a valid name");
 /// assert_eq!(name.to_string(), "inproc://orders/eu-1");

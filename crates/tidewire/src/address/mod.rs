@@ -37,7 +37,8 @@ use websocket::{WebPath, parse_path};
 /// Without one, the codec's setting holds. An [`Endpoint`] does not keep it.
 ///
 /// ```
-/// use tidewire::{Address, AddressError, Endpoint};
+/// use tidewire::address::{Address, AddressError};
+/// use tidewire::Endpoint;
 ///
 /// let address: Address = "127.0.0.1:8080".parse()?;
 /// assert_eq!(address.to_string(), "tcp://127.0.0.1:8080");

@@ -13,12 +13,12 @@ use super::{Address, AddressError, AddressKind};
 /// other machines know, and a port.
 ///
 /// ```
-/// use tidewire::Successor;
+/// use tidewire::address::Successor;
 ///
 /// let successor: Successor = "tls://b.example.com:8443".parse()?;
 /// assert_eq!(successor.to_string(), "tls://b.example.com:8443");
 /// assert!("tls://*:8443".parse::<Successor>().is_err());
-/// # Ok::<(), tidewire::SuccessorError>(())
+/// # Ok::<(), tidewire::address::SuccessorError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Successor(Address);

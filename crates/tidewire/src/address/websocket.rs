@@ -9,12 +9,13 @@ use super::AddressError;
 /// A TCP port with WebSocket at a path.
 ///
 /// ```
-/// use tidewire::{Address, Endpoint};
+/// use tidewire::address::Address;
+/// use tidewire::Endpoint;
 ///
 /// let address: Address = "wss://127.0.0.1:8443/chat".parse()?;
 /// let Endpoint::WebSocket(endpoint) = address.resolve()? else { panic!("{address}") };
 /// assert_eq!((endpoint.path(), endpoint.is_tls()), ("/chat", true));
-/// # Ok::<(), tidewire::AddressError>(())
+/// # Ok::<(), tidewire::address::AddressError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WebSocketEndpoint {

@@ -199,7 +199,7 @@ pub struct NodeSettings {
     pub when_cut_off: WhenCutOff,
     /// The names of the methods that other nodes may call here. A request of another node to one of them comes to the
     /// [`Service`](crate::Service) like one of a client, in a call without a session. Each goes to one of the nodes that have the
-    /// method. The asking node checks what its client may do. See [`Upstream::nodes`](crate::Upstream::nodes). Default: none.
+    /// method. The asking node checks what its client may do. See [`Upstream::nodes`](crate::upstream::Upstream::nodes). Default: none.
     pub services: Vec<String>,
     /// Whether rooms and topics keep histories, in streams of the engine. Default: no.
     pub keeps_histories: bool,

@@ -219,7 +219,7 @@ impl ClientBuilder {
     /// Waits for the server of an `inproc://` name that is not bound yet, up to [`Limits::handshake_timeout`], instead of
     /// failing at once. It is for threads of one process that start in any order. For a server in another process use
     /// [`connect_lazy`](Self::connect_lazy), which tries again at each use. With any other address connecting fails with
-    /// [`InprocConnectError::CannotWait`](crate::InprocConnectError::CannotWait).
+    /// [`InprocConnectError::CannotWait`](crate::socket::InprocConnectError::CannotWait).
     #[must_use]
     pub fn wait_for_server(mut self) -> Self {
         self.wait_for_server = true;

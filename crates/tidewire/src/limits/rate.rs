@@ -55,13 +55,13 @@ pub struct RateLimit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenExceeded {
-    /// The session is not read until it may send again; [`Metrics::rate_paused`](crate::Metrics::rate_paused) counts
+    /// The session is not read until it may send again; [`Metrics::rate_paused`](crate::metrics::Metrics::rate_paused) counts
     /// that. A stream loses nothing, because the transport slows its peer down. UDP cannot do that: datagrams that come
-    /// during the pause are dropped, and counted as [`DatagramDrop::Paused`](crate::DatagramDrop::Paused).
+    /// during the pause are dropped, and counted as [`DatagramDrop::Paused`](crate::metrics::DatagramDrop::Paused).
     Pause,
     /// Each message above the limit is refused: a request is answered with
     /// [`ErrorCode::LimitReached`](crate::ErrorCode::LimitReached), other messages are dropped.
-    /// [`Metrics::rate_refused`](crate::Metrics::rate_refused) counts them.
+    /// [`Metrics::rate_refused`](crate::metrics::Metrics::rate_refused) counts them.
     Refuse,
     /// The session is closed with [`CloseReason::RateLimit`](crate::CloseReason::RateLimit) after its output has been written.
     Close,

@@ -127,7 +127,8 @@ macro_rules! counters {
         /// The counters of one lane, or the sum over lanes, at one moment. All counters only grow, except the two of memory.
         ///
         /// ```
-        /// use tidewire::{Client, DatagramDrop, DropReason};
+        /// use tidewire::metrics::{DatagramDrop, DropReason};
+        /// use tidewire::Client;
         ///
         /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
         ///     cx.reply(message.payload)
@@ -165,7 +166,7 @@ macro_rules! counters {
             /// Exporters read them.
             ///
             /// ```
-            /// let metrics = tidewire::Metrics { frames_in: 7, ..tidewire::Metrics::default() };
+            /// let metrics = tidewire::metrics::Metrics { frames_in: 7, ..tidewire::metrics::Metrics::default() };
             /// let mut counters = metrics.counters();
             /// assert!(counters.any(|counter| counter == ("frames_in", " Frames decoded.", 7)));
             /// ```

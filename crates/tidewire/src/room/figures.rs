@@ -7,7 +7,7 @@ use super::rooms::Room;
 use crate::mailbox::LaneRoom;
 use crate::session::Logs;
 
-/// A room or a topic of a server at one moment. [`Inspector::rooms`](crate::Inspector::rooms) has an example.
+/// A room or a topic of a server at one moment. [`Inspector::rooms`](crate::metrics::Inspector::rooms) has an example.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RoomFigures {

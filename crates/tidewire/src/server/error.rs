@@ -20,7 +20,8 @@ use crate::transport::inproc::InprocBindError;
 /// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`](crate::ServerBuilder).
 ///
 /// ```
-/// use tidewire::{Context, InprocBindError, Message, ServeError};
+/// use tidewire::socket::InprocBindError;
+/// use tidewire::{Context, Message, ServeError};
 ///
 /// let ignore = |_: &mut Context<'_>, _: Message<'_>| Ok(());
 /// let first = tidewire::serve("inproc://orders", ignore)?;

@@ -420,7 +420,7 @@ impl ServerBuilder {
     /// checks the lane yields its core to other threads. With many connections it gains nothing, because every check
     /// finds work.
     ///
-    /// [`Metrics::spins`](crate::Metrics::spins) counts the spins, and [`spins_found`](crate::Metrics::spins_found)
+    /// [`Metrics::spins`](crate::metrics::Metrics::spins) counts the spins, and [`spins_found`](crate::metrics::Metrics::spins_found)
     /// those that found work.
     #[must_use]
     pub fn spin_us(mut self, microseconds: u32) -> Self {

@@ -139,7 +139,7 @@ impl ServerBuilder {
     /// Adds addresses of proxies, such as `10.0.0.0/8` or `192.0.2.7`. A TCP connection from there begins with a header of the
     /// PROXY protocol, version 1 or 2, also below `tls://` and `ws://`. The address that it names is the peer's for limits,
     /// logs, authenticators and sessions. A connection without such a header is closed, and
-    /// [`proxy_headers_refused`](crate::Metrics::proxy_headers_refused) counts it. Connections from other addresses have no
+    /// [`proxy_headers_refused`](crate::metrics::Metrics::proxy_headers_refused) counts it. Connections from other addresses have no
     /// header: there it would be input like any other, because anybody could send one.
     ///
     /// ```
@@ -184,7 +184,8 @@ impl ServerBuilder {
     ///
     /// ```
     /// use std::net::TcpListener;
-    /// use tidewire::{Context, Message, PassedSocket, Server};
+    /// use tidewire::socket::PassedSocket;
+    /// use tidewire::{Context, Message, Server};
     ///
     /// let bound = TcpListener::bind("127.0.0.1:0")?;
     /// let server = Server::builder()

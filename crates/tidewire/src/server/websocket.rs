@@ -27,7 +27,7 @@ impl ServerBuilder {
     /// address or `localhost`. Default: such requests get status 426, which says how to connect.
     ///
     /// A request for the page is bounded like a handshake: its headers, its time, and the memory that its address holds. The
-    /// counter [`closed_by("page_served")`](crate::Metrics::closed_by) counts the pages.
+    /// counter [`closed_by("page_served")`](crate::metrics::Metrics::closed_by) counts the pages.
     ///
     /// ```
     /// use tidewire::websocket::WebPage;

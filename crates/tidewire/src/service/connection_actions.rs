@@ -13,7 +13,7 @@ use crate::transport::ConnectFailure;
 
 /// What a handler does with the connections that its lane makes to other servers. [`Context::connections`] returns it.
 ///
-/// [`Upstream`](crate::Upstream) makes such connections for requests, and keeps them.
+/// [`Upstream`](crate::upstream::Upstream) makes such connections for requests, and keeps them.
 #[derive(Debug)]
 pub struct ConnectionActions<'c, 'a> {
     cx: &'c mut Context<'a>,

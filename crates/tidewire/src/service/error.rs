@@ -31,7 +31,7 @@ pub type HandlerResult = Result<(), HandlerError>;
 /// `?` converts any error. Errors of this library keep their text and get a matching code. The details of any other
 /// error are not sent to the peer: it gets [`ErrorCode::Internal`] and a general text. They are logged at level warn,
 /// at most once in ten seconds on a lane, and counted in
-/// [`Metrics::handler_failures`](crate::Metrics::handler_failures). To choose the code and the text, use
+/// [`Metrics::handler_failures`](crate::metrics::Metrics::handler_failures). To choose the code and the text, use
 /// [`HandlerError::new`]:
 ///
 /// ```

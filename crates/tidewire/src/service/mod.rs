@@ -100,7 +100,7 @@ use crate::transport::ConnectFailure;
 ///
 /// # Panics
 /// A panic ends the session that the call is about, after the answers given so far. Its reason is
-/// [`CloseReason::HandlerPanicked`], [`Metrics::handler_panics`](crate::Metrics::handler_panics) counts it, and the log has its
+/// [`CloseReason::HandlerPanicked`], [`Metrics::handler_panics`](crate::metrics::Metrics::handler_panics) counts it, and the log has its
 /// text. All other sessions go on.
 ///
 /// The service goes on, too, although the panic may have left one of its fields in the middle of a change. A service that must
@@ -172,7 +172,7 @@ pub trait Service: Send + 'static {
     /// Handles a one-way message. Its sender waits for no answer, unless the codec cannot tell the message from a
     /// request.
     ///
-    /// The default refuses the message and counts it in [`Metrics::refused`](crate::Metrics::refused).
+    /// The default refuses the message and counts it in [`Metrics::refused`](crate::metrics::Metrics::refused).
     ///
     /// # Errors
     /// A [`HandlerError`] is counted. It is sent to the peer only if the codec has no ids, because the sender may

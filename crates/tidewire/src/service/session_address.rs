@@ -117,7 +117,7 @@ impl Sessions {
 
     /// Sends a message to a session of any node. To a session of this server it is [`Sessions::send_to`]. For a session of another
     /// node, `Ok` means that this node takes the message there: messages of one thread to one session arrive in their order, and are
-    /// lost if the session, its node or the backplane is gone. Use [`Upstream::nodes`](crate::Upstream::nodes) where an answer is
+    /// lost if the session, its node or the backplane is gone. Use [`Upstream::nodes`](crate::upstream::Upstream::nodes) where an answer is
     /// needed. `backplane_sent` and `backplane_unsent` count these messages here, `backplane_received` and `backplane_dropped` there.
     ///
     /// # Errors

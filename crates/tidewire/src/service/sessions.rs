@@ -228,7 +228,7 @@ impl SessionHandle {
 
     /// Sends a message. After `Ok` the message is on its way, behind all earlier ones of this thread. Only the end of
     /// the session can prevent its delivery. It is then counted in
-    /// [`sends_undelivered`](crate::Metrics::sends_undelivered), unless its lane had already taken it. Consecutive
+    /// [`sends_undelivered`](crate::metrics::Metrics::sends_undelivered), unless its lane had already taken it. Consecutive
     /// messages share one write.
     ///
     /// # Errors

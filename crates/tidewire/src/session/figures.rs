@@ -13,7 +13,7 @@ use crate::address::Endpoint;
 use crate::auth::Identity;
 use crate::transport::{Transport, TransportKind};
 
-/// An open session at one moment. [`Inspector::sessions`](crate::Inspector::sessions) has an example.
+/// An open session at one moment. [`Inspector::sessions`](crate::metrics::Inspector::sessions) has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SessionFigures {
@@ -49,11 +49,11 @@ pub struct SessionFigures {
     pub lag: Option<Lag>,
 }
 
-/// Messages of a room or topic that a subscriber has not received. [`Inspector::sessions`](crate::Inspector::sessions) has an example.
+/// Messages of a room or topic that a subscriber has not received. [`Inspector::sessions`](crate::metrics::Inspector::sessions) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lag {
-    /// The number of the room or topic; see [`RoomFigures::alias`](crate::RoomFigures::alias).
+    /// The number of the room or topic; see [`RoomFigures::alias`](crate::metrics::RoomFigures::alias).
     pub alias: u16,
     /// Messages that wait for the subscriber.
     pub messages: u64,
@@ -63,7 +63,7 @@ pub struct Lag {
     pub policy: Policy,
 }
 
-/// A lane at one moment. [`Inspector::lanes`](crate::Inspector::lanes) has an example.
+/// A lane at one moment. [`Inspector::lanes`](crate::metrics::Inspector::lanes) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LaneFigures {

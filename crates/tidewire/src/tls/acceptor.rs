@@ -203,7 +203,7 @@ impl TlsReloader {
 
     /// Reads the files now. Nothing happens if they hold what is in use, so a signal that rotates logs costs no tickets. Otherwise the
     /// log says how it ended, and the counters
-    /// [`tls_reloads`](crate::Metrics::tls_reloads) and [`tls_reloads_refused`](crate::Metrics::tls_reloads_refused) count it.
+    /// [`tls_reloads`](crate::metrics::Metrics::tls_reloads) and [`tls_reloads_refused`](crate::metrics::Metrics::tls_reloads_refused) count it.
     ///
     /// # Errors
     /// The new pair cannot be used, and the server keeps the old one.

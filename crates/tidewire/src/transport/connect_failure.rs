@@ -14,7 +14,8 @@ use crate::address::Endpoint;
 /// [`Service::on_connect_failed`](crate::Service::on_connect_failed).
 ///
 /// ```
-/// use tidewire::{Client, ConnectError, ConnectFailure, InprocConnectError};
+/// use tidewire::socket::InprocConnectError;
+/// use tidewire::{Client, ConnectError, ConnectFailure};
 ///
 /// let error = Client::connect("inproc://nobody").wait().unwrap_err();
 /// let ConnectError::Failed(ConnectFailure::Inproc(cause)) = error else { panic!("{error}") };
@@ -49,7 +50,7 @@ pub enum ConnectFailure {
         codec: &'static str,
     },
     /// The connection needs TLS, and no setting says whom this side trusts. Connections that handlers make need
-    /// [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls), or an [`Upstream`](crate::Upstream).
+    /// [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls), or an [`Upstream`](crate::upstream::Upstream).
     #[error(
         "cannot connect by tls:// or wss:// here: this server has no TLS settings for connections that it makes; give some with \
          outgoing_tls, or use an Upstream or a client"

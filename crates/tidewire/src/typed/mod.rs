@@ -18,7 +18,7 @@
 //! - **The method's own error** is part of the answer, not a refusal. So it stays typed with every codec, and the client
 //!   gets it as [`CallError::Failed`].
 //! - **Arguments that cannot be decoded** are refused as bad parameters and counted in
-//!   [`Metrics::refused`](crate::Metrics::refused).
+//!   [`Metrics::refused`](crate::metrics::Metrics::refused).
 //!
 //! Rejected: only the version in the name, because a forgotten change would decode garbage: the default format does not
 //! describe itself. The fingerprint in the payload: other peers could not read it, and an old server would not check it. The

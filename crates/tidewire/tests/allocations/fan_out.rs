@@ -4,7 +4,8 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidewire::{Chat, DropReason, Kind, Message, Metrics, PubSub, Server};
+use tidewire::metrics::{DropReason, Metrics};
+use tidewire::{Chat, Kind, Message, PubSub, Server};
 use tidewire_io::allocation::marked_allocations;
 use tidewire_proto::body::SubscribeBody;
 use tidewire_proto::codec::Codec;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tidewire::metrics::Metrics;
 use tidewire::{
-    Chat, Client, ErrorCode, History, Kind, Message, Metrics, PubSub, RequestError, Router, Server,
+    Chat, Client, ErrorCode, History, Kind, Message, PubSub, RequestError, Router, Server,
 };
 use tidewire_testkit::backplane::kept::{Kept, Reader, publish};
 use tidewire_testkit::backplane::suite::settings;

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
+use tidewire::address::Successor;
 use tidewire::auth::{
     AuthOutcome, AuthRequest, Authenticate, Credentials, Identity, Permissions, Token,
 };
 use tidewire::{
     AnyCodec, Client, ClientBuilder, ConnectError, ConnectFailure, Event, Server, ServerBuilder,
-    Successor,
 };
 use tidewire_proto::body::MovedBody;
 use tidewire_proto::codec::{Codec, Tw1};

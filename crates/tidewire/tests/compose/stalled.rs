@@ -1,6 +1,7 @@
 //! Many clients come back at the same moment, and do not read what they asked for.
 
-use tidewire::{Client, History, Kind, Message, PubSub, Server, SessionFigures, TopicEvent};
+use tidewire::metrics::SessionFigures;
+use tidewire::{Client, History, Kind, Message, PubSub, Server, TopicEvent};
 use tidewire_proto::body::SubscribeBody;
 use tidewire_proto::handshake::{FEATURE_POSITIONS, Hello, PROTOCOL_VERSION};
 use tidewire_testkit::fixtures::{limited, tw1};

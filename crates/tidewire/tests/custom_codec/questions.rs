@@ -3,7 +3,8 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
-use tidewire::{AnyCodec, DatagramDrop, Endpoint, Kind, Limits, Message, Server};
+use tidewire::metrics::DatagramDrop;
+use tidewire::{AnyCodec, Endpoint, Kind, Limits, Message, Server};
 use tidewire_proto::codec::{Codec, Decoded, Tw1};
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::{Peer, TestServer, hello_frame};

@@ -5,7 +5,8 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use tidewire::{DatagramDrop, Endpoint, Server};
+use tidewire::metrics::DatagramDrop;
+use tidewire::{Endpoint, Server};
 use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 

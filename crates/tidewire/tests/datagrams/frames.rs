@@ -1,8 +1,7 @@
 //! Frames and datagrams: several frames in one datagram, cut frames, and garbage.
 
-use tidewire::{
-    Chat, Context, DatagramDrop, HandlerError, HandlerResult, Kind, Message, SendError, Server,
-};
+use tidewire::metrics::DatagramDrop;
+use tidewire::{Chat, Context, HandlerError, HandlerResult, Kind, Message, SendError, Server};
 use tidewire_proto::error::EncodeError;
 use tidewire_testkit::{TestServer, wait_until};
 

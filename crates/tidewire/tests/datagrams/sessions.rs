@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidewire::{Chat, Client, DatagramDrop, Event, ServeError, Server};
+use tidewire::metrics::DatagramDrop;
+use tidewire::{Chat, Client, Event, ServeError, Server};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
 use crate::{codec, echo, limited, one_way, payloads, port_of, received, unknown_peer};

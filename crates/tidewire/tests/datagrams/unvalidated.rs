@@ -1,8 +1,7 @@
 //! Datagrams of peers without a session, and the limit on what an unvalidated address is sent.
 
-use tidewire::{
-    AnyCodec, CloseReason, Context, DatagramDrop, HandlerResult, Kind, Message, Server,
-};
+use tidewire::metrics::DatagramDrop;
+use tidewire::{AnyCodec, CloseReason, Context, HandlerResult, Kind, Message, Server};
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::{Heard, Peer, TestServer, challenge_answer, hello_frame};
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidewire::{AnyCodec, Chat, DropReason, Limits, Metrics, Server, ServerBuilder};
+use tidewire::metrics::{DropReason, Metrics};
+use tidewire::{AnyCodec, Chat, Limits, Server, ServerBuilder};
 use tidewire_proto::room::Policy;
 use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
 

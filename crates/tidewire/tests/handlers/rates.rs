@@ -1,8 +1,9 @@
 //! Sessions that exceed their rate, over every transport.
 
+use tidewire::metrics::DatagramDrop;
 use tidewire::{
-    Client, DatagramDrop, Kind, Message, RateLimit, RateLimitError, RequestError, ServeError,
-    Server, WhenExceeded,
+    Client, Kind, Message, RateLimit, RateLimitError, RequestError, ServeError, Server,
+    WhenExceeded,
 };
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::TestServer;
@@ -139,7 +140,7 @@ fn datagrams_above_the_rate_are_dropped_and_counted() {
     for _ in 0..MESSAGES {
         peer.send(&Message::new(Kind::OneWay, 0, b"news"));
     }
-    let dropped = |metrics: &tidewire::Metrics| {
+    let dropped = |metrics: &tidewire::metrics::Metrics| {
         metrics.datagrams_dropped_by(DatagramDrop::Paused) + metrics.kernel_drops
     };
     let metrics = server.wait_for("all datagrams came", |metrics| {

@@ -8,9 +8,10 @@ mod ends;
 mod names;
 mod waiting;
 
-use tidewire::{
-    Address, Client, ConnectError, ConnectFailure, Endpoint, InprocConnectError, Metrics, Server,
-};
+use tidewire::address::Address;
+use tidewire::metrics::Metrics;
+use tidewire::socket::InprocConnectError;
+use tidewire::{Client, ConnectError, ConnectFailure, Endpoint, Server};
 use tidewire_testkit::fixtures::{codec, echo};
 use tidewire_testkit::{DEADLINE, assert_conserved};
 

@@ -1,9 +1,8 @@
 //! In-process names: which server has one, and when it is free again.
 
-use tidewire::{
-    Client, Context, HandlerResult, InprocBindError, InprocConnectError, InprocName, Message,
-    ServeError, Server, Service, serve,
-};
+use tidewire::address::InprocName;
+use tidewire::socket::{InprocBindError, InprocConnectError};
+use tidewire::{Client, Context, HandlerResult, Message, ServeError, Server, Service, serve};
 use tidewire_testkit::wait_until;
 
 use crate::{connect_failure, echo, stop};

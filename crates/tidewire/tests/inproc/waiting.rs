@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidewire::{Backoff, Client, Event, InprocConnectError, Limits, Server, serve};
+use tidewire::socket::InprocConnectError;
+use tidewire::{Backoff, Client, Event, Limits, Server, serve};
 use tidewire_testkit::wait_until;
 
 use crate::caller::{Caller, Told, alone, next};

@@ -9,10 +9,11 @@ use std::io::{IoSlice, Read, Write};
 use std::net::TcpListener;
 use std::time::Duration;
 
+use tidewire::address::Address;
 use tidewire::layer::{Ending, Layer, LayerError, PLAIN_BYTES_MAX};
 use tidewire::{
-    Address, Client, CloseReason, ConnectError, ConnectFailure, Context, Message, ServeError,
-    Server, ServerBuilder,
+    Client, CloseReason, ConnectError, ConnectFailure, Context, Message, ServeError, Server,
+    ServerBuilder,
 };
 use tidewire_io::poller::{PollerChoice, PollerKind};
 use tidewire_testkit::fixtures::{codec, echo, limited, lines, tw1};

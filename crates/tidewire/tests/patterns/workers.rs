@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, mpsc};
 
-use tidewire::{Context, Message, PoolFull, RequestError, Server, WhenFull, WorkerPool};
+use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::{Context, Message, RequestError, Server};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{DEADLINE, TestServer, assert_conserved};
 

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use tidewire::metrics::DropReason;
 use tidewire::{
-    Chat, Client, CloseReason, Context, DropReason, EnqueueError, HandlerResult, Kind, Limits,
-    Message, Moment, Policy, PubSub, RequestError, Server, Service, SessionId,
+    Chat, Client, CloseReason, Context, EnqueueError, HandlerResult, Kind, Limits, Message, Moment,
+    Policy, PubSub, RequestError, Server, Service, SessionId,
 };
 use tidewire_proto::body::{ErrorCode, RoomCall};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tidewire::{Client, Context, InspectError, Message, Policy, PubSub, Server};
+use tidewire::metrics::InspectError;
+use tidewire::{Client, Context, Message, Policy, PubSub, Server};
 use tidewire_testkit::fixtures::echo;
 use tidewire_testkit::wait_until;
 

@@ -12,9 +12,9 @@ mod shared;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use tidewire::metrics::Metrics;
 use tidewire::{
-    Context, HandlerResult, Kind, Limits, Message, Metrics, Server, Service, SessionId,
-    TransportKind,
+    Context, HandlerResult, Kind, Limits, Message, Server, Service, SessionId, TransportKind,
 };
 use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::{Peer, TestServer};

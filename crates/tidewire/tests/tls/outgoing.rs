@@ -4,10 +4,11 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime};
 
 use tidewire::auth::{AuthOutcome, AuthRequest, Authenticate, Identity, Permissions, Token};
+use tidewire::socket::SocketAddress;
 use tidewire::tls::{ClientTls, Encryption, TlsFault};
 use tidewire::{
     CloseReason, ConnectFailure, Context, Endpoint, Moment, Server, ServerBuilder, Service,
-    SessionId, SocketAddress,
+    SessionId,
 };
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::certificates::{Authority, usual};

@@ -1,6 +1,7 @@
 //! A subscriber that stops reading: its policy decides, and it gets the exact number of lost messages.
 
-use tidewire::{Client, DropReason, Kind, Limits, Policy, PubSub, Server, TopicEvent};
+use tidewire::metrics::DropReason;
+use tidewire::{Client, Kind, Limits, Policy, PubSub, Server, TopicEvent};
 use tidewire_proto::body::GapBody;
 use tidewire_testkit::{Peer, TestServer, XorLayer, layers_of};
 
@@ -92,7 +93,7 @@ impl Scene {
         heard
     }
 
-    fn end(self) -> tidewire::Metrics {
+    fn end(self) -> tidewire::metrics::Metrics {
         drop((self.publisher, self.quick, self.slow));
         self.server.stop()
     }

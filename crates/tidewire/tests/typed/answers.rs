@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 use tidewire::typed::{CallError, DeferredReply, ReplyError};
-use tidewire::{
-    AnyCodec, Kind, Limits, Message, PoolFull, RequestError, Router, SendError, Server, WhenFull,
-    WorkerPool,
-};
+use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::{AnyCodec, Kind, Limits, Message, RequestError, Router, SendError, Server};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 

@@ -13,8 +13,9 @@ mod one_way;
 use std::sync::mpsc;
 
 use serde::{Deserialize, Serialize};
+use tidewire::metrics::Metrics;
 use tidewire::typed::DeferredReply;
-use tidewire::{AnyCodec, Client, Context, Metrics, Router, Server, ServerBuilder};
+use tidewire::{AnyCodec, Client, Context, Router, Server, ServerBuilder};
 use tidewire_testkit::TestServer;
 
 /// All codecs that transmit names of methods.

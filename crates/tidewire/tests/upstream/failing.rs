@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidewire::upstream::{Upstream, UpstreamError};
 use tidewire::{
     AnyCodec, Client, CloseReason, Context, Deferred, HandlerResult, Kind, Message, RequestError,
-    Server, Upstream, UpstreamError,
+    Server,
 };
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{TestServer, wait_until};

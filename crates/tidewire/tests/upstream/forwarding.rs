@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use tidewire::upstream::{Upstream, UpstreamAddressError};
 use tidewire::{
     AnyCodec, Context, HandlerError, HandlerResult, Kind, Message, Moment, OwnedMessage,
-    RequestError, Server, Service, SessionId, Upstream, UpstreamAddressError,
+    RequestError, Server, Service, SessionId,
 };
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::TestServer;

@@ -6,9 +6,9 @@ mod failing;
 mod forwarding;
 mod security;
 
-use tidewire::{
-    AnyCodec, Client, Context, HandlerResult, Message, Metrics, Server, Service, Upstream,
-};
+use tidewire::metrics::Metrics;
+use tidewire::upstream::Upstream;
+use tidewire::{AnyCodec, Client, Context, HandlerResult, Message, Server, Service};
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::tw1;
 

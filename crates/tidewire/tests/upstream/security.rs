@@ -7,7 +7,8 @@ use tidewire::auth::{
     AuthFailure, AuthOutcome, AuthRequest, Authenticate, Credentials, Identity, Permissions, Token,
 };
 use tidewire::tls::{ClientTls, TlsError};
-use tidewire::{Client, Context, Message, RequestError, Server, Upstream};
+use tidewire::upstream::Upstream;
+use tidewire::{Client, Context, Message, RequestError, Server};
 use tidewire_testkit::certificates::{Authority, usual};
 use tidewire_testkit::{TestServer, wait_until};
 

@@ -3,9 +3,10 @@
 use std::sync::mpsc::{Sender, channel};
 
 use tidewire::tls::Encryption;
+use tidewire::upstream::Upstream;
 use tidewire::{
     Client, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server,
-    Service, Upstream,
+    Service,
 };
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::fixtures::{codec, echo};

@@ -4,8 +4,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use tidewire::socket::SocketOptions;
 use tidewire::websocket::{PAGE_BYTES_MAX, WebPage};
-use tidewire::{Limits, Server, ServerBuilder, SocketOptions};
+use tidewire::{Limits, Server, ServerBuilder};
 use tidewire_testkit::{DEADLINE, TestServer};
 
 use super::{ask, serve_as};

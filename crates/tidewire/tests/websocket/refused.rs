@@ -4,8 +4,9 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
 
+use tidewire::socket::SocketOptions;
 use tidewire::websocket::WebSocketFault;
-use tidewire::{Client, CloseReason, ConnectError, ConnectFailure, Event, Server, SocketOptions};
+use tidewire::{Client, CloseReason, ConnectError, ConnectFailure, Event, Server};
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::fixtures::codec;
 use tidewire_testkit::logs::Logs;

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use tidewire::{Address, Endpoint};
+use tidewire::Endpoint;
+use tidewire::address::Address;
 use tidewire_io::affinity::pin_to_core;
 use tidewire_io::datagram::{DatagramBatch, DatagramSocket};
 use tidewire_io::poller::Interest;

@@ -14,7 +14,7 @@ use super::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES, EVENTS_MAX, Queued};
 /// take them. A [subscription](crate::Subscribe::when_events_full) may have a policy of its own.
 /// [`Client::subscribe`](crate::Client::subscribe) has an example.
 ///
-/// Dropped events are counted in [`Metrics::events_dropped`](crate::Metrics::events_dropped). An
+/// Dropped events are counted in [`Metrics::events_dropped`](crate::metrics::Metrics::events_dropped). An
 /// [`Event::Lost`](crate::Event::Lost) or [`TopicEvent::Lost`](crate::TopicEvent::Lost) at their position has their number.
 ///
 /// | application | policy |

@@ -22,7 +22,8 @@ impl Context<'_> {
     /// An empty `method` sends a request without a name.
     ///
     /// ```
-    /// use tidewire::{Context, HandlerResult, Message, Upstream, UpstreamError};
+    /// use tidewire::upstream::{Upstream, UpstreamError};
+    /// use tidewire::{Context, HandlerResult, Message};
     ///
     /// /// Answers with the concatenated replies of two backends.
     /// fn both(cx: &mut Context<'_>, message: Message<'_>, one: &Upstream, two: &Upstream) -> HandlerResult {

@@ -56,7 +56,8 @@ use crate::tls::{ClientConfigs, ClientTls, Connector, TlsError};
 /// its own connection.
 ///
 /// ```
-/// use tidewire::{Client, Context, Message, Server, Upstream};
+/// use tidewire::upstream::Upstream;
+/// use tidewire::{Client, Context, Message, Server};
 ///
 /// let backend = Server::builder()
 ///     .listen("tcp://127.0.0.1:0")?
@@ -216,7 +217,8 @@ impl Upstream {
     ///
     /// ```
     /// use tidewire::backplane::NodeSettings;
-    /// use tidewire::{Client, Router, Server, Upstream};
+    /// use tidewire::upstream::Upstream;
+    /// use tidewire::{Client, Router, Server};
     /// # let engine = tidewire_testkit::backplane::InprocEngine::default();
     /// # use tidewire_testkit::backplane::Engine;
     ///
@@ -277,7 +279,7 @@ impl Upstream {
     /// ```no_run
     /// use tidewire::auth::{Credentials, Token};
     /// use tidewire::tls::ClientTls;
-    /// use tidewire::Upstream;
+    /// use tidewire::upstream::Upstream;
     ///
     /// let upstream = Upstream::new("tls://backend.example.com:8443")?
     ///     .tls(ClientTls::new().only_ca("ca.pem"))?

@@ -42,7 +42,7 @@ fn ask(client: &Client) {
 }
 
 /// Stops the gateway, and checks that each request to the upstream has one outcome.
-fn finish(gateway: Server, client: &Client) -> crate::Metrics {
+fn finish(gateway: Server, client: &Client) -> crate::observe::Metrics {
     client.close().wait();
     let metrics = gateway.shutdown(Duration::from_secs(10)).metrics;
     let resolved = metrics.upstream_answered
