@@ -15,8 +15,8 @@ use tidewire::backplane::BackplaneError;
 use tidewire::log::LogError;
 use tidewire::tls::{TlsAlert, TlsFault};
 use tidewire::{
-    CloseReason, ConnectError, ConnectFailure, EnqueueError, GoAwayCode, LaneError, PublishError,
-    RequestError, ServeError,
+    CloseReason, ConnectError, ConnectFailure, GoAwayCode, LaneError, PublishError, RequestError,
+    SendError, ServeError,
 };
 pub(crate) use tidewire_command::failure::Failure;
 use tidewire_command::failure::{
@@ -110,9 +110,9 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
             return Some(classify_request(error));
         }
         let encode = match cause.downcast_ref() {
-            Some(
-                PublishError::Enqueue(EnqueueError::Encode(error)) | PublishError::Encode(error),
-            ) => Some(error),
+            Some(PublishError::Send(SendError::Encode(error)) | PublishError::Encode(error)) => {
+                Some(error)
+            }
             _ => cause.downcast_ref::<EncodeError>(),
         };
         if let Some(EncodeError::PayloadTooLarge { .. }) = encode {

@@ -116,7 +116,6 @@ pub use config::PolicyError;
 pub use describe::describe;
 pub use lane::LaneError;
 pub use limits::{Limits, RateLimit, RateLimitError, WhenExceeded};
-pub use mailbox::EnqueueError;
 #[cfg(feature = "log")]
 pub use observe::log;
 #[cfg(feature = "otlp")]
@@ -128,8 +127,8 @@ pub use room::{
 pub use server::{ServeError, Server, ServerBuilder, StopError, Stopped, serve};
 pub use service::{
     ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, ConnectionActions, Context,
-    Deferred, HandlerError, HandlerResult, Methods, NotOpen, Part, PubSub, RoomActions, Router,
-    Service, SessionAddress, SessionAddressError, SessionHandle, SessionSender, Sessions, Task,
+    Deferred, HandlerError, HandlerResult, Methods, Part, PubSub, RoomActions, Router, Service,
+    SessionAddress, SessionAddressError, SessionHandle, SessionSender, Sessions, Task,
     TimerActions, TopicActions, handler,
 };
 pub use session::{

@@ -4,8 +4,8 @@ use std::error::Error;
 use std::net::TcpListener;
 
 use tidewire::{
-    Client, CloseReason, ConnectError, ConnectFailure, Context, EnqueueError, GoAwayCode, Message,
-    RequestError, SendError, Server, describe,
+    Client, CloseReason, ConnectError, ConnectFailure, Context, GoAwayCode, Message, RequestError,
+    SendError, Server, describe,
 };
 use tidewire_proto::error::EncodeError;
 
@@ -90,7 +90,7 @@ fn what_cannot_be_sent_says_why() {
     let text = "payload of 70000 bytes does not fit a frame (limit 65507)";
     says(&RequestError::from(encode), text);
     says(&SendError::from(encode), text);
-    says(&EnqueueError::from(encode), text);
+    says(&SendError::from(encode), text);
     says(&tidewire::PublishError::from(encode), text);
     says(
         &RequestError::Closed(CloseReason::IdleTimeout.into()),

@@ -20,7 +20,7 @@ use tidewire::codec::{Codec, DecodeError, Decoded, EncodeError, RequestIds};
 use tidewire::upstream::Upstream;
 use tidewire::{
     AnyCodec, CloseReason, Context, ErrorCode, HandlerError, HandlerResult, Kind, Limits, Message,
-    NotOpen, RateLimit, Server, Service, SessionId, Sessions, WhenExceeded,
+    RateLimit, SendError, Server, Service, SessionId, Sessions, WhenExceeded,
 };
 
 /// The framing above. It has no state: one instance serves all connections.
@@ -108,7 +108,7 @@ impl Gateway {
         let (number, command) = line.split_once(' ').ok_or("write: NUMBER COMMAND")?;
         let session = self.devices().get(&number.parse()?).copied();
         let command = Message::new(Kind::OneWay, 0, command.as_bytes());
-        Ok(sessions.send_to(session.ok_or(NotOpen)?, &command)?)
+        Ok(sessions.send_to(session.ok_or(SendError::NotOpen)?, &command)?)
     }
 
     fn devices(&self) -> MutexGuard<'_, HashMap<u32, SessionId>> {

@@ -8,8 +8,8 @@
 use std::time::{Duration, Instant};
 
 use tidewire::{
-    Backoff, Client, Disconnected, EnqueueError, Event, Kind, MemberId, OwnedMessage, RequestError,
-    Room, RoomId,
+    Backoff, Client, Disconnected, Event, Kind, MemberId, OwnedMessage, RequestError, Room, RoomId,
+    SendError,
 };
 use tidewire_proto::body::{ErrorCode, typed_name};
 use tidewire_proto::message::{FLAG_PRIVATE, PresenceEvent};
@@ -294,7 +294,7 @@ impl Conversation {
                     self.unanswered += 1;
                     return Ok(());
                 }
-                Err(EnqueueError::QueueFull) => std::thread::sleep(QUEUE_PAUSE),
+                Err(SendError::QueueFull) => std::thread::sleep(QUEUE_PAUSE),
                 Err(error) => return Err(Failure::other(error.to_string(), "").into()),
             }
         }

@@ -10,10 +10,10 @@ use tidewire_proto::text::escaped;
 use tidewire_proto::topic::TopicError;
 
 use crate::address::AddressError;
-use crate::mailbox::EnqueueError;
 use crate::on_lane::NO_WAIT_ON_A_LANE;
 use crate::server::ServeError;
 use crate::session::CloseReason;
+use crate::session::SendError;
 use crate::transport::ConnectFailure;
 
 /// A client could not connect. An error of [`Client::connect`](crate::Client::connect).
@@ -153,13 +153,14 @@ impl fmt::Display for Disconnected {
     }
 }
 
-impl From<EnqueueError> for RequestError {
-    fn from(error: EnqueueError) -> Self {
+impl From<SendError> for RequestError {
+    fn from(error: SendError) -> Self {
         match error {
-            EnqueueError::QueueFull => Self::WindowFull,
-            EnqueueError::Ended => Self::Shutdown,
-            EnqueueError::OtherProcess => Self::OtherProcess,
-            EnqueueError::Encode(error) => Self::Encode(error),
+            SendError::QueueFull => Self::WindowFull,
+            SendError::NotOpen => Self::NotConnected,
+            SendError::Ended => Self::Shutdown,
+            SendError::OtherProcess => Self::OtherProcess,
+            SendError::Encode(error) => Self::Encode(error),
         }
     }
 }

@@ -20,7 +20,7 @@ use super::sync::WakeLane;
 use super::table::RequestTable;
 use crate::address::Endpoint;
 use crate::dial::Found;
-use crate::mailbox::EnqueueError;
+use crate::session::SendError;
 
 /// The shared state of one client. See the module.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Link {
 
     /// Sets the time at which the client ends, and submits this control, which ends its connection. An earlier time that was set
     /// before stays.
-    pub(super) fn close_by(&self, at_ns: u64, control: Control) -> Result<(), EnqueueError> {
+    pub(super) fn close_by(&self, at_ns: u64, control: Control) -> Result<(), SendError> {
         let before_ns = self.close_at_ns.fetch_min(at_ns, Ordering::SeqCst);
         // An earlier call has already submitted the close.
         if before_ns < u64::MAX && !self.table.has_ended() {

@@ -28,7 +28,6 @@ use super::subscription::{TopicEvent, TopicMessage, TopicQueue};
 use crate::broker::Position;
 use crate::limits::nanoseconds;
 use crate::service::Context;
-use crate::session::SendError;
 
 /// All subscriptions of a client.
 #[derive(Debug, Default)]
@@ -464,12 +463,7 @@ impl ClientService {
         };
         self.listening.register_at_ns = now_ns().saturating_add(nanoseconds(REGISTER_INTERVAL));
         let registration = Message::new(Kind::Subscribe, 0, &[]);
-        cx.send_to(session, &registration)
-            .map_err(|error| match error {
-                SendError::QueueFull => RequestError::WindowFull,
-                SendError::Encode(error) => RequestError::Encode(error),
-                SendError::NotOpen => RequestError::NotConnected,
-            })
+        Ok(cx.send_to(session, &registration)?)
     }
 
     /// Registers again before the server forgets the client. Returns the time of the next registration.

@@ -52,16 +52,16 @@ pub use subscription::{Subscribe, Subscription, TopicEvent, TopicMessage};
 
 use crate::address::Endpoint;
 use crate::limits::nanoseconds;
-use crate::mailbox::EnqueueError;
 use crate::observe::Metrics;
 use crate::server::Server;
+use crate::session::SendError;
 use crate::session::encode_within;
 use link::{Control, Link};
 
 /// A connection to a server, shared by any number of threads and tasks. Clones are handles to the same connection.
 ///
 /// A child by `fork` has no client of its parent: its calls fail at once, with [`RequestError::OtherProcess`] or
-/// [`EnqueueError::OtherProcess`], its events have ended, and a drop does nothing. Connect after the fork.
+/// [`SendError::OtherProcess`], its events have ended, and a drop does nothing. Connect after the fork.
 ///
 /// ```
 /// use tidewire::Client;
@@ -116,11 +116,11 @@ impl Client {
     /// at the end of the lane's turn, together with other messages. It never waits.
     ///
     /// # Errors
-    /// [`EnqueueError::QueueFull`] if the queue to the lane is full, [`EnqueueError::Ended`] if the client has ended, and
-    /// [`EnqueueError::Encode`] if the codec cannot express the message or it is too large. With `Ok` the message is on its way
+    /// [`SendError::QueueFull`] if the queue to the lane is full, [`SendError::Ended`] if the client has ended, and
+    /// [`SendError::Encode`] if the codec cannot express the message or it is too large. With `Ok` the message is on its way
     /// to the socket. If the connection is down by then, an [`Event::Lost`] says so. [`Client::flush`] confirms that the server has
     /// it.
-    pub fn send<'a>(&self, message: impl Into<Message<'a>>) -> Result<(), EnqueueError> {
+    pub fn send<'a>(&self, message: impl Into<Message<'a>>) -> Result<(), SendError> {
         let Inner { link, codec, .. } = &*self.inner;
         let (limit, message) = (link.table.frame_bytes_max(), message.into());
         link.table

@@ -504,7 +504,7 @@ impl From<SendError> for NotSent {
         match error {
             SendError::QueueFull => Self::OutputFull,
             SendError::Encode(error) => Self::Encode(error),
-            SendError::NotOpen => Self::NoSession,
+            SendError::NotOpen | SendError::Ended | SendError::OtherProcess => Self::NoSession,
         }
     }
 }

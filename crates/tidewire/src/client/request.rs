@@ -24,8 +24,8 @@ use super::reply::{PIECES_MAX, Reply, give_back};
 use super::slots::SlotId;
 use super::submissions::{RequestHead, WhenWindowFull};
 use crate::limits::nanoseconds;
-use crate::mailbox::EnqueueError;
 use crate::on_lane;
+use crate::session::SendError;
 
 /// A request that is not sent yet, made by [`Client::request`]. Await it, [`wait`](Self::wait) for it, or
 /// [`send`](Self::send) it and take the reply later.
@@ -235,7 +235,7 @@ impl IntoFuture for Call<'_> {
 impl Request {
     /// Creates a request from the slot of its answer, or from the error of queueing it.
     #[inline(always)]
-    pub(crate) fn new(link: &Arc<Link>, sent: Result<SlotId, EnqueueError>) -> Self {
+    pub(crate) fn new(link: &Arc<Link>, sent: Result<SlotId, SendError>) -> Self {
         match sent {
             Ok(slot) => Self {
                 state: State::Sent {

@@ -15,7 +15,7 @@ use super::reply::Reply;
 use super::request::Request;
 use crate::broker::Position;
 use crate::limits::nanoseconds;
-use crate::mailbox::EnqueueError;
+use crate::session::SendError;
 
 /// A room that a client is in, made by [`Client::join`]. It keeps its client alive, and dropping it does not leave the room.
 ///
@@ -185,7 +185,7 @@ impl Room {
     ///
     /// # Errors
     /// As [`Client::send`].
-    pub fn say(&self, payload: &[u8]) -> Result<(), EnqueueError> {
+    pub fn say(&self, payload: &[u8]) -> Result<(), SendError> {
         self.client
             .send(Message::new(Kind::Say, self.id.0, payload))
     }

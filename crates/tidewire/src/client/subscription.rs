@@ -151,7 +151,7 @@ impl Client {
     /// of the lane's turn, together with other messages.
     ///
     /// # Errors
-    /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::Enqueue`] if the message cannot be queued. With
+    /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::Send`] if the message cannot be queued. With
     /// `Ok` the message is on its way to the socket. If the connection is down by then, an
     /// [`Event::Lost`](super::Event::Lost) says so. [`Client::flush`] confirms that the server has it.
     pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {

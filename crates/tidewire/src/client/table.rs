@@ -38,7 +38,7 @@ use super::reply::{Completions, Outcome, Pile, Reply, give_back, take_memory};
 use super::slots::{Answer, Cursor, SlotId, Slots, Waits};
 use super::submissions::{Control, RequestHead, Submission, Submissions};
 use super::sync::{Lock, Native, Primitives, WakeLane, Word};
-use crate::mailbox::EnqueueError;
+use crate::session::SendError;
 
 /// The shared state of requests. See the module.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         mut head: RequestHead,
         name: &str,
         payload: &[u8],
-    ) -> Result<SlotId, EnqueueError> {
+    ) -> Result<SlotId, SendError> {
         let limit = self.frame_bytes_max();
         if name.len().max(payload.len()) > limit {
             return Err(too_large(name, payload, limit).into());
@@ -104,7 +104,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         self.add(|shared| {
             let submissions = &mut shared.submissions;
             if submissions.is_full() || submissions.request_bytes() >= self.queue_bytes_max {
-                return Err(EnqueueError::QueueFull);
+                return Err(SendError::QueueFull);
             }
             let slot = self.slots.open(&mut shared.cursor);
             head.slot = Some(slot);
@@ -117,10 +117,10 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     pub(super) fn submit_control(
         &self,
         make: impl FnOnce(SlotId) -> C,
-    ) -> Result<SlotId, EnqueueError> {
+    ) -> Result<SlotId, SendError> {
         self.add(|shared| {
             if shared.submissions.is_full() {
-                return Err(EnqueueError::QueueFull);
+                return Err(SendError::QueueFull);
             }
             let slot = self.slots.open(&mut shared.cursor);
             shared.submissions.push(Submission::Control(make(slot)));
@@ -130,7 +130,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
 
     /// Submits a control that is never refused for lack of room. Such controls are bounded by what was accepted before: a
     /// subscription ends only once. Wakes the lane if it sleeps.
-    pub(super) fn control(&self, control: C) -> Result<(), EnqueueError> {
+    pub(super) fn control(&self, control: C) -> Result<(), SendError> {
         self.add(|shared| {
             shared.submissions.push(Submission::Control(control));
             Ok(())
@@ -141,11 +141,11 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     pub(super) fn send(
         &self,
         encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Result<(), EnqueueError> {
+    ) -> Result<(), SendError> {
         self.add(|shared| {
             let submissions = &mut shared.submissions;
             if submissions.is_full() || submissions.message_bytes() >= self.queue_bytes_max {
-                return Err(EnqueueError::QueueFull);
+                return Err(SendError::QueueFull);
             }
             submissions.push_message(self.is_single, encode)?;
             Ok(())
@@ -156,15 +156,15 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     #[inline(always)]
     fn add<T>(
         &self,
-        push: impl FnOnce(&mut TableShared<C>) -> Result<T, EnqueueError>,
-    ) -> Result<T, EnqueueError> {
+        push: impl FnOnce(&mut TableShared<C>) -> Result<T, SendError>,
+    ) -> Result<T, SendError> {
         // Asked first, because nobody unlocks in a child what another thread had locked.
         if !self.is_here() {
-            return Err(EnqueueError::OtherProcess);
+            return Err(SendError::OtherProcess);
         }
         let mut shared = self.shared.lock();
         if self.has_ended() {
-            return Err(EnqueueError::Ended);
+            return Err(SendError::Ended);
         }
         let added = push(&mut shared)?;
         let is_new = self.note_news();

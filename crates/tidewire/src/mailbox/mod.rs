@@ -20,7 +20,6 @@
 //! large, the sender does not read from its own sessions until the batch is posted, so that nothing is dropped.
 
 mod batch;
-mod enqueue;
 mod exchange;
 mod inspection;
 mod lane_set;
@@ -36,7 +35,6 @@ use tidewire_io::ring::RingStream;
 use tidewire_io::waker::LaneWaker;
 
 pub(crate) use batch::{BatchEntry, SpareBatches, messages_of};
-pub use enqueue::EnqueueError;
 pub(crate) use exchange::{Exchange, Lanes};
 pub(crate) use inspection::{Answered, Inspection, LaneRoom, LanesAsked, Question};
 pub(crate) use lane_set::{LANES_MAX, LaneSet, RECEIVERS_MAX, Receiver, SharedLaneSet};

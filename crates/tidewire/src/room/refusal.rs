@@ -6,7 +6,6 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::topic::TopicError;
 
 use crate::config::{PolicyError, SharedFrameError};
-use crate::mailbox::EnqueueError;
 use crate::session::SendError;
 use crate::session::TableFull;
 
@@ -275,7 +274,7 @@ pub enum PublishError {
     Encode(#[from] EncodeError),
     /// The message could not be enqueued for the client's lane.
     #[error(transparent)]
-    Enqueue(#[from] EnqueueError),
+    Send(#[from] SendError),
 }
 
 impl JoinError {

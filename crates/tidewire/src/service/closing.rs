@@ -16,8 +16,8 @@
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::connection::Farewell;
 
-use super::{Context, NotOpen, SessionHandle, Sessions};
-use crate::session::SessionId;
+use super::{Context, SessionHandle, Sessions};
+use crate::session::{SendError, SessionId};
 
 impl Context<'_> {
     /// Closes the session of this call, after everything that was sent to it and every answer that was given before.
@@ -93,8 +93,8 @@ impl SessionHandle {
     /// [`Context::close_with`] does. If a session is closed twice, the first close counts.
     ///
     /// # Errors
-    /// [`NotOpen`] if the session is not open.
-    pub fn close_with(&self, code: GoAwayCode, text: &str) -> Result<(), NotOpen> {
+    /// [`SendError::NotOpen`] if the session is not open.
+    pub fn close_with(&self, code: GoAwayCode, text: &str) -> Result<(), SendError> {
         self.end(Some(Box::new(Farewell::new(code, text))))
     }
 }
@@ -103,8 +103,10 @@ impl Sessions {
     /// Closes the session with this id, as [`SessionHandle::close_with`] does.
     ///
     /// # Errors
-    /// [`NotOpen`] if the session is not open.
-    pub fn close_with(&self, id: SessionId, code: GoAwayCode, text: &str) -> Result<(), NotOpen> {
-        self.find(id).ok_or(NotOpen)?.close_with(code, text)
+    /// [`SendError::NotOpen`] if the session is not open.
+    pub fn close_with(&self, id: SessionId, code: GoAwayCode, text: &str) -> Result<(), SendError> {
+        self.find(id)
+            .ok_or(SendError::NotOpen)?
+            .close_with(code, text)
     }
 }

@@ -17,7 +17,7 @@ use std::fmt;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::{DecodeError, EncodeError};
 
-use super::{Context, NotOpen, UpstreamError};
+use super::{Context, UpstreamError};
 use crate::describe::describe;
 use crate::room::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
 use crate::session::{SendError, TimerError};
@@ -146,7 +146,7 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
     }
     find! {
         SendError => |error| match error {
-            SendError::NotOpen => ErrorCode::NotFound,
+            SendError::NotOpen | SendError::Ended | SendError::OtherProcess => ErrorCode::NotFound,
             SendError::QueueFull => ErrorCode::LimitReached,
             SendError::Encode(_) => ErrorCode::Internal,
         },
@@ -155,7 +155,6 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
         JoinError => |error| error.code(),
         SubscribeError => |error| error.code(),
         NotSubscribed => |_| ErrorCode::NotJoined,
-        NotOpen => |_| ErrorCode::NotFound,
         TimerError => |error| match error {
             TimerError::NotOpen => ErrorCode::NotFound,
             TimerError::TooMany(_) => ErrorCode::LimitReached,
@@ -164,7 +163,9 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
             RoomError::NotJoined => ErrorCode::NotJoined,
             RoomError::NoSuchMember
             | RoomError::NoSuchRoom
-            | RoomError::Send(SendError::NotOpen) => ErrorCode::NotFound,
+            | RoomError::Send(SendError::NotOpen | SendError::Ended | SendError::OtherProcess) => {
+                ErrorCode::NotFound
+            }
             RoomError::Send(SendError::QueueFull | SendError::Encode(_))
             | RoomError::OutOfMemory
             | RoomError::CutOff
@@ -175,7 +176,7 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
         PublishError => |error| match error {
             PublishError::Topic(error) => error.code(),
             PublishError::Encode(_)
-            | PublishError::Enqueue(_)
+            | PublishError::Send(_)
             | PublishError::OutOfMemory
             | PublishError::CutOff
             | PublishError::HistoryFull => ErrorCode::LimitReached,
@@ -244,7 +245,6 @@ mod tests {
             (SendError::QueueFull.into(), ErrorCode::LimitReached),
             (SendError::NotOpen.into(), ErrorCode::NotFound),
             (NotSubscribed.into(), ErrorCode::NotJoined),
-            (NotOpen.into(), ErrorCode::NotFound),
             (RoomError::OutOfMemory.into(), ErrorCode::LimitReached),
             (TimerError::TooMany(64).into(), ErrorCode::LimitReached),
         ];

@@ -50,7 +50,7 @@ pub use room_actions::RoomActions;
 pub use router::{Methods, Router};
 pub use sender::SessionSender;
 pub use session_address::{SessionAddress, SessionAddressError};
-pub use sessions::{NotOpen, SessionHandle, Sessions};
+pub use sessions::{SessionHandle, Sessions};
 pub use timer_actions::TimerActions;
 pub use topic_actions::TopicActions;
 pub use upstream::{Upstream, UpstreamAddressError, UpstreamError};

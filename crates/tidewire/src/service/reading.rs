@@ -2,10 +2,10 @@
 
 use tidewire_proto::connection::PauseReason;
 
-use super::{Context, NotOpen, SessionHandle};
+use super::{Context, SessionHandle};
 use crate::engine::Core;
 use crate::mailbox::LaneMessage;
-use crate::session::SessionId;
+use crate::session::{SendError, SessionId};
 
 impl Context<'_> {
     /// Stops reading from the session of this call, and handles no further message of it, until
@@ -62,22 +62,22 @@ impl SessionHandle {
     /// counts.
     ///
     /// # Errors
-    /// [`NotOpen`] if the session is not open.
-    pub fn pause_reading(&self) -> Result<(), NotOpen> {
+    /// [`SendError::NotOpen`] if the session is not open.
+    pub fn pause_reading(&self) -> Result<(), SendError> {
         self.set_reading(false)
     }
 
     /// Resumes the session, as [`Context::resume_reading`] does, from any thread.
     ///
     /// # Errors
-    /// [`NotOpen`] if the session is not open.
-    pub fn resume_reading(&self) -> Result<(), NotOpen> {
+    /// [`SendError::NotOpen`] if the session is not open.
+    pub fn resume_reading(&self) -> Result<(), SendError> {
         self.set_reading(true)
     }
 
-    fn set_reading(&self, reads: bool) -> Result<(), NotOpen> {
+    fn set_reading(&self, reads: bool) -> Result<(), SendError> {
         if !self.session.is_open() {
-            return Err(NotOpen);
+            return Err(SendError::NotOpen);
         }
         if !self.session.wish_reading(reads) {
             // A message to the lane is already on its way, and the lane will read the latest request.

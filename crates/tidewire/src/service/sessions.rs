@@ -17,7 +17,6 @@
 
 use std::sync::Arc;
 
-use thiserror::Error;
 use tidewire_io::clock::Moment;
 use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::{AnyCodec, Codec};
@@ -74,12 +73,6 @@ pub struct SessionHandle {
     pub(super) session: Arc<SessionShared>,
 }
 
-/// The session has ended, or never existed. An error of [`SessionHandle::close`] and others; [`Sessions`] has an
-/// example of a handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the session is not open")]
-pub struct NotOpen;
-
 impl Sessions {
     pub(crate) fn new(shared: Arc<ServerShared>) -> Self {
         Self { shared }
@@ -115,9 +108,9 @@ impl Sessions {
     /// Closes the session with this id, as [`SessionHandle::close`] does.
     ///
     /// # Errors
-    /// [`NotOpen`] if the session is not open.
-    pub fn close(&self, id: SessionId) -> Result<(), NotOpen> {
-        self.find(id).ok_or(NotOpen)?.close()
+    /// [`SendError::NotOpen`] if the session is not open.
+    pub fn close(&self, id: SessionId) -> Result<(), SendError> {
+        self.find(id).ok_or(SendError::NotOpen)?.close()
     }
 
     /// Sends one message to every accepted session that `predicate` selects, on all lanes. The message is framed once
@@ -257,7 +250,7 @@ impl SessionHandle {
             session: Arc::clone(session),
             frame,
         };
-        self.post(message).map_err(|NotOpen| SendError::NotOpen)
+        self.post(message)
     }
 
     /// Closes the session after everything that was sent or answered before, as [`Context::close`] does. Its service
@@ -265,14 +258,14 @@ impl SessionHandle {
     /// a reason.
     ///
     /// # Errors
-    /// [`NotOpen`] if the session is not open.
-    pub fn close(&self) -> Result<(), NotOpen> {
+    /// [`SendError::NotOpen`] if the session is not open.
+    pub fn close(&self) -> Result<(), SendError> {
         self.end(None)
     }
 
-    pub(super) fn end(&self, farewell: Option<Box<Farewell>>) -> Result<(), NotOpen> {
+    pub(super) fn end(&self, farewell: Option<Box<Farewell>>) -> Result<(), SendError> {
         if !self.session.is_open() {
-            return Err(NotOpen);
+            return Err(SendError::NotOpen);
         }
         if !self.session.begin_close() {
             // Another thread has already requested the close.
@@ -282,10 +275,10 @@ impl SessionHandle {
         self.post(LaneMessage::Close { id, farewell })
     }
 
-    pub(super) fn post(&self, message: LaneMessage) -> Result<(), NotOpen> {
+    pub(super) fn post(&self, message: LaneMessage) -> Result<(), SendError> {
         let lanes = self.shared.lanes.all();
-        let lane = lanes.get(self.lane()).ok_or(NotOpen)?;
-        lane.post(message).map_err(|_| NotOpen)
+        let lane = lanes.get(self.lane()).ok_or(SendError::NotOpen)?;
+        lane.post(message).map_err(|_| SendError::NotOpen)
     }
 }
 

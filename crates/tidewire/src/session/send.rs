@@ -21,18 +21,35 @@ use crate::config::Config;
 use crate::observe::LaneCounters;
 use crate::transport::datagram::Packing;
 
-/// A message could not be queued. No part of it was sent. An error of [`Context::send_to`](crate::Context::send_to) and
-/// [`SessionHandle::send`](crate::SessionHandle::send). [`Context::with_sender`](crate::Context::with_sender) has an
-/// example.
+/// A message could not be queued, or another act on a session or client was refused. No part of it was done. An error of
+/// [`Context::send_to`](crate::Context::send_to), [`SessionHandle::send`](crate::SessionHandle::send),
+/// [`SessionHandle::close`](crate::SessionHandle::close), [`Client::send`](crate::Client::send) and others.
+///
+/// ```
+/// use tidewire::{Client, SendError};
+///
+/// let server = tidewire::serve("tcp://127.0.0.1:0", |_, _| Ok(()))?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// client.close().wait();
+/// assert_eq!(client.send(b"too late"), Err(SendError::Ended));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The session has ended, or is not open yet.
     #[error("the session is not open")]
     NotOpen,
-    /// The receiver reads too slowly, and the session's output queue is full.
-    #[error("the session's output queue is full; try again when its peer has read")]
+    /// The receiver reads too slowly, and the queue to it is full: the output of a session, or the queue to the lane of a client.
+    #[error("the queue is full; try again when the receiver has taken some of it")]
     QueueFull,
+    /// The client has ended.
+    #[error("the client has ended")]
+    Ended,
+    /// The client belongs to another process: this one is its child by `fork`, and has no lane of the client. Connect after the
+    /// fork.
+    #[error("this client belongs to another process; connect after the fork")]
+    OtherProcess,
     /// The codec cannot express the message.
     #[error(transparent)]
     Encode(#[from] EncodeError),

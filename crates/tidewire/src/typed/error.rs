@@ -7,7 +7,7 @@ use tidewire_proto::body::ErrorCode;
 
 use super::FormatError;
 use crate::client::RequestError;
-use crate::mailbox::EnqueueError;
+use crate::session::SendError;
 
 /// A typed call has no result. `E` is the method's own error. For a method without one it is [`Infallible`].
 ///
@@ -94,8 +94,8 @@ impl<E> CallError<E> {
     }
 }
 
-impl<E> From<EnqueueError> for CallError<E> {
-    fn from(error: EnqueueError) -> Self {
+impl<E> From<SendError> for CallError<E> {
+    fn from(error: SendError) -> Self {
         Self::Request(error.into())
     }
 }
@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn only_the_methods_own_error_is_its_failure() {
         assert_eq!(CallError::Failed(7).into_failure(), Some(7));
-        let full = CallError::<u8>::from(EnqueueError::QueueFull);
+        let full = CallError::<u8>::from(SendError::QueueFull);
         assert!(matches!(full, CallError::Request(RequestError::WindowFull)));
         assert_eq!(full.into_failure(), None);
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidewire::{
-    Backoff, Client, ConnectError, Context, EnqueueError, Event, Limits, Message, PubSub,
-    RequestError, Server, TopicEvent,
+    Backoff, Client, ConnectError, Context, Event, Limits, Message, PubSub, RequestError,
+    SendError, Server, TopicEvent,
 };
 use tidewire_testkit::fixtures::{echo, tw1};
 use tidewire_testkit::{DEADLINE, TestServer};
@@ -201,7 +201,7 @@ fn a_lazy_client_connects_again_at_its_next_use() {
     client.publish("a", b"again").unwrap();
     assert!(matches!(heard.next_event().wait(), TopicEvent::Message(_)));
     client.close().wait();
-    assert_eq!(client.send(b""), Err(EnqueueError::Ended));
+    assert_eq!(client.send(b""), Err(SendError::Ended));
     drop(server);
 }
 

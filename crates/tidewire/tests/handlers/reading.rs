@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Sender, channel};
 
 use tidewire::{
-    Client, Context, HandlerResult, Kind, Message, NotOpen, Server, Service, SessionHandle,
+    Client, Context, HandlerResult, Kind, Message, SendError, Server, Service, SessionHandle,
     SessionId,
 };
 use tidewire_testkit::fixtures::{echo, tw1};
@@ -122,7 +122,7 @@ fn a_handle_pauses_and_resumes_from_another_thread() {
     server.wait_for("the sessions ended", |metrics| {
         metrics.sessions_closed() == 2
     });
-    assert_eq!(handles[0].pause_reading(), Err(NotOpen));
-    assert_eq!(handles[0].resume_reading(), Err(NotOpen));
+    assert_eq!(handles[0].pause_reading(), Err(SendError::NotOpen));
+    assert_eq!(handles[0].resume_reading(), Err(SendError::NotOpen));
     server.stop();
 }

@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-use tidewire::{AnyCodec, Client, EnqueueError, Event, Limits, RequestError};
+use tidewire::{AnyCodec, Client, Event, Limits, RequestError, SendError};
 
 const QUEUE_BYTES_MAX: usize = 100_000;
 const MESSAGE_BYTES: usize = 10_000;
@@ -36,7 +36,7 @@ fn backed_up(name: &str) -> (Client, UnixStream, u64) {
     while refused_in_a_row < 5_000 {
         match client.send(&[7; MESSAGE_BYTES]) {
             Ok(()) => (accepted, refused_in_a_row) = (accepted + 1, 0),
-            Err(EnqueueError::QueueFull) => {
+            Err(SendError::QueueFull) => {
                 refused_in_a_row += 1;
                 std::thread::yield_now();
             }

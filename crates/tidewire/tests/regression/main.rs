@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tidewire::metrics::DropReason;
 use tidewire::{
-    Chat, Client, CloseReason, Context, EnqueueError, HandlerResult, Kind, Limits, Message, Moment,
-    Policy, PubSub, RequestError, Server, Service, SessionId,
+    Chat, Client, CloseReason, Context, HandlerResult, Kind, Limits, Message, Moment, Policy,
+    PubSub, RequestError, SendError, Server, Service, SessionId,
 };
 use tidewire_proto::body::{ErrorCode, RoomCall};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
@@ -561,7 +561,7 @@ fn a_slow_server_costs_a_client_patience_and_no_messages() {
     for _ in 0..MESSAGES {
         while let Err(error) = client.send(&[7; 64 * 1024]) {
             // The message was not queued, so the caller sends it again.
-            assert_eq!(error, EnqueueError::QueueFull);
+            assert_eq!(error, SendError::QueueFull);
             release = None;
             refused += 1;
             std::thread::yield_now();

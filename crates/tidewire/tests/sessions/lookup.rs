@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 
 use tidewire::{
-    Client, Context, HandlerResult, Message, NotOpen, SendError, Server, Service, SessionId,
-    TransportKind,
+    Client, Context, HandlerResult, Message, SendError, Server, Service, SessionId, TransportKind,
 };
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::{TestServer, wait_until};
@@ -45,12 +44,12 @@ fn a_session_is_found_with_its_facts_until_it_ends() {
         });
         assert!(!found.is_open());
         assert_eq!(found.send(&news(b"late")), Err(SendError::NotOpen));
-        assert_eq!(found.close(), Err(NotOpen));
+        assert_eq!(found.close(), Err(SendError::NotOpen));
         assert_eq!(
             sessions.send_to(ada_id, &news(b"late")),
             Err(SendError::NotOpen)
         );
-        assert_eq!(sessions.close(ada_id), Err(NotOpen));
+        assert_eq!(sessions.close(ada_id), Err(SendError::NotOpen));
         assert_eq!(sessions.list().len(), 1);
 
         drop(bob);

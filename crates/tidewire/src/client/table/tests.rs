@@ -19,7 +19,7 @@ impl Wake for Count {
     }
 }
 
-fn message(table: &Table, bytes: &[u8]) -> Result<(), EnqueueError> {
+fn message(table: &Table, bytes: &[u8]) -> Result<(), SendError> {
     table.send(|out| {
         out.extend_from_slice(bytes);
         Ok(())
@@ -66,20 +66,20 @@ fn it_is_bounded_and_refuses_after_its_end() {
         request(&table, 1);
     }
     let refused = table.submit(RequestHead::due_at(1), "", b"");
-    assert_eq!(refused, Err(EnqueueError::QueueFull));
-    assert_eq!(message(&table, b"x"), Err(EnqueueError::QueueFull));
+    assert_eq!(refused, Err(SendError::QueueFull));
+    assert_eq!(message(&table, b"x"), Err(SendError::QueueFull));
     let refused = table.submit_control(|_| Nothing);
-    assert_eq!(refused, Err(EnqueueError::QueueFull));
+    assert_eq!(refused, Err(SendError::QueueFull));
     // A control is never refused for lack of room.
     table.control(Nothing).unwrap();
     assert_eq!(table.end(&RequestError::Shutdown), 0);
-    assert_eq!(table.control(Nothing), Err(EnqueueError::Ended));
+    assert_eq!(table.control(Nothing), Err(SendError::Ended));
 
     let table = Table::new(1_000, false);
     message(&table, &[0; 1_000]).unwrap();
-    assert_eq!(message(&table, b"x"), Err(EnqueueError::QueueFull));
+    assert_eq!(message(&table, b"x"), Err(SendError::QueueFull));
     assert_eq!(table.end(&RequestError::Shutdown), 1, "it is lost");
-    assert_eq!(message(&table, b"x"), Err(EnqueueError::Ended));
+    assert_eq!(message(&table, b"x"), Err(SendError::Ended));
 }
 
 /// Regression: only the number of requests was bounded, and 4,096 requests of 1 MiB are 4 GiB.
@@ -94,15 +94,15 @@ fn requests_are_bounded_in_bytes_too() {
     message(&table, &[0; 1_000]).unwrap();
     ask(&[0; 995]).unwrap();
     ask(&[0; 10]).unwrap();
-    assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
+    assert_eq!(ask(b""), Err(SendError::QueueFull));
     // Requests that expire behind a full output still use memory, until the lane takes the list.
     let mut completions = Completions::default();
     assert_eq!(table.expire(1, &mut completions), None);
     assert!(!completions.is_empty());
-    assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
+    assert_eq!(ask(b""), Err(SendError::QueueFull));
     table.refill(&mut Batch::default(), &mut 0);
     ask(&[0; 1_000]).unwrap();
-    assert_eq!(ask(b""), Err(EnqueueError::QueueFull));
+    assert_eq!(ask(b""), Err(SendError::QueueFull));
     message(&table, b"x").unwrap();
 }
 
@@ -116,13 +116,10 @@ fn a_request_that_fits_no_frame_is_refused_before_it_is_copied() {
     };
     let (bytes, limit) = (101, 100);
     let refused = EncodeError::PayloadTooLarge { bytes, limit };
-    assert_eq!(ask("name", 101), Err(EnqueueError::Encode(refused)));
+    assert_eq!(ask("name", 101), Err(SendError::Encode(refused)));
     let (bytes, limit) = (101, 100);
     let refused = EncodeError::TextTooLong { bytes, limit };
-    assert_eq!(
-        ask(&"n".repeat(101), 100),
-        Err(EnqueueError::Encode(refused))
-    );
+    assert_eq!(ask(&"n".repeat(101), 100), Err(SendError::Encode(refused)));
     assert!(!table.is_occupied());
     // Only the lane knows the size of the frame's header.
     assert!(ask("name", 100).is_ok() && table.is_occupied());
@@ -133,7 +130,7 @@ fn a_message_that_cannot_be_encoded_is_no_news() {
     let table = Table::new(1_000, false);
     let error = EncodeError::PayloadTooLarge { bytes: 9, limit: 8 };
     let refused = table.send(|_| Err(error));
-    assert_eq!(refused, Err(EnqueueError::Encode(error)));
+    assert_eq!(refused, Err(SendError::Encode(error)));
     assert!(!table.is_occupied());
 }
 

@@ -228,7 +228,7 @@ impl Link {
         let Err(error) = sent else { return Ok(()) };
         let error = match error {
             SendError::Encode(error) => Some(error.into()),
-            SendError::QueueFull | SendError::NotOpen => None,
+            _ => None,
         };
         match self.sent.take(number) {
             Some(asked) => Err((error, asked)),
