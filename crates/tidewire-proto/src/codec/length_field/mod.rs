@@ -270,5 +270,4 @@ const VARINT_BYTES_MAX: usize = 5;
 const VARINT_LAST_BYTE_MAX: u8 = 0x0F;
 
 #[cfg(test)]
-#[path = "length_field_tests.rs"]
 mod tests;

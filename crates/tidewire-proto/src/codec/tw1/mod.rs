@@ -393,5 +393,4 @@ const UNKNOWN_HEADER_BYTES: usize = u8::MAX as usize;
 static SHAPES: [Shape; 256] = shapes();
 
 #[cfg(test)]
-#[path = "tw1_tests.rs"]
 mod tests;

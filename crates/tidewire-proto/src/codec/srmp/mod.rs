@@ -305,5 +305,4 @@ const LONG_MARK: u32 = 0xFFFF;
 const PAYLOAD_BYTES_MAX: u32 = i32::MAX as u32;
 
 #[cfg(test)]
-#[path = "srmp_tests.rs"]
 mod tests;
