@@ -1,18 +1,19 @@
 //! Peers that take their output and send nothing, in virtual time.
 
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::codec::{AnyCodec, Codec, Format, Opening};
 use tidewire_proto::connection::{CloseReason, Connection, Delivery, Overdue, Rules};
 
 const SECOND: u64 = 1_000_000_000;
 
 /// The rules of an open connection of this codec.
 fn rules(codec: &AnyCodec, receive_timeout_ns: u64) -> Rules {
+    let format = Format {
+        opening: Opening::Nothing,
+        ..*codec.format()
+    };
     Rules {
-        begins_with_hello: false,
-        hello_is_optional: false,
+        format: Box::leak(Box::new(format)),
         authenticates: false,
-        has_pings: codec.has_pings(),
-        has_go_away: codec.has_go_away(),
         frame_bytes_max: 4096,
         handshake_timeout_ns: 5 * SECOND,
         first_frame_timeout_ns: 5 * SECOND,

@@ -7,7 +7,6 @@
 use std::ops::RangeInclusive;
 
 use tidewire::{Address, AnyCodec};
-use tidewire_proto::codec::Codec;
 
 use super::fault::faults;
 use super::history::history;

@@ -76,7 +76,7 @@ impl Connection {
     pub fn handle_missing_hello(&mut self, rules: &Rules, kind: Kind) -> Option<Handled> {
         let is_missing = self.phase == Phase::AwaitHello
             && !matches!(kind, Kind::Hello | Kind::GoAway)
-            && rules.hello_is_optional;
+            && rules.format.hello_is_optional();
         is_missing.then(|| {
             if rules.authenticates {
                 self.ask_owner(None);

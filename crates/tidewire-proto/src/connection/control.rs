@@ -100,7 +100,7 @@ impl Connection {
         self.note_input(now_ns);
         self.timing.begin_handshake(now_ns);
         self.phase = match self.side {
-            _ if !rules.begins_with_hello => Phase::Open,
+            _ if !rules.format.begins_with_hello() => Phase::Open,
             Side::Connecting => {
                 self.pending.hello = true;
                 Phase::AwaitWelcome
@@ -362,7 +362,8 @@ impl Connection {
         };
         // A farewell of a codec without go-away frames looks like a reply, and the next request would match it. A
         // client's farewell would look like a request.
-        let is_mistaken = keeps_order || (!rules.has_go_away && self.side == Side::Connecting);
+        let is_mistaken =
+            keeps_order || (!rules.format.has_go_away && self.side == Side::Connecting);
         let may_be_written = matches!(
             self.outbound,
             Outbound::Writing {
@@ -425,7 +426,7 @@ impl Connection {
             let hello = Hello {
                 version: handshake::PROTOCOL_VERSION,
                 features: [
-                    (codec.has_positions(), FEATURE_POSITIONS),
+                    (codec.format().has_positions, FEATURE_POSITIONS),
                     (true, FEATURE_PLACEMENT),
                     (!own.credentials.is_empty(), FEATURE_RENEWAL),
                     (own.follows_moves, FEATURE_MOVED),

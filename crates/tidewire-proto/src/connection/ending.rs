@@ -112,7 +112,7 @@ impl Connection {
         }
         match self.side {
             // A server that this side connected to needs no go-away: the end of the stream is enough.
-            Side::Accepting if rules.has_go_away => {
+            Side::Accepting if rules.format.has_go_away => {
                 self.tell_going(reason);
                 self.new_work = if self.partial.has_frames() {
                     NewWork::ServedToBacklog
@@ -120,7 +120,7 @@ impl Connection {
                     NewWork::Refused
                 };
             }
-            _ if self.delivery == Delivery::Lossy && !rules.has_go_away => {
+            _ if self.delivery == Delivery::Lossy && !rules.format.has_go_away => {
                 // The peer may not know that it should answer this side's end with its own.
                 self.is_going_told = true;
                 self.finish(reason);
@@ -166,7 +166,7 @@ impl Connection {
         has_layers: bool,
         now_ns: u64,
     ) -> Written {
-        let has_pings = rules.has_pings || self.has_layer_pings;
+        let has_pings = rules.format.has_pings || self.has_layer_pings;
         if !has_pings && self.delivery == Delivery::Reliable && self.is_open() {
             // A listener that never sends is not idle while it takes output.
             self.timing.note_taken(now_ns);

@@ -46,7 +46,7 @@ impl Connection {
     ///
     /// A connecting side whose codec has no go-away sends nothing, because the peer would read the text as a request.
     pub fn finish_with(&mut self, rules: &Rules, reason: CloseReason, farewell: Farewell) {
-        let is_mistaken = !rules.has_go_away && self.side == Side::Connecting;
+        let is_mistaken = !rules.format.has_go_away && self.side == Side::Connecting;
         let is_writing = matches!(self.outbound, Outbound::Writing { .. });
         if self.is_open() && is_writing && !is_mistaken {
             self.last_words

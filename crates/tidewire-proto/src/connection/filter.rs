@@ -62,9 +62,9 @@ impl FrameFilter {
         rest: &[u8],
         is_first: bool,
     ) -> CloseReason {
-        let error = match codec.decode_with_state(state, rest, 0, self.frame_bytes_max) {
+        let error = match codec.decode_next(state, rest, 0, self.frame_bytes_max) {
             Err(error) => error,
-            Ok(Decoded::Frame { message, .. }) if codec.translates() => {
+            Ok(Decoded::Frame { message, .. }) if codec.format().translates() => {
                 let mut scratch = Vec::new();
                 let translated = codec.translate(message, &mut scratch);
                 translated.err().unwrap_or(DecodeError::MalformedFrame)
@@ -73,9 +73,9 @@ impl FrameFilter {
             Ok(_) => DecodeError::MalformedFrame,
         };
         let looks_like = FirstBytes::of(rest);
-        match (self.is_open(), codec.begins_with_hello()) {
+        match (self.is_open(), codec.format().begins_with_hello()) {
             (true, true) => CloseReason::Decode(error),
-            (false, true) if !codec.hello_is_optional() => {
+            (false, true) if !codec.format().hello_is_optional() => {
                 CloseReason::Handshake(classify_garbage(rest))
             }
             _ if is_first && looks_like.is_foreign() => {
@@ -168,15 +168,15 @@ const SERVICE_KINDS: u32 = {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::{Format, Tw1};
     use crate::connection::Delivery;
 
-    fn rules(begins_with_hello: bool) -> Rules {
+    const BARE: Format = Format::new("bare");
+
+    fn rules(format: &'static Format) -> Rules {
         Rules {
-            begins_with_hello,
-            hello_is_optional: false,
+            format,
             authenticates: false,
-            has_pings: true,
-            has_go_away: true,
             frame_bytes_max: 1 << 20,
             handshake_timeout_ns: 1,
             first_frame_timeout_ns: 1,
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn a_filter_that_asks_serves_nothing_and_stays_open() {
-        let rules = rules(false);
+        let rules = rules(&BARE);
         let connection = Connection::accepted(&rules, Delivery::Reliable, 0);
         let filter = connection.filter(&rules);
         let asking = filter.asking();
@@ -208,7 +208,7 @@ mod tests {
 
     #[test]
     fn before_the_handshake_nobody_is_asked() {
-        let rules = rules(true);
+        let rules = rules(Tw1.format());
         let connection = Connection::accepted(&rules, Delivery::Reliable, 0);
         let asking = connection.filter(&rules).asking();
         assert!(!asking.is_asking() && !asking.is_open());

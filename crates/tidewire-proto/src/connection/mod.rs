@@ -67,22 +67,17 @@ pub use timeouts::Overdue;
 use authentication::Authentication;
 use control::{ControlBudget, Pending};
 use state::{Drain, Features};
+
+use crate::codec::Format;
 use timeouts::Timing;
 
 /// Settings of all connections of a server or client. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Whether connections begin with a hello and a welcome; see [`Codec::begins_with_hello`](crate::codec::Codec::begins_with_hello).
-    pub begins_with_hello: bool,
-    /// Whether clients may leave the hello out; see
-    /// [`Codec::hello_is_optional`](crate::codec::Codec::hello_is_optional).
-    pub hello_is_optional: bool,
+    /// The format of the codec: the frames that open the connection, pings, and the go-away.
+    pub format: &'static Format,
     /// Whether the owner must [admit](Connection::admit) peers before a connection that they made is open.
     pub authenticates: bool,
-    /// Whether both sides answer pings; see [`Codec::has_pings`](crate::codec::Codec::has_pings).
-    pub has_pings: bool,
-    /// Whether peers can tell a go-away from an answer; see [`Codec::has_go_away`](crate::codec::Codec::has_go_away).
-    pub has_go_away: bool,
     /// Largest whole frame that this side accepts, in bytes.
     pub frame_bytes_max: usize,
     /// Maximum duration of the handshake.
@@ -198,7 +193,7 @@ impl Connection {
     /// Creates a connection that a peer made. Without a hello it is open at once, unless the owner authenticates peers.
     #[must_use]
     pub fn accepted(rules: &Rules, delivery: Delivery, now_ns: u64) -> Self {
-        let phase = if rules.begins_with_hello {
+        let phase = if rules.format.begins_with_hello() {
             Phase::AwaitHello
         } else {
             Phase::Open

@@ -174,8 +174,8 @@ impl Connection {
         if !self.may_send() {
             return Overdue::Nothing;
         }
-        self.pending.ping |= rules.has_pings;
-        match (rules.has_pings, self.has_layer_pings) {
+        self.pending.ping |= rules.format.has_pings;
+        match (rules.format.has_pings, self.has_layer_pings) {
             (true, _) => Overdue::Ping,
             (false, true) => Overdue::LayerPing,
             (false, false) => Overdue::Nothing,
@@ -209,7 +209,7 @@ impl Connection {
         if !self.was_asked() {
             self.timing.asked_ns = now_ns;
         }
-        if !rules.has_pings {
+        if !rules.format.has_pings {
             return Overdue::LayerPing;
         }
         self.pending.ping = true;
@@ -231,7 +231,7 @@ impl Connection {
 
     /// The silence that ends the open connection.
     fn idle_timeout_ns(&self, rules: &Rules) -> u64 {
-        match rules.has_pings || self.has_layer_pings {
+        match rules.format.has_pings || self.has_layer_pings {
             true => rules.idle_timeout_ns,
             false => rules.idle_timeout_without_pings_ns,
         }
@@ -347,7 +347,7 @@ impl Connection {
                 ..
             }
         );
-        (rules.has_pings || self.has_layer_pings)
+        (rules.format.has_pings || self.has_layer_pings)
             && rules.heartbeat_ns > 0
             && may_write
             && self.is_open()

@@ -16,7 +16,7 @@ mod owner;
 
 use fastrand::Rng;
 use tidewire_proto::body::GoAwayCode;
-use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::codec::{AnyCodec, Format, Opening};
 use tidewire_proto::connection::{CloseReason, Connection, Delivery, Farewell, Rules};
 use tidewire_proto::layer::{Layer, Stack};
 use tidewire_testkit::certificates::usual;
@@ -28,12 +28,17 @@ use owner::Owner;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
 
-const RULES: Rules = Rules {
-    begins_with_hello: true,
-    hello_is_optional: false,
-    authenticates: false,
+/// The native format, as far as a connection depends on it.
+const NATIVE: Format = Format {
+    opening: Opening::Hello,
     has_pings: true,
     has_go_away: true,
+    ..Format::new("native")
+};
+
+const RULES: Rules = Rules {
+    format: &NATIVE,
+    authenticates: false,
     frame_bytes_max: 4096,
     handshake_timeout_ns: 5 * SECOND,
     first_frame_timeout_ns: 5 * SECOND,
@@ -50,10 +55,8 @@ const RULES: Rules = Rules {
 
 /// The rules of a codec that has only bare payloads. There are no pings, so a person may think for longer.
 const BARE_RULES: Rules = Rules {
-    begins_with_hello: false,
+    format: &Format::new("bare"),
     authenticates: false,
-    has_pings: false,
-    has_go_away: false,
     idle_timeout_ns: 200 * SECOND,
     idle_timeout_without_pings_ns: 200 * SECOND,
     ping_timeout_ns: 10 * SECOND,
@@ -62,7 +65,10 @@ const BARE_RULES: Rules = Rules {
 
 /// The rules of a codec with pings and go-away whose connections are open at once.
 const GREETLESS_RULES: Rules = Rules {
-    begins_with_hello: false,
+    format: &Format {
+        opening: Opening::Nothing,
+        ..NATIVE
+    },
     authenticates: false,
     ..RULES
 };
@@ -389,7 +395,7 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
             "a clean end lost messages"
         );
     }
-    if is_quiet && plan.ending == Ending::ServerCloses && plan.rules.has_go_away {
+    if is_quiet && plan.ending == Ending::ServerCloses && plan.rules.format.has_go_away {
         let told = client.connection.peer_farewell();
         let expected = Farewell::new(GoAwayCode::Removed, FAREWELL);
         assert_eq!(told, Some(&expected), "the last words got lost");

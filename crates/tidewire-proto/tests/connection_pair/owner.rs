@@ -98,7 +98,7 @@ impl Owner {
                 .poll_transmit(&self.rules, &own, &self.codec, &mut self.output)
         {
             // A codec without go-aways returns an error.
-            assert!(sent.is_ok() || !self.rules.has_go_away);
+            assert!(sent.is_ok() || !self.rules.format.has_go_away);
         }
         assert!(!self.connection.has_transmit());
         assert!(self.output.len() - before < 1024, "control frames pile up");

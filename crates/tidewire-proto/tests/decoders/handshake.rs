@@ -1,6 +1,6 @@
 //! The accepting side of a connection whose owner asks who the peer is.
 
-use tidewire_proto::codec::{Codec, Decoded, Tw1};
+use tidewire_proto::codec::{Codec, Decoded, Format, Opening, Tw1};
 use tidewire_proto::connection::{
     AuthFailure, CloseReason, Connection, Delivery, Handled, Introduction, PauseReason, Rules,
 };
@@ -130,12 +130,17 @@ impl Owner<'_> {
     }
 }
 
-const RULES: Rules = Rules {
-    begins_with_hello: true,
-    hello_is_optional: false,
-    authenticates: true,
+/// The native format, as far as a connection depends on it.
+const NATIVE: Format = Format {
+    opening: Opening::Hello,
     has_pings: true,
     has_go_away: true,
+    ..Format::new("native")
+};
+
+const RULES: Rules = Rules {
+    format: &NATIVE,
+    authenticates: true,
     frame_bytes_max: 4_096,
     handshake_timeout_ns: 5 * SECOND,
     first_frame_timeout_ns: 5 * SECOND,

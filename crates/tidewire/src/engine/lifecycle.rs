@@ -112,7 +112,7 @@ impl Core {
     fn check_framing(&self) -> Result<(), ConnectFailure> {
         let codec = &self.config.codec;
         let for_datagrams = codec.clone().for_datagrams();
-        if for_datagrams.fills_datagrams() == codec.fills_datagrams() {
+        if for_datagrams.format().fills_datagrams() == codec.format().fills_datagrams() {
             return Ok(());
         }
         let codec = codec.name();

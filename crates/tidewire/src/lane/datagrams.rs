@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tidewire_io::datagram::{Datagram, DatagramBatch, DatagramSocket, Datagrams};
 use tidewire_io::poller::Event;
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::handshake::HandshakeError;
 use tidewire_proto::layer::{LayerError, TlsFault};
+use tidewire_proto::with_codec;
 
 use super::read::{self, Flow, Progress};
 use super::{Lane, Served};
@@ -105,14 +106,7 @@ impl<S: Service> Lane<S> {
                 Err(error) => return core.handle_receive_failure(source, error),
             }
             core.sessions.reactor.now_ns = core.sessions.reactor.clock.now_ns();
-            // The codecs that are usual over UDP have loops of their own. The others share one that asks for the codec at
-            // each frame: a copy for each codec would be another fifth of a service's machine code.
-            match core.config.codec.clone() {
-                AnyCodec::Tw1(codec) => handle_batch(core, service, &codec, source, batch),
-                AnyCodec::Uvrpc(codec) => handle_batch(core, service, &codec, source, batch),
-                AnyCodec::Custom(codec) => handle_batch(core, service, &*codec, source, batch),
-                codec => handle_batch(core, service, &codec, source, batch),
-            }
+            with_codec!(datagrams core.config.codec, codec => handle_batch(core, service, codec, source, batch));
             if !batch.is_full() {
                 return;
             }

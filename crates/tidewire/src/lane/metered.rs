@@ -10,7 +10,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::FrameFilter;
 use tidewire_proto::message::Message;
 
-use super::read::serve;
+use super::read::{note_name, serve};
 use crate::engine::Core;
 use crate::limits::WhenExceeded;
 use crate::service::{Context, Current, HandlerError, HandlerResult, Service};
@@ -123,9 +123,7 @@ fn refuse<C: Codec + ?Sized>(
     refusal: HandlerError,
 ) {
     cx.current = Current::of(message);
-    if !message.name.is_empty() && codec.repeats_names() {
-        cx.remember_name(message.name);
-    }
+    note_name(cx, codec, message.name);
     cx.refuse(refusal);
 }
 

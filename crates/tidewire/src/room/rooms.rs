@@ -484,7 +484,7 @@ impl LaneRooms<'_> {
             self.table
                 .directory
                 .unsubscribe(&room.shared, self.exchange.lane);
-            if self.sessions.config.codec.registers_subscribers() {
+            if self.sessions.config.codec.format().registers_subscribers {
                 let owner = self.sessions[slot].owner();
                 self.table.limiter.unregister(owner);
             }

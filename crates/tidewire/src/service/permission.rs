@@ -124,7 +124,7 @@ impl Context<'_> {
     /// # Errors
     /// A refusal with [`ErrorCode::Forbidden`].
     pub fn check_permission(&self, action: Action<'_>) -> HandlerResult {
-        let ignores_case = self.codec().method_case() == MethodCase::Lower;
+        let ignores_case = self.codec().format().method_case == MethodCase::Lower;
         let is_allowed = self
             .identity()
             .is_none_or(|identity| identity.permissions().allows(action, ignores_case));

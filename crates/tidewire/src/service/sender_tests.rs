@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tidewire_proto::codec::{AnyCodec, Decoded, Delimited};
+use tidewire_proto::codec::{AnyCodec, Decoded, Delimited, Format};
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::message::Kind;
 
@@ -349,8 +349,9 @@ fn datagrams_are_those_of_messages_sent_one_by_one() {
 struct Panicking(Delimited);
 
 impl Codec for Panicking {
-    fn name(&self) -> &'static str {
-        "panicking"
+    fn format(&self) -> &'static Format {
+        const FORMAT: Format = Format::new("panicking");
+        &FORMAT
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {

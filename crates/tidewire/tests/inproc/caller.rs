@@ -69,7 +69,7 @@ impl Service for Caller {
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
         self.tell(Told::Opened(cx.tag()));
-        let message = if cx.codec().has_ids() {
+        let message = if cx.codec().format().has_ids() {
             Message::with_id(Kind::Request, 0, 1, b"hello")
         } else {
             Message::new(Kind::OneWay, 0, b"hello")

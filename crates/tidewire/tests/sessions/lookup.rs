@@ -6,7 +6,6 @@ use tidewire::{
     Client, Context, HandlerResult, Message, NotOpen, SendError, Server, Service, SessionId,
     TransportKind,
 };
-use tidewire_proto::codec::Codec;
 use tidewire_testkit::{TestServer, wait_until};
 
 use crate::{Scene, TRANSPORTS, news, patient, tw1};

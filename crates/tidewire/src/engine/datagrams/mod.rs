@@ -189,7 +189,7 @@ impl Core {
             message.kind,
             Kind::Request | Kind::Subscribe | Kind::Unsubscribe | Kind::Join | Kind::Leave
         );
-        is_asked && self.note_request(slot, codec.ids(), message.id)
+        is_asked && self.note_request(slot, codec.format().ids, message.id)
     }
 
     #[inline(never)]

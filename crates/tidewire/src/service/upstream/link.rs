@@ -111,7 +111,7 @@ impl Link {
             token: None,
             upstream: upstream.clone(),
             state: State::Idle,
-            sent: Correlator::for_ids(codec.ids(), upstream.0.terms.in_flight_max),
+            sent: Correlator::for_ids(codec.format().ids, upstream.0.terms.in_flight_max),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             timer: None,
