@@ -44,11 +44,11 @@ fn closed_after(rules: &Rules, delivery: Delivery, speaks: impl Fn(u64) -> bool)
             }
             timer_ns = connection.poll_timeout(rules, now_ns, false);
         }
-        connection.handle_blocked();
+        connection.output_mut().handle_blocked();
         connection.handle_writable(now_ns);
         let _ = connection.handle_written(rules, false, false, now_ns);
         if speaks(second) {
-            connection.note_input(now_ns);
+            connection.timing_mut().note_input(now_ns);
         }
     }
     None
@@ -92,7 +92,7 @@ fn silent(rules: &Rules, mut connection: Connection, answers: bool) -> (Option<u
             Overdue::Ping | Overdue::LayerPing => {
                 asked.push(second);
                 if answers {
-                    connection.note_input(now_ns);
+                    connection.timing_mut().note_input(now_ns);
                 }
             }
             _ => {}
@@ -146,7 +146,7 @@ fn a_codec_without_pings_uses_those_of_the_layer_beneath() {
     assert_eq!(silent(&rules, connection, false), (None, vec![]));
     for (answers, closed) in [(false, Some(30)), (true, None)] {
         let mut connection = Connection::accepted(&rules, Delivery::Reliable, 0);
-        connection.note_layer_pings();
+        connection.timing_mut().note_layer_pings();
         let (ended, asked) = silent(&rules, connection, answers);
         assert_eq!((ended, asked[0]), (closed, 20));
     }

@@ -1,10 +1,9 @@
 //! The allowed frames, as two numbers that a loop over frames keeps in registers.
 
-use super::{CloseReason, Connection, Rules};
+use super::{CloseReason, Connection, NewWork, Rules};
 use crate::codec::{Codec, ConnectionState, Decoded};
 use crate::error::DecodeError;
 use crate::handshake::{FirstBytes, HandshakeError, classify_garbage};
-use crate::limits::{HELLO_BYTES_MAX, LONG_HELLO_BYTES_MAX};
 use crate::message::Kind;
 
 /// Limits of the next frame: its kinds and its size.
@@ -96,14 +95,11 @@ impl Connection {
         if self.is_open() {
             FrameFilter {
                 frame_bytes_max: rules.frame_bytes_max,
-                service_kinds: self.service_kinds(),
+                service_kinds: service_kinds(self.output.new_work()),
             }
         } else {
             FrameFilter {
-                frame_bytes_max: match self.features.is_encrypted() {
-                    true => LONG_HELLO_BYTES_MAX,
-                    false => HELLO_BYTES_MAX,
-                },
+                frame_bytes_max: self.handshake.hello_bytes_max(),
                 service_kinds: 0,
             }
         }
@@ -112,16 +108,16 @@ impl Connection {
     /// Whether frames of this kind go to the service now.
     #[must_use]
     pub const fn serves(&self, kind: Kind) -> bool {
-        self.is_open() && self.service_kinds() >> kind as u8 & 1 != 0
+        self.is_open() && service_kinds(self.output.new_work()) >> kind as u8 & 1 != 0
     }
+}
 
-    #[inline(always)]
-    const fn service_kinds(&self) -> u32 {
-        if self.new_work.is_refused() {
-            SERVICE_KINDS & !NEW_WORK_KINDS
-        } else {
-            SERVICE_KINDS
-        }
+#[inline(always)]
+const fn service_kinds(new_work: NewWork) -> u32 {
+    if new_work.is_refused() {
+        SERVICE_KINDS & !NEW_WORK_KINDS
+    } else {
+        SERVICE_KINDS
     }
 }
 

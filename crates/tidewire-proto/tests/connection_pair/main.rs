@@ -17,7 +17,7 @@ mod owner;
 use fastrand::Rng;
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::{AnyCodec, Format, Opening};
-use tidewire_proto::connection::{CloseReason, Connection, Delivery, Farewell, Rules};
+use tidewire_proto::connection::{CloseReason, Connection, Delivery, Drain, Farewell, Rules};
 use tidewire_proto::layer::{Layer, Stack};
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::{XorLayer, layers_of};
@@ -301,21 +301,23 @@ fn fault(
 
 fn end(plan: &Plan, client: &mut Owner, server: &mut Owner, now_ns: u64) {
     if matches!(plan.ending, Ending::ClientCloses | Ending::BothClose) {
-        client.connection.finish(CloseReason::Service);
+        client
+            .connection
+            .finish(&plan.rules, CloseReason::Service, None);
     }
     if matches!(plan.ending, Ending::ServerCloses | Ending::BothClose) {
         let farewell = Farewell::new(GoAwayCode::Removed, FAREWELL);
         server
             .connection
-            .finish_with(&plan.rules, CloseReason::Service, farewell);
+            .finish(&plan.rules, CloseReason::Service, Some(farewell));
     }
     if plan.ending == Ending::ServerDrains {
-        server.connection.drain(&plan.rules);
+        server.connection.drain(&plan.rules, Drain::Shutdown);
         server.drain_deadline_ns = Some(now_ns + 30 * SECOND);
     }
     if plan.ending == Ending::Nobody {
         // Both sides fall silent for good; otherwise a run with heartbeats would have no end.
-        client.connection.half_close();
+        client.connection.output_mut().half_close();
     }
 }
 
@@ -373,7 +375,7 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
         // excluded too.
         let is_own_fault = owner.stalled_until_ns > 0
             && plan.link.delivery == Delivery::Reliable
-            && !owner.connection.outbound().is_blocked();
+            && !owner.connection.output().state().is_blocked();
         let is_timeout = matches!(
             owner.closed,
             Some(
@@ -396,7 +398,7 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
         );
     }
     if is_quiet && plan.ending == Ending::ServerCloses && plan.rules.format.has_go_away {
-        let told = client.connection.peer_farewell();
+        let told = client.connection.output().peer_farewell();
         let expected = Farewell::new(GoAwayCode::Removed, FAREWELL);
         assert_eq!(told, Some(&expected), "the last words got lost");
         assert_eq!(client.received.len() as u32, server.sent, "they came early");

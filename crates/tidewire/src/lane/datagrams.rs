@@ -57,7 +57,7 @@ impl<S: Service> Lane<S> {
     /// Reads a session over UDP: the frames that were left over, and its own socket if it has one.
     pub(crate) fn read_datagrams(&mut self, slot: usize) {
         let (core, service) = (&mut self.core, &mut self.service);
-        if core.sessions[slot].connection.partial.has_frames() {
+        if core.sessions[slot].connection.input().has_frames() {
             // Few sessions have a backlog, so this is not compiled for each codec.
             let config = Arc::clone(&core.config);
             take_backlog(core, service, &config.codec, slot);
@@ -200,7 +200,10 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     take_backlog(core, service, codec, slot);
     // A datagram is a sign of life, even if the session must not be read now.
     let now_ns = core.sessions.now_ns();
-    core.sessions[slot].connection.note_input(now_ns);
+    core.sessions[slot]
+        .connection
+        .timing_mut()
+        .note_input(now_ns);
     if !core.may_take(slot, &first) {
         core.counters.datagrams_in.add(1);
         return rest.next();
@@ -317,7 +320,7 @@ fn take_backlog<S: Service, C: Codec + ?Sized>(
 ) {
     // Each pass handles at least one frame.
     while core.sessions[slot].may_read_on() {
-        let (rest, _) = core.sessions[slot].connection.partial.take();
+        let (rest, _) = core.sessions[slot].connection.input_mut().take();
         take_rest(core, service, codec, slot, &rest);
         core.sessions[slot].connection.handle_backlog_served();
         core.sessions.outbox.buffers.put(rest);

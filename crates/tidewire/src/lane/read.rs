@@ -135,11 +135,11 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     if !connection.may_read() {
         return;
     }
-    if connection.partial.bytes().len() >= PARTIAL_DIRECT_BYTES {
+    if connection.input().bytes().len() >= PARTIAL_DIRECT_BYTES {
         read_into_partial(core, service, codec, slot, budget);
         return;
     }
-    let (partial, has_frames) = connection.partial.take();
+    let (partial, has_frames) = connection.input_mut().take();
     let mut held = partial.len();
     receive[..held].copy_from_slice(&partial);
     core.sessions.outbox.buffers.put(partial);
@@ -206,7 +206,7 @@ pub(super) fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read
             Ok(0) => return Read::End,
             Ok(count) => {
                 reactor.read_clock();
-                session.connection.note_input(reactor.now_ns);
+                session.connection.timing_mut().note_input(reactor.now_ns);
                 counters.bytes_in.add(count as u64);
                 return Read::Bytes(count);
             }
@@ -214,7 +214,7 @@ pub(super) fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read
                 if session.stream.take_heard() {
                     // An answer to a layer's ping is a sign of life like any other input.
                     reactor.read_clock();
-                    session.connection.note_input(reactor.now_ns);
+                    session.connection.timing_mut().note_input(reactor.now_ns);
                 }
                 return Read::Nothing;
             }
@@ -247,7 +247,7 @@ pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     core.counters.frames_in.add(progress.frames);
     let session = &mut core.sessions[slot];
     if outcome.0 > 0 {
-        session.connection.partial.note_end();
+        session.connection.input_mut().note_end();
     }
     if session.output.bytes.capacity() >= LARGE_OUTPUT_BYTES || session.unanswered.is_some() {
         core.sessions.charge_kept(slot);
@@ -435,7 +435,7 @@ pub(super) fn refuse_input<C: Codec + ?Sized>(
     let is_first = is_first
         && session
             .as_ref()
-            .is_some_and(|it| !it.connection.partial.has_ended());
+            .is_some_and(|it| !it.connection.input().has_ended());
     let state = session.map_or(&mut none, |session| &mut session.adapting.state);
     Flow::Close(filter.refuse(codec, state, rest, is_first))
 }
@@ -452,7 +452,7 @@ pub(super) fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
 /// Handles the end of the peer's output. The session's own output is written before the session ends.
 pub(super) fn end(core: &mut Core, slot: usize) {
     core.sessions
-        .change(slot, |connection, _| connection.handle_input_end());
+        .change(slot, |connection, rules| connection.handle_input_end(rules));
     core.sessions.update_interest(slot);
     core.sessions.mark_dirty(slot);
 }

@@ -28,7 +28,7 @@ impl LaneRooms<'_> {
     pub(crate) fn knows_positions(&self, id: SessionId) -> bool {
         let session = self.sessions.find(id);
         !self.sessions.config.codec.format().has_positions
-            || session.is_some_and(|session| session.connection.knows_positions())
+            || session.is_some_and(|session| session.connection.handshake().knows_positions())
     }
 
     /// Opens the history of a room that a session has just joined, and plans what the session gets of it. The room keeps a

@@ -95,7 +95,7 @@ impl LaneRooms<'_> {
         if self.sessions[slot].stream.is_unproven() {
             return Err(SubscribeError::Unproven);
         }
-        if self.sessions[slot].connection.frame_bytes_max()
+        if self.sessions[slot].connection.handshake().frame_bytes_max()
             < self.sessions.config.limits.frame_bytes_max
         {
             // As in rooms, a message is framed once for all subscribers.

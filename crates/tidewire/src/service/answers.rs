@@ -55,7 +55,7 @@ impl Context<'_> {
             position = unanswered.push(request_id, Arc::clone(&token));
             self.keeps_order = ordered;
             if unanswered.len() >= limit.max(1) {
-                session.connection.pause(PauseReason::Answers);
+                session.connection.input_mut().pause(PauseReason::Answers);
                 self.stopped = true;
             }
         }
@@ -203,7 +203,7 @@ impl Context<'_> {
         if let Some(unanswered) = session.unanswered.as_deref_mut() {
             unanswered.queue_reply(reply);
             if ends || unanswered.is_full(&self.core.config.limits) {
-                session.connection.pause(PauseReason::Answers);
+                session.connection.input_mut().pause(PauseReason::Answers);
                 self.stopped = true;
             }
         }

@@ -78,13 +78,13 @@ impl Context<'_> {
     #[must_use]
     pub fn peer_farewell(&self) -> Option<&Farewell> {
         let session = self.core.sessions.find(self.id)?;
-        session.connection.peer_farewell()
+        session.connection.output().peer_farewell()
     }
 
     /// Returns the address of another server that the peer's go-away has. It may be any text.
     pub(crate) fn peer_moved_to(&self) -> Option<&str> {
         let session = self.core.sessions.find(self.id)?;
-        session.connection.peer_moved_to()
+        session.connection.output().peer_moved_to()
     }
 
     pub(crate) fn end_session(&mut self, id: SessionId, farewell: Option<Box<Farewell>>) {

@@ -63,7 +63,8 @@ impl Context<'_> {
             return Err(failure);
         }
         session.profile.attach().credentials = Some(token);
-        let renews = session.connection.renew();
+        let connection = &mut session.connection;
+        let renews = connection.may_send() && connection.handshake_mut().renew();
         if renews {
             self.core.sessions.transmit(slot);
         }
@@ -83,13 +84,13 @@ impl Context<'_> {
     #[must_use]
     pub fn takes_credentials(&self, id: SessionId) -> bool {
         let session = self.core.sessions.find(id);
-        session.is_some_and(|session| session.connection.may_renew())
+        session.is_some_and(|session| session.connection.handshake().may_renew())
     }
 
     /// Returns when the credentials of a session expire, on the clock of [`Context::now_ns`]. `None` if they never do.
     #[must_use]
     pub fn credentials_expire_ns(&self, id: SessionId) -> Option<u64> {
         let session = self.core.sessions.find(id)?;
-        session.connection.credentials_expire_ns()
+        session.connection.handshake().credentials_expire_ns()
     }
 }

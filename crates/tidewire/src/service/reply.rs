@@ -240,7 +240,10 @@ mod tests {
     fn a_header_that_is_kept_lifts_no_limit() {
         let mut lane = lane(&Server::builder());
         let [wide, narrow] = [(); 2].map(|()| lane.open_session().0);
-        lane.core.sessions[narrow].connection.limit_frames(40);
+        lane.core.sessions[narrow]
+            .connection
+            .handshake_mut()
+            .limit_frames(40);
         let payload = [1; 29];
         for slot in [wide, narrow, wide, narrow] {
             let id = lane.core.sessions[slot].id;

@@ -240,7 +240,7 @@ mod tests {
         let (mut received, mut buffer) = (0, vec![0; 1 << 16]);
         while received < MESSAGES * 1_004 {
             let sessions = &mut lane.core.sessions;
-            let is_blocked = sessions[slot].connection.outbound().is_blocked();
+            let is_blocked = sessions[slot].connection.output().state().is_blocked();
             let holds = sessions[slot].stream.pending_bytes() > 0;
             assert!(is_blocked || !holds, "what layers hold is output");
             match far.read(&mut buffer) {

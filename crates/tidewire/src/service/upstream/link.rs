@@ -376,5 +376,5 @@ impl Link {
 /// Whether the peer accepts no new requests.
 fn is_going(core: &Core, id: SessionId) -> bool {
     let session = core.sessions.find(id);
-    session.is_some_and(|session| session.connection.is_peer_going())
+    session.is_some_and(|session| session.connection.output().is_peer_going())
 }
