@@ -8,7 +8,7 @@
 //! request, 2 reply, 3 error. A frame with a wrong checksum ends the connection, because its length cannot be trusted
 //! either.
 
-use tidewire::codec::{Codec, DecodeError, Decoded, EncodeError, RequestIds};
+use tidewire::codec::{Codec, DecodeError, Decoded, EncodeError, Format, RequestIds};
 use tidewire::{Kind, Message};
 
 /// The codec. It has no state: one instance serves all connections of a server.
@@ -16,13 +16,8 @@ use tidewire::{Kind, Message};
 pub struct Checksum;
 
 impl Codec for Checksum {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
-    /// Replies match their requests by the sequence number. A client does not reuse a number that is in flight.
-    fn ids(&self) -> RequestIds {
-        RequestIds::Bits8
+    fn format(&self) -> &'static Format {
+        &FORMAT
     }
 
     fn decode<'a>(
@@ -111,6 +106,11 @@ fn fletcher(bytes: &[u8]) -> u16 {
     high << 8 | low
 }
 
+/// Replies match their requests by the sequence number. A client does not reuse a number that is in flight.
+const FORMAT: Format = Format {
+    ids: RequestIds::Bits8,
+    ..Format::new(NAME)
+};
 const NAME: &str = "checksum";
 const START: u8 = 0xAA;
 const HEADER_BYTES: usize = 5;

@@ -72,7 +72,6 @@ pub(crate) fn codecs() -> impl TypedValueParser<Value = AnyCodec> {
 
 #[cfg(test)]
 mod tests {
-    use tidewire_proto::codec::Codec;
 
     use super::*;
 

@@ -169,11 +169,13 @@ impl SecurityArguments {
     fn origin(&self, codec: &AnyCodec) -> anyhow::Result<Origin> {
         let Some(file) = &self.token_file else {
             return Ok(match std::env::var(TOKEN_VARIABLE) {
-                Ok(text) if !text.is_empty() && codec.begins_with_hello() => Origin::Variable(text),
+                Ok(text) if !text.is_empty() && codec.format().begins_with_hello() => {
+                    Origin::Variable(text)
+                }
                 _ => Origin::None,
             });
         };
-        if !codec.begins_with_hello() {
+        if !codec.format().begins_with_hello() {
             let what = format!("codec {} has no place for a token", codec.name());
             let remedy = "use --codec tw1 or json, or let the server know this client by its address or Unix user";
             return Err(Failure::configuration(what, remedy).into());

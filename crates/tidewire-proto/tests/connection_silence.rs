@@ -1,18 +1,19 @@
 //! Peers that take their output and send nothing, in virtual time.
 
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::codec::{AnyCodec, Codec, Format, Opening};
 use tidewire_proto::connection::{CloseReason, Connection, Delivery, Overdue, Rules};
 
 const SECOND: u64 = 1_000_000_000;
 
 /// The rules of an open connection of this codec.
 fn rules(codec: &AnyCodec, receive_timeout_ns: u64) -> Rules {
+    let format = Format {
+        opening: Opening::Nothing,
+        ..*codec.format()
+    };
     Rules {
-        begins_with_hello: false,
-        hello_is_optional: false,
+        format: Box::leak(Box::new(format)),
         authenticates: false,
-        has_pings: codec.has_pings(),
-        has_go_away: codec.has_go_away(),
         frame_bytes_max: 4096,
         handshake_timeout_ns: 5 * SECOND,
         first_frame_timeout_ns: 5 * SECOND,
@@ -43,11 +44,11 @@ fn closed_after(rules: &Rules, delivery: Delivery, speaks: impl Fn(u64) -> bool)
             }
             timer_ns = connection.poll_timeout(rules, now_ns, false);
         }
-        connection.handle_blocked();
+        connection.output_mut().handle_blocked();
         connection.handle_writable(now_ns);
         let _ = connection.handle_written(rules, false, false, now_ns);
         if speaks(second) {
-            connection.note_input(now_ns);
+            connection.timing_mut().note_input(now_ns);
         }
     }
     None
@@ -91,7 +92,7 @@ fn silent(rules: &Rules, mut connection: Connection, answers: bool) -> (Option<u
             Overdue::Ping | Overdue::LayerPing => {
                 asked.push(second);
                 if answers {
-                    connection.note_input(now_ns);
+                    connection.timing_mut().note_input(now_ns);
                 }
             }
             _ => {}
@@ -145,7 +146,7 @@ fn a_codec_without_pings_uses_those_of_the_layer_beneath() {
     assert_eq!(silent(&rules, connection, false), (None, vec![]));
     for (answers, closed) in [(false, Some(30)), (true, None)] {
         let mut connection = Connection::accepted(&rules, Delivery::Reliable, 0);
-        connection.note_layer_pings();
+        connection.timing_mut().note_layer_pings();
         let (ended, asked) = silent(&rules, connection, answers);
         assert_eq!((ended, asked[0]), (closed, 20));
     }

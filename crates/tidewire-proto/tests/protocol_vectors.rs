@@ -148,7 +148,8 @@ fn position_examples() -> Vec<(Kind, Vec<u8>)> {
     };
     let deliver = |offset, message: &Message<'_>| {
         let mut out = Vec::new();
-        Tw1::encode_delivery_at(offset, message, &mut out).expect("fits");
+        Tw1.encode_delivery_at(offset, message, &mut out)
+            .expect("fits");
         (K::Deliver, out)
     };
     let temp = |out: &mut Vec<u8>| {

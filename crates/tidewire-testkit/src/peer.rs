@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 
 use tidewire::OwnedMessage;
 use tidewire_proto::body::{ErrorBody, GapBody, JoinBody, JoinedBody, PresenceBody, RoomCall};
-use tidewire_proto::codec::{AnyCodec, Codec, Decoded, RequestIds, Tw1};
+use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded, RequestIds, Tw1};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 use tidewire_proto::message::{FLAG_PRIVATE, Kind, Message, PresenceEvent};
@@ -58,7 +58,7 @@ impl Peer {
     #[must_use]
     pub fn greet(wire: Wire, codec: &AnyCodec) -> Self {
         let mut peer = Self::silent(wire, codec);
-        if codec.begins_with_hello() {
+        if codec.format().begins_with_hello() {
             let mut body = Vec::new();
             hello()
                 .encode(&mut body)
@@ -168,7 +168,7 @@ impl Peer {
 
     fn next_id(&mut self) -> u32 {
         self.last_id += 1;
-        if self.codec.ids() == RequestIds::Bits8 && self.last_id > 255 {
+        if self.codec.format().ids == RequestIds::Bits8 && self.last_id > 255 {
             self.last_id = 1;
         }
         self.last_id
@@ -176,7 +176,7 @@ impl Peer {
 
     /// The bytes of a request, with the next id if the codec has ids.
     pub fn request_frame(&mut self, payload: &[u8]) -> Vec<u8> {
-        if !self.codec.has_ids() {
+        if !self.codec.format().has_ids() {
             return self.frame(&Message::new(Kind::OneWay, 0, payload));
         }
         let id = self.next_id();
@@ -207,7 +207,11 @@ impl Peer {
             let input = &self.input[self.used..];
             let decoded = match searched {
                 0 => self.codec.decode(input, FRAME_BYTES_MAX),
-                _ => self.codec.decode_grown(input, searched, FRAME_BYTES_MAX),
+                _ => {
+                    let state = &mut ConnectionState::default();
+                    self.codec
+                        .decode_next(state, input, searched, FRAME_BYTES_MAX)
+                }
             };
             match decoded {
                 Ok(Decoded::Frame { message, consumed }) => {
@@ -252,7 +256,7 @@ impl Peer {
         let message = std::iter::from_fn(|| self.receive())
             .find(|message| message.kind != Kind::Ping)
             .expect("an answer, not the end");
-        let expected = if self.codec.has_ids() {
+        let expected = if self.codec.format().has_ids() {
             Kind::Reply
         } else {
             Kind::OneWay
@@ -269,7 +273,7 @@ impl Peer {
     /// # Panics
     /// The connection ends, or an unexpected message comes.
     pub fn join(&mut self, room: &str, name: &str) -> Result<(), String> {
-        if self.codec.has_ids() {
+        if self.codec.format().has_ids() {
             let mut body = Vec::new();
             JoinBody { room, name }
                 .encode(&mut body)
@@ -337,7 +341,7 @@ impl Peer {
     /// The codec cannot express it.
     #[must_use]
     pub fn say_frame(&self, payload: &[u8]) -> Vec<u8> {
-        let kind = if self.codec.has_ids() {
+        let kind = if self.codec.format().has_ids() {
             Kind::Say
         } else {
             Kind::OneWay
@@ -348,7 +352,7 @@ impl Peer {
     /// Returns the next event of a room; `None` at the end.
     pub fn hear(&mut self) -> Option<Heard> {
         let message = self.receive()?;
-        Some(if self.codec.has_ids() {
+        Some(if self.codec.format().has_ids() {
             self.understand_tw1(message)
         } else {
             understand_line(message)

@@ -138,7 +138,7 @@ impl Wire {
 
     /// Puts WebSocket over a new connection, and TLS beneath it if the address has it.
     fn upgraded(self, at: &WebSocketEndpoint, codec: &AnyCodec) -> io::Result<Self> {
-        let kind = match codec.is_text() {
+        let kind = match codec.format().is_text() {
             true => MessageKind::Text,
             false => MessageKind::Binary,
         };

@@ -17,10 +17,11 @@
 
 pub use tidewire_proto::codec::contract;
 pub use tidewire_proto::codec::{
-    ChatMessage, Codec, CodecSpecError, ConnectionState, Decoded, Delimited, FieldName,
-    FrameLayout, InvalidParameter, Json, JsonFault, JsonField, JsonKind, LengthField, LengthSize,
-    Lines, MethodCase, PayloadKind, Presence, Raw, RequestIds, RoomReply, RpcPayload, Srmp,
-    SrmpRpc, StreamFraming, Subscription, Tw1, Uvrpc,
+    Boundary, ChatMessage, Codec, CodecSpecError, ConnectionState, Decoded, Decoding, Delimited,
+    FieldName, Format, FrameLayout, Framing, InvalidParameter, Json, JsonFault, JsonField,
+    JsonKind, LengthField, LengthSize, Lines, MethodCase, Opening, PayloadKind, Presence, Raw,
+    RequestIds, RoomReply, RpcPayload, Srmp, SrmpRpc, StreamFraming, Subscription, Text, Tw1,
+    Uvrpc,
 };
 pub use tidewire_proto::error::{DecodeError, EncodeError};
 pub use tidewire_proto::handshake::{FirstBytes, HandshakeError};

@@ -251,7 +251,8 @@ mod tests {
             for policy in Policy::ALL {
                 let name = codec.name();
                 let can_announce = matches!(name, "tw1" | "lines" | "json") || !policy.drops();
-                let has_topics = matches!(name, "tw1" | "json") || codec.registers_subscribers();
+                let has_topics =
+                    matches!(name, "tw1" | "json") || codec.format().registers_subscribers;
                 let can_tell_apart = policy != Policy::ConflateByTopic || has_topics;
                 let checked = policies.check(policy);
                 assert_eq!(

@@ -225,16 +225,14 @@ impl Default for Limits {
 impl Limits {
     /// The settings of connections with this codec.
     pub(crate) fn rules(&self, codec: &AnyCodec) -> Rules {
+        let format = codec.format();
         Rules {
-            begins_with_hello: codec.begins_with_hello(),
-            hello_is_optional: codec.hello_is_optional(),
+            format,
             authenticates: false,
-            has_pings: codec.has_pings(),
-            has_go_away: codec.has_go_away(),
             frame_bytes_max: self.frame_bytes_max,
             handshake_timeout_ns: nanoseconds(self.handshake_timeout),
             // Without a hello a person types the first frame.
-            first_frame_timeout_ns: nanoseconds(if codec.hello_is_optional() {
+            first_frame_timeout_ns: nanoseconds(if format.hello_is_optional() {
                 self.handshake_timeout.max(self.login_timeout)
             } else {
                 self.handshake_timeout
@@ -245,7 +243,7 @@ impl Limits {
             receive_timeout_ns: nanoseconds(self.receive_timeout),
             heartbeat_ns: nanoseconds(self.heartbeat),
             unvalidated_timeout_ns: nanoseconds(self.unvalidated_timeout),
-            frame_timeout_ns: nanoseconds(if codec.is_typed() {
+            frame_timeout_ns: nanoseconds(if format.is_typed() {
                 self.frame_timeout.max(self.login_timeout)
             } else {
                 self.frame_timeout

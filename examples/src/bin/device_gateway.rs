@@ -16,7 +16,7 @@ use std::error::Error;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tidewire::codec::{Codec, DecodeError, Decoded, EncodeError, RequestIds};
+use tidewire::codec::{Codec, DecodeError, Decoded, EncodeError, Format, RequestIds};
 use tidewire::upstream::Upstream;
 use tidewire::{
     AnyCodec, CloseReason, Context, ErrorCode, HandlerError, HandlerResult, Kind, Limits, Message,
@@ -27,12 +27,12 @@ use tidewire::{
 struct DeviceCodec;
 
 impl Codec for DeviceCodec {
-    fn name(&self) -> &'static str {
-        "device"
-    }
-
-    fn ids(&self) -> RequestIds {
-        RequestIds::Bits32
+    fn format(&self) -> &'static Format {
+        const FORMAT: Format = Format {
+            ids: RequestIds::Bits32,
+            ..Format::new("device")
+        };
+        &FORMAT
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
@@ -56,7 +56,7 @@ impl Codec for DeviceCodec {
     }
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        let (codec, kind) = (self.name(), message.kind);
+        let (codec, kind) = (self.format().name, message.kind);
         let number = KINDS.iter().position(|known| *known == kind);
         let number = number.ok_or(EncodeError::Unsupported { codec, kind })?;
         if !message.name.is_empty() && kind.has_name() {

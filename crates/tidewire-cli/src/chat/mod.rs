@@ -89,7 +89,7 @@ enum End {
 pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
     let _restore = Restore::new();
     let connection = &arguments.connection;
-    if connection.codec().is_typed() {
+    if connection.codec().format().is_typed() {
         let what = "this client needs more than codec lines can say";
         return Err(
             Failure::configuration(what, "talk to a server of lines with `nc HOST PORT`").into(),

@@ -36,7 +36,7 @@ impl App {
             Self::PubSub => Need::Topics.check(codec, "a pubsub server"),
             Self::Rpc => Need::Methods.check(codec, "an rpc server"),
             // The service converts rooms to lines for people.
-            Self::Chat if codec.has_room_frames() || codec.is_typed() => Ok(()),
+            Self::Chat if codec.format().has_room_frames || codec.format().is_typed() => Ok(()),
             Self::Chat => {
                 let name = codec.name();
                 let what = format!("codec {name} has no rooms, so a chat server cannot use it");

@@ -437,7 +437,7 @@ fn tell_ready(
     server: &Server,
     admin: &AdminServers<Admin>,
 ) -> anyhow::Result<()> {
-    let framing = arguments.codec.stream_framing();
+    let framing = arguments.codec.format().stream_framing();
     let ready = Ready {
         addresses: to_connect_to(&arguments.binds, server.addresses(), framing)?,
         codec: arguments.codec.name().to_owned(),
@@ -464,11 +464,11 @@ fn tell_ready(
 /// Warns at the start about answers that will be missing, because clients see only that none comes.
 fn warn_of_short_budgets(arguments: &ServeArguments, spoken: &AnyCodec) {
     let over_udp = arguments.binds.iter().any(|bind| is_udp(bind));
-    let proved = arguments.codec.proves_addresses() || arguments.trust_datagram_peers;
+    let proved = arguments.codec.format().proves_addresses() || arguments.trust_datagram_peers;
     if !over_udp || proved {
         return;
     }
-    if arguments.app.has_subscribers() && spoken.registers_subscribers() {
+    if arguments.app.has_subscribers() && spoken.format().registers_subscribers {
         tracing::warn!(
             codec = arguments.codec.name(),
             "every subscriber over udp:// is refused, because this codec proves no address; use --trust-datagram-peers in \

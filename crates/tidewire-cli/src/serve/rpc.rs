@@ -121,7 +121,7 @@ fn add_binary(codec: &AnyCodec, payload: &[u8]) -> Option<i32> {
     let [first, second] = payload.as_chunks::<4>().0 else {
         return None;
     };
-    let is_theirs = codec.has_binary_arguments() && payload.len() == 8;
+    let is_theirs = codec.format().has_binary_arguments && payload.len() == 8;
     is_theirs.then(|| i32::from_le_bytes(*first).wrapping_add(i32::from_le_bytes(*second)))
 }
 

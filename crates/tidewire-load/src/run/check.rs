@@ -36,7 +36,7 @@ pub(super) fn check(
     }
     if options.tokens.is_some() {
         let codec = codec_of(step, first)?;
-        if !codec.begins_with_hello() {
+        if !codec.format().begins_with_hello() {
             return Err(RunError::NoPlaceForTokens(step.name.clone(), codec.name()));
         }
     }

@@ -25,7 +25,7 @@ pub(super) fn check_frames(
     is_datagrams: bool,
 ) -> Result<(), RunError> {
     let name = step.name.clone();
-    if is_datagrams && step.pattern == Pattern::Request && !codec.has_ids() {
+    if is_datagrams && step.pattern == Pattern::Request && !codec.format().has_ids() {
         return Err(RunError::Unmatched(name, codec.name()));
     }
     let payload = vec![0; step.payload_bytes as usize];

@@ -430,7 +430,7 @@ fn plan(
             Pattern::PubSub => format!("load.{run:04x}.{number}"),
             _ => format!("load-{run:04x}-{number}"),
         },
-        ids: codec_of(step, &options.targets[0])?.ids(),
+        ids: codec_of(step, &options.targets[0])?.format().ids,
         sent_times,
         sent_counts: (!step.faults.is_empty())
             .then(|| (0..step.concurrency).map(|_| AtomicU64::new(0)).collect()),

@@ -8,7 +8,6 @@ use std::ops::RangeInclusive;
 
 use tidewire::AnyCodec;
 use tidewire::address::Address;
-use tidewire_proto::codec::Codec;
 
 use super::fault::faults;
 use super::history::history;

@@ -1,4 +1,4 @@
-//! The types in a codec's answers.
+//! The results of a codec, and what a lane passes for a room's replies.
 
 use crate::body::{JoinedBody, RecoveryBody, Roster};
 use crate::message::Message;
@@ -19,38 +19,6 @@ pub enum Decoded<'a> {
         /// The number of bytes of the input that it took.
         consumed: usize,
     },
-}
-
-/// How the replies of a codec find their requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RequestIds {
-    /// By order: the first reply belongs to the first request, and both travel as one-way messages.
-    None,
-    /// By an id of 8 bits. The ids are 1 to 255, so at most 255 requests are in flight.
-    Bits8,
-    /// By an id of 32 bits.
-    Bits32,
-}
-
-/// The comparison of method names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum MethodCase {
-    /// Byte for byte.
-    #[default]
-    Exact,
-    /// In lower case; only ASCII letters are converted.
-    Lower,
-}
-
-impl MethodCase {
-    /// Returns whether two names are of the same method.
-    #[must_use]
-    pub fn matches(self, one: &str, other: &str) -> bool {
-        match self {
-            Self::Exact => one == other,
-            Self::Lower => one.eq_ignore_ascii_case(other),
-        }
-    }
 }
 
 /// The reply to a request about a room. In TW1 it is a reply whose payload has a structure.

@@ -25,7 +25,7 @@ use thiserror::Error;
 
 pub use state::check_connection;
 
-use super::{Codec, Decoded, FrameTemplate, Subscription};
+use super::{Codec, ConnectionState, Decoded, FrameTemplate, Subscription};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::Message;
@@ -92,8 +92,8 @@ pub enum BrokenContract {
         /// How decoding the pieces ended.
         pieces: Result<(), DecodeError>,
     },
-    /// [`Codec::decode_grown`] gave another answer than [`Codec::decode`].
-    #[error("decode_grown differs from decode at byte {at} after {searched} bytes were searched")]
+    /// [`Codec::decode_next`] gave another answer than [`Codec::decode`], without a state.
+    #[error("decode_next differs from decode at byte {at} after {searched} bytes were searched")]
     GrownDiffers {
         /// The offset of the frame.
         at: usize,
@@ -197,7 +197,9 @@ fn check_pieces<'a, C: Codec + ?Sized>(
         arrived += sizes.next().unwrap_or(1).clamp(1, stream.len() - arrived);
         let tail = &stream[decoded..arrived];
         let plain = codec.decode(tail, frame_bytes_max);
-        if codec.decode_grown(tail, searched, frame_bytes_max) != plain {
+        let mut state = ConnectionState::default();
+        let next = |state| codec.decode_next(state, tail, searched, frame_bytes_max);
+        if !codec.format().keeps_state() && next(&mut state) != plain {
             let at = decoded;
             return Err(BrokenContract::GrownDiffers { at, searched });
         }
@@ -282,7 +284,7 @@ pub fn check_deliveries<C: Codec + ?Sized>(
             codec.delivery_header(subscription, &shared, &mut header);
             header
         });
-        let is_short = headers[0].len() <= codec.delivery_header_bytes_max();
+        let is_short = headers[0].len() <= codec.format().delivery_header_bytes_max;
         let before = stream.clone();
         codec.delivery_header(subscription, &shared, &mut stream);
         if !is_short || headers[0] != headers[1] || stream != [&before[..], &headers[0]].concat() {

@@ -1,7 +1,7 @@
 //! Each test breaks the contract in one way and expects the check to find it.
 
 use super::*;
-use crate::codec::{Delimited, FrameLayout, Tw1};
+use crate::codec::{Delimited, Format, FrameLayout, Tw1};
 use crate::message::Kind;
 
 /// A length of one byte in front of the payload, with one fault.
@@ -26,8 +26,9 @@ enum Fault {
 }
 
 impl Codec for Faulty {
-    fn name(&self) -> &'static str {
-        "faulty"
+    fn format(&self) -> &'static Format {
+        const FORMAT: Format = Format::new("faulty");
+        &FORMAT
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
@@ -67,8 +68,9 @@ impl Codec for Faulty {
         Ok(Decoded::Frame { message, consumed })
     }
 
-    fn decode_grown<'a>(
+    fn decode_next<'a>(
         &self,
+        _: &mut ConnectionState,
         input: &'a [u8],
         searched: usize,
         limit: usize,
@@ -183,8 +185,19 @@ enum HeaderFault {
 }
 
 impl Codec for Headed {
-    fn name(&self) -> &'static str {
-        "headed"
+    fn format(&self) -> &'static Format {
+        const LONG: Format = Format {
+            delivery_header_bytes_max: 2,
+            ..Format::new("headed")
+        };
+        const SHORT: Format = Format {
+            delivery_header_bytes_max: 1,
+            ..LONG
+        };
+        match self.0 {
+            HeaderFault::LongerThanSaid => &SHORT,
+            _ => &LONG,
+        }
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
@@ -194,14 +207,6 @@ impl Codec for Headed {
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         out.extend_from_slice(message.payload);
         Ok(())
-    }
-
-    fn delivery_header_bytes_max(&self) -> usize {
-        if self.0 == HeaderFault::LongerThanSaid {
-            1
-        } else {
-            2
-        }
     }
 
     fn delivery_header(&self, subscription: Subscription, shared: &[u8], out: &mut Vec<u8>) {

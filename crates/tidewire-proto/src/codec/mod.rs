@@ -17,18 +17,19 @@
 //! # A custom codec
 //!
 //! Implement [`Codec`] and pass it as [`AnyCodec::custom`] to the builders of servers and clients. Three methods are
-//! required: a name, `decode` and `encode`. Everything else that a format can express, such as ids of requests, pings
-//! or errors, has a method with a default that refuses it. `encode` decides by [`Message::kind`]: it writes the kinds
-//! that its peers understand and refuses the others with [`EncodeError::Unsupported`]. Without ids, `encode` gets the
-//! requests of a client as [`Kind::OneWay`], and the answers of a server too.
+//! required: `format`, `decode` and `encode`. The [`Format`] says what the format has, such as ids of requests, pings
+//! or names; everything that it does not say is off. The other methods have defaults for a format without more.
+//! `encode` decides by [`Message::kind`]: it writes the kinds that its peers understand and refuses the others with
+//! [`EncodeError::Unsupported`]. Without ids, `encode` gets the requests of a client as [`Kind::OneWay`], and the
+//! answers of a server too.
 //!
 //! A lane calls such a codec through a pointer, once for every frame; the known ones have decode loops of their own.
 //! [`Codec::layout`] avoids most of these calls: when messages differ only in id and payload, the lane reads and writes
-//! their frames by itself. A codec without names should also return false from [`Codec::repeats_names`]; otherwise
+//! their frames by itself. A codec without names should also set [`Format::repeats_names`] to false; otherwise
 //! `encode` writes all of its replies.
 //!
 //! ```
-//! use tidewire_proto::codec::{Codec, Decoded, FrameLayout, contract};
+//! use tidewire_proto::codec::{Codec, Decoded, Format, FrameLayout, contract};
 //! use tidewire_proto::error::{DecodeError, EncodeError};
 //! use tidewire_proto::message::{Kind, Message};
 //!
@@ -36,12 +37,9 @@
 //! struct Short;
 //!
 //! impl Codec for Short {
-//!     fn name(&self) -> &'static str {
-//!         "short"
-//!     }
-//!
-//!     fn repeats_names(&self) -> bool {
-//!         false
+//!     fn format(&self) -> &'static Format {
+//!         const FORMAT: Format = Format { repeats_names: false, ..Format::new("short") };
+//!         &FORMAT
 //!     }
 //!
 //!     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
@@ -83,12 +81,12 @@
 //!
 //! # State of a connection
 //!
-//! [`Codec::keeps_state`] declares that a codec has sequence numbers, header tables or an agreed version. A lane then
+//! [`Decoding::WithState`] declares that a codec has sequence numbers, header tables or an agreed version. A lane then
 //! keeps a [`ConnectionState`] for each session.
 //!
 //! | call | state | why |
 //! |---|---|---|
-//! | [`Codec::decode_with_state`] | yes | each frame that a session sends, once and in order |
+//! | [`Codec::decode_next`] | yes | each frame that a session sends, once and in order |
 //! | [`Codec::adapt_frame`] | yes | each frame sent over a stream, once and in order, whatever made it |
 //! | [`Codec::encode`] and the other methods that encode | no | a room's message is encoded once for all members, and other threads encode without the connection |
 //! | [`Codec::delivery_header`] | no | it is called again after a write that took nothing |
@@ -117,6 +115,7 @@ mod answer;
 mod any;
 pub mod contract;
 mod delimited;
+mod format;
 mod frame;
 mod inline;
 mod json;
@@ -134,9 +133,12 @@ mod tw1;
 pub mod uvrpc;
 
 pub use crate::json::{FieldName, JsonFault, JsonField, JsonKind};
-pub use answer::{Decoded, MethodCase, RequestIds, RoomReply};
-pub use any::{AnyCodec, StreamFraming};
+pub use answer::{Decoded, RoomReply};
+pub use any::AnyCodec;
 pub use delimited::Delimited;
+pub use format::{
+    Boundary, Decoding, Format, Framing, MethodCase, Opening, RequestIds, StreamFraming, Text,
+};
 pub use json::Json;
 pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
@@ -156,100 +158,13 @@ use crate::message::{FLAG_POSITION, FLAG_PRIVATE, Kind, Message};
 
 /// A way to frame messages. See the module documentation for the contract.
 pub trait Codec: Send + Sync + 'static {
-    /// The name used in flags, logs and reports.
-    fn name(&self) -> &'static str;
+    /// The properties of the format. The answer never changes.
+    fn format(&self) -> &'static Format;
 
-    /// Whether a connection begins with [`Hello`](Kind::Hello) and [`Welcome`](Kind::Welcome). Both are frames of the
-    /// native protocol, so only a codec that reads those can return true. The defaults of the next four methods follow
-    /// from it.
-    fn begins_with_hello(&self) -> bool {
-        false
-    }
-
-    /// Whether a client may leave the hello out. Its first frame then opens the connection, as if a hello without
-    /// credentials had come before, and there is no welcome. It has no meaning without
-    /// [`Codec::begins_with_hello`].
-    fn hello_is_optional(&self) -> bool {
-        false
-    }
-
-    /// Whether frames can carry the [`Position`](crate::message::Position) of messages.
-    fn has_positions(&self) -> bool {
-        false
-    }
-
-    /// Whether both sides answer [`Ping`](Kind::Ping) by [`Pong`](Kind::Pong), so that a silent peer can be
-    /// distinguished from one that is gone.
-    fn has_pings(&self) -> bool {
-        self.begins_with_hello()
-    }
-
-    /// Whether peers can distinguish a [`GoAway`](Kind::GoAway) from an answer. A codec that returns false may still
-    /// write one, for example as a line for people. A client then does not send it, and a server sends it only if no
-    /// reply is pending.
-    fn has_go_away(&self) -> bool {
-        self.begins_with_hello()
-    }
-
-    /// Whether a challenge validates an address over UDP: a ping, which a client returns in front of its hello. Without
-    /// it a server sends an address at most as many bytes as came from there, unless it trusts all addresses.
-    fn proves_addresses(&self) -> bool {
-        self.begins_with_hello() && self.has_pings()
-    }
-
-    /// Whether [`Join`](Kind::Join), [`Say`](Kind::Say) and [`Leave`](Kind::Leave) are frames. Otherwise a chat reads
-    /// every message as a line that a person typed.
-    fn has_room_frames(&self) -> bool {
-        self.begins_with_hello()
-    }
-
-    /// How replies find their requests. The default is by order.
-    fn ids(&self) -> RequestIds {
-        RequestIds::None
-    }
-
-    /// Whether requests and replies carry ids; see [`Codec::ids`].
-    fn has_ids(&self) -> bool {
-        self.ids() != RequestIds::None
-    }
-
-    /// Whether a frame is a whole datagram, because it does not contain its length. It has no meaning over streams.
-    fn fills_datagrams(&self) -> bool {
-        false
-    }
-
-    /// Whether people type frames, key by key. Such a frame may take as long as a login.
-    fn is_typed(&self) -> bool {
-        false
-    }
-
-    /// Whether frames are UTF-8 text that ends in a line feed. WebSocket then sends text messages of whole lines.
-    fn is_text(&self) -> bool {
-        false
-    }
-
-    /// Whether the programs that use this format pass numbers as little-endian bytes and not as text. A service for
-    /// such programs and for people calls it.
-    fn has_binary_arguments(&self) -> bool {
-        false
-    }
-
-    /// Whether subscribers register for every topic at once, without an answer and repeatedly, and filter by
-    /// themselves. Otherwise they subscribe to patterns and receive an alias.
-    fn registers_subscribers(&self) -> bool {
-        false
-    }
-
-    /// Whether replies repeat the name of the method, so that a lane must keep it while a request is handled. A codec
-    /// without names, or whose replies have none, returns false to avoid that.
-    #[inline(always)]
-    fn repeats_names(&self) -> bool {
-        true
-    }
-
-    /// How method names compare.
-    fn method_case(&self) -> MethodCase {
-        MethodCase::Exact
+    /// Returns the same codec with another framing, for a transport that needs it, or `None` if the codec has only one.
+    fn with_framing(&self, framing: Framing) -> Option<AnyCodec> {
+        let _ = framing;
+        None
     }
 
     /// Decodes the frame at the front of `input`.
@@ -262,27 +177,23 @@ pub trait Codec: Send + Sync + 'static {
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError>;
 
-    /// Decodes like [`Codec::decode`], with the same answer, when the first `searched` bytes of `input` alone were
-    /// [`Decoded::Incomplete`] before. A codec that searches for the end of a frame should implement it and skip these
-    /// bytes. Otherwise a frame that comes in small pieces costs time in the square of its length.
+    /// Decodes the next frame of a connection. The first `searched` bytes of `input` alone were [`Decoded::Incomplete`]
+    /// before. A codec that searches for the end of a frame should skip these bytes: otherwise a frame that comes in
+    /// small pieces costs time in the square of its length. Without a state the answer is that of [`Codec::decode`].
+    /// An answer that is no frame leaves the state unchanged.
     ///
     /// # Errors
     /// As [`Codec::decode`].
     #[inline(always)]
-    fn decode_grown<'a>(
+    fn decode_next<'a>(
         &self,
+        state: &mut ConnectionState,
         input: &'a [u8],
         searched: usize,
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
-        let _ = searched;
+        let _ = (state, searched);
         self.decode(input, frame_bytes_max)
-    }
-
-    /// Whether a decoded frame is not the message yet. If so, each one passes [`Codec::translate`], and the codec keeps no state.
-    #[inline(always)]
-    fn translates(&self) -> bool {
-        false
     }
 
     /// Makes the message of a decoded frame. The message may borrow `scratch`, whose content does not matter before. So
@@ -300,31 +211,8 @@ pub trait Codec: Send + Sync + 'static {
         Ok(frame)
     }
 
-    /// Whether the codec keeps a [`ConnectionState`]. If not, the next two methods are never called.
-    #[inline(always)]
-    fn keeps_state(&self) -> bool {
-        false
-    }
-
-    /// Decodes like [`Codec::decode_grown`], for the next frame of this connection. An answer that is no frame leaves
-    /// the state unchanged.
-    ///
-    /// # Errors
-    /// As [`Codec::decode`].
-    #[inline(always)]
-    fn decode_with_state<'a>(
-        &self,
-        state: &mut ConnectionState,
-        input: &'a [u8],
-        searched: usize,
-        frame_bytes_max: usize,
-    ) -> Result<Decoded<'a>, DecodeError> {
-        let _ = state;
-        self.decode_grown(input, searched, frame_bytes_max)
-    }
-
-    /// Appends `frame`, which was encoded for any connection, in the form for this connection. It is called once for
-    /// each frame, in the order in which they leave.
+    /// Appends `frame`, which was encoded for any connection, in the form for this connection. A lane calls it if
+    /// the codec keeps a state: once for each frame, in the order in which they leave.
     fn adapt_frame(&self, state: &mut ConnectionState, frame: &[u8], out: &mut Vec<u8>) {
         let _ = state;
         out.extend_from_slice(frame);
@@ -351,6 +239,22 @@ pub trait Codec: Send + Sync + 'static {
     /// # Errors
     /// This codec cannot express the message; `out` is unchanged.
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError>;
+
+    /// Appends a [`Kind::Deliver`] with the message's offset in its history; see
+    /// [`split_delivery`](crate::body::split_delivery). It is called only if the format has
+    /// [positions](Format::has_positions).
+    ///
+    /// # Errors
+    /// As [`Codec::encode`].
+    fn encode_delivery_at(
+        &self,
+        offset: u64,
+        message: &Message<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        let _ = offset;
+        self.encode(message, out)
+    }
 
     /// Appends the frame by which a room's member receives a chat message.
     ///
@@ -383,7 +287,7 @@ pub trait Codec: Send + Sync + 'static {
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
         let _ = (presence, out);
-        Err(unsupported(self.name(), Kind::Presence))
+        Err(unsupported(self.format().name, Kind::Presence))
     }
 
     /// Appends the notice that `lost` messages of `channel` were dropped before the next one. A codec without such
@@ -393,7 +297,7 @@ pub trait Codec: Send + Sync + 'static {
     /// As [`Codec::encode`].
     fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let _ = (channel, lost, out);
-        Err(unsupported(self.name(), Kind::Gap))
+        Err(unsupported(self.format().name, Kind::Gap))
     }
 
     /// Appends the reply to a request about `room`, which has this id.
@@ -421,18 +325,6 @@ pub trait Codec: Send + Sync + 'static {
         };
         let reply = Message::with_id(Kind::Reply, room, id, payload);
         self.encode(&Message { flags, ..reply }, out)
-    }
-
-    /// Maximum number of bytes that [`Codec::delivery_header`] appends; 0 if deliveries have no header. The maximum
-    /// length of messages in rooms and topics is smaller by that much than the largest frame.
-    fn delivery_header_bytes_max(&self) -> usize {
-        0
-    }
-
-    /// How many bytes of a frame a byte of the payload takes at most. A codec that escapes or encodes payloads returns
-    /// more than 1, and never 0. The maximum length of messages in rooms and topics is smaller by this factor.
-    fn payload_growth_max(&self) -> usize {
-        1
     }
 
     /// Appends the header in front of `shared` for this subscriber, for example the subscription's own number. A

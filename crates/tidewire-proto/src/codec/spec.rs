@@ -7,9 +7,7 @@
 
 use thiserror::Error;
 
-use super::{
-    AnyCodec, Delimited, Json, LengthField, LengthSize, Lines, Raw, Srmp, SrmpRpc, Tw1, Uvrpc,
-};
+use super::{AnyCodec, Codec, Format};
 
 /// The text does not name a codec with valid parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -22,14 +20,17 @@ pub enum CodecSpecError {
         name: String,
     },
     /// The codec has no such parameter.
-    #[error("codec {codec} has no parameter {parameter:?}; it has {known}")]
+    #[error(
+        "codec {codec} has no parameter {parameter:?}; it has {}",
+        listed(known)
+    )]
     UnknownParameter {
         /// Name of the codec.
         codec: &'static str,
         /// The parameter in the text.
         parameter: String,
-        /// The codec's parameters, as text.
-        known: &'static str,
+        /// The codec's parameters.
+        known: &'static [&'static str],
     },
     /// The parameter occurs twice.
     #[error("parameter {parameter} of codec {codec} is given twice")]
@@ -63,76 +64,29 @@ pub struct InvalidParameter {
     pub expected: &'static str,
 }
 
-/// Makes the codec of this text.
-pub(super) fn parse(text: &str) -> Result<AnyCodec, CodecSpecError> {
-    let (name, parameters) = text.split_once(':').unwrap_or((text, ""));
-    let parameters = |codec, known: &[&'static str]| Parameters::read(codec, parameters, known);
-    match name {
-        "tw1" => parameters("tw1", &[]).map(|_| AnyCodec::Tw1(Tw1)),
-        "lines" => parameters("lines", &[]).map(|_| AnyCodec::Lines(Lines)),
-        "json" => parameters("json", &[]).map(|_| AnyCodec::Json(Json)),
-        "srmp" => parameters("srmp", &[]).map(|_| AnyCodec::Srmp(Srmp)),
-        "srmp-rpc" => parameters("srmp-rpc", &[]).map(|_| AnyCodec::SrmpRpc(SrmpRpc)),
-        "uvrpc" => {
-            let parameters = parameters("uvrpc", &["legacy_unframed"])?;
-            Ok(AnyCodec::Uvrpc(if parameters.flag("legacy_unframed")? {
-                Uvrpc::legacy_unframed()
-            } else {
-                Uvrpc::new()
-            }))
-        }
-        "raw" => parameters("raw", &[]).map(|_| AnyCodec::Raw(Raw)),
-        "length-field" => {
-            let keys = ["size", "offset", "header"];
-            length_field(&parameters("length-field", &keys)?).map(AnyCodec::LengthField)
-        }
-        "delimited" => {
-            let keys = ["delimiter", "keep_delimiter", "limit"];
-            delimited(&parameters("delimited", &keys)?).map(AnyCodec::Delimited)
-        }
-        _ => Err(CodecSpecError::UnknownName {
-            name: name.to_owned(),
-        }),
-    }
-}
+/// A codec that has a name in flags and configuration files. Its default is the codec without parameters.
+pub(super) trait BuiltIn: Codec + Default {
+    const FORMAT: Format;
+    /// Names of the parameters, in the order in which to offer them.
+    const PARAMETERS: &'static [&'static str] = &[];
 
-fn length_field(parameters: &Parameters<'_>) -> Result<LengthField, CodecSpecError> {
-    let mut codec = LengthField::default();
-    if let Some(value) = parameters.value("size") {
-        let size = value.parse().ok().and_then(LengthSize::from_number);
-        let bad = || parameters.bad("size", value, "one of 1, 2, -2, 4, -4, or 0 for a varint");
-        codec = LengthField::new(size.ok_or_else(bad)?);
+    fn configured(parameters: &Parameters<'_>) -> Result<Self, CodecSpecError> {
+        let _ = parameters;
+        Ok(Self::default())
     }
-    if let Some(value) = parameters.value("offset") {
-        let bad = |_| parameters.bad("offset", value, "a number of bytes from 0 to 255");
-        codec = codec.with_offset(value.parse().map_err(bad)?);
-    }
-    if let Some(value) = parameters.value("header") {
-        let bad = || parameters.bad("header", value, "at most 16 bytes in hex, such as 00000001");
-        let header = bytes_of_hex(value).ok_or_else(bad)?;
-        codec = codec.with_header(&header).map_err(|_| bad())?;
-    }
-    Ok(codec)
-}
 
-fn delimited(parameters: &Parameters<'_>) -> Result<Delimited, CodecSpecError> {
-    let mut codec = Delimited::new();
-    if let Some(value) = parameters.value("delimiter") {
-        let bad = || parameters.bad("delimiter", value, "1 to 16 bytes in hex, such as 0D0A");
-        let delimiter = bytes_of_hex(value).ok_or_else(bad)?;
-        codec = codec.with_delimiter(&delimiter).map_err(|_| bad())?;
+    /// Makes the codec of the text after its name and a colon.
+    fn parse(text: &str) -> Result<Self, CodecSpecError> {
+        Self::configured(&Parameters::read(
+            Self::FORMAT.name,
+            text,
+            Self::PARAMETERS,
+        )?)
     }
-    codec = codec.keep_delimiter(parameters.flag("keep_delimiter")?);
-    if let Some(value) = parameters.value("limit") {
-        let bad = || parameters.bad("limit", value, "a number of bytes from 1");
-        let limit = value.parse().map_err(|_| bad())?;
-        codec = codec.with_frame_bytes_max(limit).map_err(|_| bad())?;
-    }
-    Ok(codec)
 }
 
 /// The parameters of a codec. Each of them is one that the codec has.
-struct Parameters<'a> {
+pub(super) struct Parameters<'a> {
     codec: &'static str,
     given: Vec<(&'static str, &'a str)>,
 }
@@ -141,7 +95,7 @@ impl<'a> Parameters<'a> {
     fn read(
         codec: &'static str,
         text: &'a str,
-        known: &[&'static str],
+        known: &'static [&'static str],
     ) -> Result<Self, CodecSpecError> {
         let mut given: Vec<(&'static str, &'a str)> = Vec::new();
         for part in text.split(',').filter(|_| !text.is_empty()) {
@@ -150,7 +104,7 @@ impl<'a> Parameters<'a> {
                 return Err(CodecSpecError::UnknownParameter {
                     codec,
                     parameter: key.to_owned(),
-                    known: parameters_of(codec),
+                    known,
                 });
             };
             if given.iter().any(|(name, _)| name == parameter) {
@@ -161,13 +115,13 @@ impl<'a> Parameters<'a> {
         Ok(Self { codec, given })
     }
 
-    fn value(&self, parameter: &str) -> Option<&'a str> {
+    pub(super) fn value(&self, parameter: &str) -> Option<&'a str> {
         let found = self.given.iter().find(|(name, _)| *name == parameter);
         found.map(|(_, value)| *value)
     }
 
     /// Returns whether a switch is on: it is given, and not as false.
-    fn flag(&self, parameter: &'static str) -> Result<bool, CodecSpecError> {
+    pub(super) fn flag(&self, parameter: &'static str) -> Result<bool, CodecSpecError> {
         match self.value(parameter) {
             None | Some("false") => Ok(false),
             Some("" | "true") => Ok(true),
@@ -175,7 +129,12 @@ impl<'a> Parameters<'a> {
         }
     }
 
-    fn bad(&self, parameter: &'static str, value: &str, expected: &'static str) -> CodecSpecError {
+    pub(super) fn bad(
+        &self,
+        parameter: &'static str,
+        value: &str,
+        expected: &'static str,
+    ) -> CodecSpecError {
         CodecSpecError::BadValue {
             codec: self.codec,
             parameter,
@@ -186,17 +145,16 @@ impl<'a> Parameters<'a> {
 }
 
 /// Lists the parameters of a codec as text.
-fn parameters_of(codec: &str) -> &'static str {
-    match codec {
-        "length-field" => "size, offset and header",
-        "delimited" => "delimiter, keep_delimiter and limit",
-        "uvrpc" => "legacy_unframed",
-        _ => "none",
+fn listed(parameters: &[&str]) -> String {
+    match parameters {
+        [] => "none".to_owned(),
+        [one] => (*one).to_owned(),
+        [most @ .., last] => format!("{} and {last}", most.join(", ")),
     }
 }
 
 /// Decodes pairs of hex digits.
-fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
+pub(super) fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> = text
         .chars()
         .map(|digit| digit.to_digit(16).map(|value| value as u8))
@@ -209,17 +167,18 @@ fn bytes_of_hex(text: &str) -> Option<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Delimited, LengthField, LengthSize, Uvrpc};
     use super::*;
 
     fn length_field_of(text: &str) -> LengthField {
-        match parse(text) {
+        match AnyCodec::by_name(text) {
             Ok(AnyCodec::LengthField(codec)) => codec,
             other => panic!("{text}: {other:?}"),
         }
     }
 
     fn delimited_of(text: &str) -> Delimited {
-        match parse(text) {
+        match AnyCodec::by_name(text) {
             Ok(AnyCodec::Delimited(codec)) => codec,
             other => panic!("{text}: {other:?}"),
         }
@@ -254,7 +213,7 @@ mod tests {
 
     #[test]
     fn uvrpc_has_three_framings() {
-        let uvrpc_of = |text| match parse(text) {
+        let uvrpc_of = |text| match AnyCodec::by_name(text) {
             Ok(AnyCodec::Uvrpc(codec)) => codec,
             other => panic!("{text}: {other:?}"),
         };
@@ -315,7 +274,7 @@ mod tests {
             ),
         ];
         for (text, message) in cases {
-            assert_eq!(parse(text).unwrap_err().to_string(), message);
+            assert_eq!(AnyCodec::by_name(text).unwrap_err().to_string(), message);
         }
     }
 }

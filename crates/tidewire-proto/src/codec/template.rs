@@ -253,7 +253,7 @@ impl<'a> FrameTemplate<'a> {
         frame: &'a [u8],
         message: &Message<'a>,
     ) -> Option<Self> {
-        if codec.fills_datagrams() {
+        if codec.format().fills_datagrams() {
             return None;
         }
         Self::learn(codec, frame, message)

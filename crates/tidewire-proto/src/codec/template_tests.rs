@@ -1,7 +1,7 @@
 //! Templates read and write like their codecs, and accept no layout that a frame cannot have.
 
 use super::*;
-use crate::codec::{AnyCodec, Decoded, RequestIds};
+use crate::codec::{AnyCodec, Decoded, Format, RequestIds};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::Kind;
 
@@ -9,8 +9,9 @@ use crate::message::Kind;
 struct Says(Option<FrameLayout>);
 
 impl Codec for Says {
-    fn name(&self) -> &'static str {
-        "says"
+    fn format(&self) -> &'static Format {
+        const FORMAT: Format = Format::new("says");
+        &FORMAT
     }
 
     fn decode<'a>(&self, _: &'a [u8], _: usize) -> Result<Decoded<'a>, DecodeError> {
@@ -156,7 +157,7 @@ fn a_layout_that_a_frame_cannot_have_is_not_believed() {
 fn the_codecs_with_a_layout_are_these() {
     for name in AnyCodec::NAMES {
         let codec = AnyCodec::by_name(name).unwrap();
-        let kind = match codec.ids() {
+        let kind = match codec.format().ids {
             RequestIds::None => Kind::OneWay,
             _ => Kind::Reply,
         };

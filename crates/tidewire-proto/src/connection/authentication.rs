@@ -14,9 +14,8 @@
 
 use std::fmt;
 
-use super::{CloseReason, Connection, Handled, PauseReason, Phase, Rules, Side};
+use super::CloseReason;
 use crate::handshake::{Agreed, FEATURE_RENEWAL};
-use crate::message::Kind;
 
 /// Why credentials were not accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -70,144 +69,74 @@ pub(super) struct Authentication {
     expires_ns: Option<u64>,
 }
 
-impl Connection {
-    /// Opens a connection whose client sent another frame instead of a hello, if its codec allows that. Returns `None` if a
-    /// hello must come first. Otherwise the frame was not handled: handle it again when the connection is open.
-    pub fn handle_missing_hello(&mut self, rules: &Rules, kind: Kind) -> Option<Handled> {
-        let is_missing = self.phase == Phase::AwaitHello
-            && !matches!(kind, Kind::Hello | Kind::GoAway)
-            && rules.hello_is_optional;
-        is_missing.then(|| {
-            if rules.authenticates {
-                self.ask_owner(None);
-                Handled::Authenticate
-            } else {
-                self.phase = Phase::Open;
-                Handled::Opened
-            }
+impl Authentication {
+    /// Asks the owner who the peer is.
+    pub(super) fn ask(&mut self, agreed: Option<Agreed>) {
+        self.is_asked = true;
+        self.agreed = agreed;
+    }
+
+    pub(super) const fn is_asked(&self) -> bool {
+        self.is_asked
+    }
+
+    /// Whether the owner has not answered yet, or its refusal has not taken effect.
+    pub(super) const fn is_undecided(&self) -> bool {
+        self.is_asked || self.refusal.is_some()
+    }
+
+    pub(super) const fn expires_ns(&self) -> Option<u64> {
+        self.expires_ns
+    }
+
+    pub(super) fn may_renew(&self) -> bool {
+        self.agreed
+            .is_some_and(|agreed| agreed.features & FEATURE_RENEWAL != 0)
+    }
+
+    /// Lets the peer in. Returns the values for the welcome, or `None` if the owner was not asked.
+    pub(super) fn admit(&mut self, expires_ns: Option<u64>) -> Option<Option<Agreed>> {
+        std::mem::take(&mut self.is_asked).then(|| {
+            self.expires_ns = expires_ns;
+            self.agreed
         })
     }
 
-    /// Lets the peer in, or confirms its newer credentials. They expire at `expires_ns`. Returns false if the owner was not
-    /// asked, or the connection has closed meanwhile. Then call [`Self::poll_transmit`] and [`Self::poll_timeout`].
-    pub fn admit(&mut self, expires_ns: Option<u64>) -> bool {
-        let is_closed = self.is_closed();
-        let Some(state) = self.authentication.as_deref_mut() else {
-            return false;
-        };
-        if is_closed || !std::mem::take(&mut state.is_asked) {
-            return false;
+    /// Refuses the peer. Returns false if the owner was not asked.
+    pub(super) fn refuse(&mut self, failure: AuthFailure, at_ns: u64) -> bool {
+        let was_asked = std::mem::take(&mut self.is_asked);
+        if was_asked {
+            self.refusal = Some((at_ns, failure));
         }
-        state.expires_ns = expires_ns;
-        let agreed = state.agreed;
-        self.pending.welcome = agreed;
-        self.phase = Phase::Open;
-        true
+        was_asked
     }
 
-    /// Refuses the peer at this time, or now if that is past. Call [`Self::poll_timeout`] again. Returns false if the owner
-    /// was not asked, or the connection has closed meanwhile.
-    pub fn refuse(&mut self, failure: AuthFailure, at_ns: u64) -> bool {
-        let is_closed = self.is_closed();
-        let Some(state) = self.authentication.as_deref_mut() else {
-            return false;
-        };
-        if is_closed || !std::mem::take(&mut state.is_asked) {
-            return false;
-        }
-        state.refusal = Some((at_ns, failure));
-        true
-    }
-
-    /// Whether the owner was asked and has not answered yet.
-    #[must_use]
-    pub fn awaits_owner(&self) -> bool {
-        let state = self.authentication.as_ref();
-        state.is_some_and(|state| state.is_asked) && !self.is_closed()
-    }
-
-    /// Lets the credentials of an open connection expire at another time. The peer gets another welcome, if it knows
-    /// renewal. Call [`Self::poll_transmit`] and [`Self::poll_timeout`] then.
-    pub fn change_expiry(&mut self, expires_ns: Option<u64>) {
-        let is_told = self.is_open() && self.may_renew();
-        if let Some(state) = self.authentication.as_deref_mut() {
-            state.expires_ns = expires_ns;
-            self.pending.welcome = self.pending.welcome.or(state.agreed.filter(|_| is_told));
-        }
-    }
-
-    /// Sends a hello with newer credentials, if the server allows that on this connection. Call [`Self::poll_transmit`]
-    /// then.
-    pub fn renew(&mut self) -> bool {
-        let may_renew = self.side == Side::Connecting && self.may_send() && self.may_renew();
-        self.pending.hello |= may_renew;
-        may_renew
-    }
-
-    /// When the credentials of this connection expire, on either side.
-    #[must_use]
-    pub fn credentials_expire_ns(&self) -> Option<u64> {
-        self.authentication.as_ref()?.expires_ns
-    }
-
-    /// The milliseconds until the credentials expire, for the welcome; 0 for never.
-    pub(super) fn credentials_expire_in_ms(&self, now_ns: u64) -> u64 {
-        self.credentials_expire_ns().map_or(0, |expires_ns| {
-            (expires_ns.saturating_sub(now_ns) / MILLISECOND_NS).max(1)
-        })
-    }
-
-    /// Asks the owner who the peer is. Further frames wait.
-    pub(super) fn ask_owner(&mut self, agreed: Option<Agreed>) {
-        let state = self.authentication.get_or_insert_default();
-        state.is_asked = true;
-        state.agreed = agreed;
-        if !self.is_open() {
-            self.phase = Phase::Authenticating;
-            self.pause(PauseReason::Authentication);
-        }
-    }
-
-    /// Whether the owner has not answered yet.
-    pub(super) fn is_owner_asked(&self) -> bool {
-        let state = self.authentication.as_ref();
-        state.is_some_and(|state| state.is_asked || state.refusal.is_some())
-    }
-
-    /// Whether both sides know that a hello may come again: the server finds out who its clients are.
-    #[must_use]
-    pub fn may_renew(&self) -> bool {
-        let agreed = self.authentication.as_ref().and_then(|it| it.agreed);
-        agreed.is_some_and(|agreed| agreed.features & FEATURE_RENEWAL != 0)
+    /// Lets the credentials expire at another time. Returns the values for the welcome.
+    pub(super) fn change_expiry(&mut self, expires_ns: Option<u64>) -> Option<Agreed> {
+        self.expires_ns = expires_ns;
+        self.agreed
     }
 
     /// Notes what a welcome says about the credentials of this side.
     pub(super) fn note_welcome(&mut self, agreed: Agreed, expires_ns: Option<u64>) {
-        if agreed.features & FEATURE_RENEWAL != 0 {
-            let state = self.authentication.get_or_insert_default();
-            (state.agreed, state.expires_ns) = (Some(agreed), expires_ns);
-        }
+        (self.agreed, self.expires_ns) = (Some(agreed), expires_ns);
     }
 
-    /// The next time at which authentication ends the connection.
-    pub(super) fn authentication_end_ns(&self) -> Option<u64> {
-        let state = self.authentication.as_ref()?;
-        let refused_ns = state.refusal.map(|(at_ns, _)| at_ns);
-        let expires_ns = state.expires_ns.filter(|_| self.side == Side::Accepting);
+    /// The next time at which authentication ends the connection. A client lets its own credentials expire.
+    pub(super) fn end_ns(&self, is_outgoing: bool) -> Option<u64> {
+        let refused_ns = self.refusal.map(|(at_ns, _)| at_ns);
+        let expires_ns = self.expires_ns.filter(|_| !is_outgoing);
         refused_ns.into_iter().chain(expires_ns).min()
     }
 
     /// Why authentication ends the connection now, if it does.
-    pub(super) fn authentication_end(&self, now_ns: u64) -> Option<CloseReason> {
-        let state = self.authentication.as_ref()?;
-        match state.refusal {
+    pub(super) fn end(&self, is_outgoing: bool, now_ns: u64) -> Option<CloseReason> {
+        match self.refusal {
             Some((at_ns, failure)) if at_ns <= now_ns => {
                 Some(CloseReason::Unauthenticated(failure))
             }
-            _ if self.authentication_end_ns()? <= now_ns => Some(CloseReason::CredentialsExpired),
+            _ if self.end_ns(is_outgoing)? <= now_ns => Some(CloseReason::CredentialsExpired),
             _ => None,
         }
     }
 }
-
-const MILLISECOND_NS: u64 = 1_000_000;

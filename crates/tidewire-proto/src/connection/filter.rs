@@ -1,10 +1,9 @@
 //! The allowed frames, as two numbers that a loop over frames keeps in registers.
 
-use super::{CloseReason, Connection, Rules};
+use super::{CloseReason, Connection, NewWork, Rules};
 use crate::codec::{Codec, ConnectionState, Decoded};
 use crate::error::DecodeError;
 use crate::handshake::{FirstBytes, HandshakeError, classify_garbage};
-use crate::limits::{HELLO_BYTES_MAX, LONG_HELLO_BYTES_MAX};
 use crate::message::Kind;
 
 /// Limits of the next frame: its kinds and its size.
@@ -62,9 +61,9 @@ impl FrameFilter {
         rest: &[u8],
         is_first: bool,
     ) -> CloseReason {
-        let error = match codec.decode_with_state(state, rest, 0, self.frame_bytes_max) {
+        let error = match codec.decode_next(state, rest, 0, self.frame_bytes_max) {
             Err(error) => error,
-            Ok(Decoded::Frame { message, .. }) if codec.translates() => {
+            Ok(Decoded::Frame { message, .. }) if codec.format().translates() => {
                 let mut scratch = Vec::new();
                 let translated = codec.translate(message, &mut scratch);
                 translated.err().unwrap_or(DecodeError::MalformedFrame)
@@ -73,9 +72,9 @@ impl FrameFilter {
             Ok(_) => DecodeError::MalformedFrame,
         };
         let looks_like = FirstBytes::of(rest);
-        match (self.is_open(), codec.begins_with_hello()) {
+        match (self.is_open(), codec.format().begins_with_hello()) {
             (true, true) => CloseReason::Decode(error),
-            (false, true) if !codec.hello_is_optional() => {
+            (false, true) if !codec.format().hello_is_optional() => {
                 CloseReason::Handshake(classify_garbage(rest))
             }
             _ if is_first && looks_like.is_foreign() => {
@@ -96,14 +95,11 @@ impl Connection {
         if self.is_open() {
             FrameFilter {
                 frame_bytes_max: rules.frame_bytes_max,
-                service_kinds: self.service_kinds(),
+                service_kinds: service_kinds(self.output.new_work()),
             }
         } else {
             FrameFilter {
-                frame_bytes_max: match self.features.is_encrypted() {
-                    true => LONG_HELLO_BYTES_MAX,
-                    false => HELLO_BYTES_MAX,
-                },
+                frame_bytes_max: self.handshake.hello_bytes_max(),
                 service_kinds: 0,
             }
         }
@@ -112,16 +108,16 @@ impl Connection {
     /// Whether frames of this kind go to the service now.
     #[must_use]
     pub const fn serves(&self, kind: Kind) -> bool {
-        self.is_open() && self.service_kinds() >> kind as u8 & 1 != 0
+        self.is_open() && service_kinds(self.output.new_work()) >> kind as u8 & 1 != 0
     }
+}
 
-    #[inline(always)]
-    const fn service_kinds(&self) -> u32 {
-        if self.new_work.is_refused() {
-            SERVICE_KINDS & !NEW_WORK_KINDS
-        } else {
-            SERVICE_KINDS
-        }
+#[inline(always)]
+const fn service_kinds(new_work: NewWork) -> u32 {
+    if new_work.is_refused() {
+        SERVICE_KINDS & !NEW_WORK_KINDS
+    } else {
+        SERVICE_KINDS
     }
 }
 
@@ -168,15 +164,15 @@ const SERVICE_KINDS: u32 = {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::{Format, Tw1};
     use crate::connection::Delivery;
 
-    fn rules(begins_with_hello: bool) -> Rules {
+    const BARE: Format = Format::new("bare");
+
+    fn rules(format: &'static Format) -> Rules {
         Rules {
-            begins_with_hello,
-            hello_is_optional: false,
+            format,
             authenticates: false,
-            has_pings: true,
-            has_go_away: true,
             frame_bytes_max: 1 << 20,
             handshake_timeout_ns: 1,
             first_frame_timeout_ns: 1,
@@ -194,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_filter_that_asks_serves_nothing_and_stays_open() {
-        let rules = rules(false);
+        let rules = rules(&BARE);
         let connection = Connection::accepted(&rules, Delivery::Reliable, 0);
         let filter = connection.filter(&rules);
         let asking = filter.asking();
@@ -208,7 +204,7 @@ mod tests {
 
     #[test]
     fn before_the_handshake_nobody_is_asked() {
-        let rules = rules(true);
+        let rules = rules(Tw1.format());
         let connection = Connection::accepted(&rules, Delivery::Reliable, 0);
         let asking = connection.filter(&rules).asking();
         assert!(!asking.is_asking() && !asking.is_open());

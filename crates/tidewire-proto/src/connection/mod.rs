@@ -27,17 +27,17 @@
 //!
 //! 1. Decode each frame under [`Connection::filter`]. Serve the kinds that the filter lets through, and pass every
 //!    other frame to [`Connection::handle_frame`].
-//! 2. After `handle_frame`, `handle_connected`, `handle_timeout`, `drain` and `retire`, call [`Connection::poll_transmit`]: it
+//! 2. After `handle_frame`, `handle_connected`, `handle_timeout` and `drain`, call [`Connection::poll_transmit`]: it
 //!    appends the frames that the connection itself has to send.
-//! 3. Write output, and report the result by [`Connection::handle_written`], [`Connection::handle_blocked`] or
+//! 3. Write output, and report the result by [`Connection::handle_written`], [`OutputSide::handle_blocked`] or
 //!    [`Connection::handle_write_failed`]. [`Connection::wants`] says which events to wait for.
 //! 4. When [`Connection::poll_timeout`] is reached, call [`Connection::handle_timeout`], then `poll_timeout` again.
 //!    Input only moves a timeout to later, so the owner need not call it after each read.
 //! 5. If the transport has layers with handshakes of their own, call [`Connection::secure`] when it is connected or
 //!    accepted, and [`Connection::handle_connected`] when the layers are ready.
 //! 6. In the phase `Authenticating`, and after [`Handled::Authenticate`], find out who the peer is, and call
-//!    [`Connection::admit`] or [`Connection::refuse`], now or later.
-//! 7. When [`Connection::close_reason`] gives a reason, remove the connection. There is only one reason.
+//!    [`Handshake::admit`] or [`Handshake::refuse`], now or later.
+//! 7. When the [phase](Connection::phase) is `Closed`, remove the connection. There is only one reason.
 //!
 //! The handler of a message may change the connection that the message came from. A loop over frames therefore holds no
 //! borrow of the connection: it copies the [`FrameFilter`], which changes only when `handle_frame` opens the connection.
@@ -47,8 +47,10 @@ mod control;
 mod ending;
 mod farewell;
 mod filter;
+mod handshake;
+mod input;
 mod introduction;
-mod partial;
+mod output;
 mod reason;
 mod state;
 mod timeouts;
@@ -56,33 +58,27 @@ mod timeouts;
 pub use authentication::AuthFailure;
 pub use control::Handled;
 pub use farewell::Farewell;
-use farewell::LastWords;
 pub use filter::FrameFilter;
+pub use handshake::Handshake;
+pub use input::InputSide;
 pub use introduction::Introduction;
-pub use partial::PartialFrame;
+pub use output::OutputSide;
 pub use reason::CloseReason;
-pub use state::{Inbound, NewWork, Outbound, PauseReason, PauseReasons, Phase, Then};
-pub use timeouts::Overdue;
+pub use state::{Drain, Inbound, NewWork, Outbound, PauseReason, PauseReasons, Phase, Then};
+pub use timeouts::{Overdue, Timing};
 
-use authentication::Authentication;
-use control::{ControlBudget, Pending};
-use state::{Drain, Features};
-use timeouts::Timing;
+use control::Pong;
+use timeouts::Facts;
+
+use crate::codec::Format;
 
 /// Settings of all connections of a server or client. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Whether connections begin with a hello and a welcome; see [`Codec::begins_with_hello`](crate::codec::Codec::begins_with_hello).
-    pub begins_with_hello: bool,
-    /// Whether clients may leave the hello out; see
-    /// [`Codec::hello_is_optional`](crate::codec::Codec::hello_is_optional).
-    pub hello_is_optional: bool,
-    /// Whether the owner must [admit](Connection::admit) peers before a connection that they made is open.
+    /// The format of the codec: the frames that open the connection, pings, and the go-away.
+    pub format: &'static Format,
+    /// Whether the owner must [admit](Handshake::admit) peers before a connection that they made is open.
     pub authenticates: bool,
-    /// Whether both sides answer pings; see [`Codec::has_pings`](crate::codec::Codec::has_pings).
-    pub has_pings: bool,
-    /// Whether peers can tell a go-away from an answer; see [`Codec::has_go_away`](crate::codec::Codec::has_go_away).
-    pub has_go_away: bool,
     /// Largest whole frame that this side accepts, in bytes.
     pub frame_bytes_max: usize,
     /// Maximum duration of the handshake.
@@ -145,47 +141,25 @@ pub enum Written {
     GoOn,
     /// Call [`Connection::poll_transmit`] and write what it appends: the service's farewell.
     Transmit,
-    /// End this side of the transport. If [`Connection::is_ending`] then, call [`Connection::handle_ended`] when the transport
+    /// End this side of the transport. If [`OutputSide::is_ending`] then, call [`Connection::handle_ended`] when the transport
     /// has written its last bytes.
     ShutdownWrite,
     /// The connection has closed.
     Closed,
 }
 
-/// The connection boxes this once more: most connections are made by peers, and those have no agent.
-#[derive(Debug)]
-struct PeerAgent(Box<str>);
-
 /// One connection. The [module](self) describes how to drive it.
+///
+/// Its parts own their state: [`Handshake`] the agreement of both sides, [`InputSide`] and [`OutputSide`] the two
+/// directions, [`Timing`] the signs of life. Only the connection changes several of them at once.
 #[derive(Debug)]
 pub struct Connection {
-    side: Side,
-    delivery: Delivery,
-    phase: Phase,
-    inbound: Inbound,
-    outbound: Outbound,
-    /// Frames that this connection has to send.
-    pending: Pending,
+    handshake: Handshake,
+    input: InputSide,
+    output: OutputSide,
     timing: Timing,
-    new_work: NewWork,
-    control_budget: ControlBudget,
-    /// Largest whole frame that both sides accept, in bytes.
-    frame_bytes_max: usize,
-    /// The farewells of both sides. There is none for most of the connection's life, so it is boxed.
-    last_words: Option<Box<LastWords>>,
-    /// Whether the peer was sent a go-away.
-    is_going_told: bool,
-    /// Whether the layers beneath the codec have pings that the peer answers.
-    has_layer_pings: bool,
-    features: Features,
-    /// The reason why this side asked the peer to end the connection, once it did.
-    drain: Drain,
-    /// The server's name and version, from its welcome.
-    peer_agent: Option<Box<PeerAgent>>,
-    /// `None` for connections without credentials.
-    authentication: Option<Box<Authentication>>,
-    /// A partial frame, and whole frames that must not be handled yet.
-    pub partial: PartialFrame,
+    /// The pong to send. There is at most one, so a peer cannot make them many.
+    pong: Option<Pong>,
 }
 
 impl Connection {
@@ -198,245 +172,173 @@ impl Connection {
     /// Creates a connection that a peer made. Without a hello it is open at once, unless the owner authenticates peers.
     #[must_use]
     pub fn accepted(rules: &Rules, delivery: Delivery, now_ns: u64) -> Self {
-        let phase = if rules.begins_with_hello {
+        let phase = if rules.format.begins_with_hello() {
             Phase::AwaitHello
         } else {
             Phase::Open
         };
         let mut connection = Self::new(rules, Side::Accepting, delivery, phase, now_ns);
-        connection.begin_without_hello(rules);
+        connection.handshake.begin_without_hello(rules);
+        connection.hold_input();
         connection
-    }
-
-    /// Asks the owner about a peer whose codec has no hello, if the owner authenticates peers.
-    fn begin_without_hello(&mut self, rules: &Rules) {
-        if rules.authenticates && self.side == Side::Accepting && self.is_open() {
-            self.phase = Phase::Authenticating;
-            self.ask_owner(None);
-        }
     }
 
     fn new(rules: &Rules, side: Side, delivery: Delivery, phase: Phase, now_ns: u64) -> Self {
         Self {
-            side,
-            delivery,
-            phase,
-            inbound: Inbound::Reading,
-            outbound: Outbound::WRITING,
-            pending: Pending::default(),
+            handshake: Handshake::new(rules, side, delivery, phase),
+            input: InputSide::new(),
+            output: OutputSide::new(),
             timing: Timing::new(now_ns),
-            new_work: NewWork::Served,
-            control_budget: ControlBudget::default(),
-            frame_bytes_max: rules.frame_bytes_max,
-            last_words: None,
-            is_going_told: false,
-            has_layer_pings: false,
-            features: Features::default(),
-            drain: Drain::No,
-            peer_agent: None,
-            authentication: None,
-            partial: PartialFrame::default(),
+            pong: None,
         }
+    }
+
+    /// The agreement of both sides.
+    #[inline]
+    #[must_use]
+    pub const fn handshake(&self) -> &Handshake {
+        &self.handshake
+    }
+
+    /// Limits, credentials, and the owner's answer about the peer.
+    #[inline]
+    pub const fn handshake_mut(&mut self) -> &mut Handshake {
+        &mut self.handshake
+    }
+
+    /// The input: whether it is read, and the bytes that were read and not handled.
+    #[inline]
+    #[must_use]
+    pub const fn input(&self) -> &InputSide {
+        &self.input
+    }
+
+    /// Pauses of reading, and the unhandled bytes.
+    #[inline]
+    pub const fn input_mut(&mut self) -> &mut InputSide {
+        &mut self.input
+    }
+
+    /// The output: whether it is written, and what the two sides have told each other about the end.
+    #[inline]
+    #[must_use]
+    pub const fn output(&self) -> &OutputSide {
+        &self.output
+    }
+
+    /// Reports of the transport.
+    #[inline]
+    pub const fn output_mut(&mut self) -> &mut OutputSide {
+        &mut self.output
+    }
+
+    /// Signs of life, and deadlines of the owner.
+    #[inline]
+    pub const fn timing_mut(&mut self) -> &mut Timing {
+        &mut self.timing
     }
 
     /// The phase of its life.
     #[inline]
     #[must_use]
     pub const fn phase(&self) -> Phase {
-        self.phase
-    }
-
-    /// The state of the input.
-    #[inline]
-    #[must_use]
-    pub const fn inbound(&self) -> Inbound {
-        self.inbound
-    }
-
-    /// The state of the output.
-    #[inline]
-    #[must_use]
-    pub const fn outbound(&self) -> Outbound {
-        self.outbound
-    }
-
-    /// The reason of the close, once it has closed.
-    #[inline]
-    #[must_use]
-    pub const fn close_reason(&self) -> Option<CloseReason> {
-        match self.phase {
-            Phase::Closed(reason) => Some(reason),
-            _ => None,
-        }
+        self.handshake.phase()
     }
 
     /// Whether it has closed.
     #[inline]
     #[must_use]
     pub const fn is_closed(&self) -> bool {
-        matches!(self.phase, Phase::Closed(_))
+        self.handshake.is_closed()
     }
 
     /// Whether the peer may send messages: from the end of the handshake to the close.
     #[inline]
     #[must_use]
     pub const fn is_open(&self) -> bool {
-        matches!(self.phase, Phase::Open)
+        self.handshake.is_open()
     }
 
     /// Whether messages may be sent: it is open, and this side has not ended.
     #[inline]
     #[must_use]
     pub const fn may_send(&self) -> bool {
-        self.is_open() && !matches!(self.outbound, Outbound::HalfClosed | Outbound::Ending(_))
-    }
-
-    /// Whether output can still reach the peer.
-    #[inline]
-    #[must_use]
-    pub const fn reaches_peer(&self) -> bool {
-        self.is_open() && matches!(self.outbound, Outbound::Writing { .. })
-    }
-
-    /// Whether both sides know positions of messages, which deliveries of rooms and topics with a history carry.
-    #[inline]
-    #[must_use]
-    pub const fn knows_positions(&self) -> bool {
-        self.has_feature(crate::handshake::FEATURE_POSITIONS)
-    }
-
-    /// Whether the client learns by [`Kind::Placement`](crate::message::Kind::Placement) of rooms and subscriptions that a handler
-    /// of the server puts it into.
-    #[inline]
-    #[must_use]
-    pub const fn knows_placements(&self) -> bool {
-        self.has_feature(crate::handshake::FEATURE_PLACEMENT)
-    }
-
-    const fn has_feature(&self, feature: u32) -> bool {
-        self.features.has(feature)
-    }
-
-    /// Whether this side made the connection.
-    #[inline]
-    #[must_use]
-    pub const fn is_outgoing(&self) -> bool {
-        matches!(self.side, Side::Connecting)
-    }
-
-    /// Whether output may be written before the end of a turn: no farewell or end follows it.
-    #[inline]
-    #[must_use]
-    pub const fn may_write_early(&self) -> bool {
-        matches!(self.outbound, Outbound::WRITING)
-    }
-
-    /// Whether the connection closes when its output is written.
-    #[inline]
-    #[must_use]
-    pub const fn is_finishing(&self) -> bool {
-        matches!(
-            self.outbound,
-            Outbound::Writing {
-                then: Then::Close(_),
-                ..
-            }
-        )
-    }
-
-    /// Whether this side has ended, and the connection closes when the transport has written its last bytes.
-    #[inline]
-    #[must_use]
-    pub const fn is_ending(&self) -> bool {
-        matches!(self.outbound, Outbound::Ending(_))
+        self.is_open() && !self.output.has_ended()
     }
 
     /// Whether input may be handled now.
     #[inline]
     #[must_use]
     pub const fn may_read(&self) -> bool {
-        matches!(self.inbound, Inbound::Reading) && !self.is_closed()
-    }
-
-    /// Whether reading pauses for some reason.
-    #[inline]
-    #[must_use]
-    pub const fn is_paused(&self) -> bool {
-        matches!(self.inbound, Inbound::Paused(_))
-    }
-
-    /// Largest whole frame that both sides accept, in bytes.
-    #[inline]
-    #[must_use]
-    pub const fn frame_bytes_max(&self) -> usize {
-        self.frame_bytes_max
-    }
-
-    /// Lowers the largest frame to the transport's limit.
-    pub fn limit_frames(&mut self, bytes_max: usize) {
-        self.frame_bytes_max = self.frame_bytes_max.min(bytes_max);
-    }
-
-    /// Notes that a layer of the transport encrypts, so that credentials may be long. Call it before [`Self::handle_connected`].
-    pub fn note_encrypted(&mut self) {
-        self.features.note_encrypted();
-    }
-
-    /// The server's name and version, on the connecting side.
-    #[must_use]
-    pub fn peer_agent(&self) -> Option<&str> {
-        self.peer_agent.as_ref().map(|agent| &*agent.0)
+        self.input.is_reading() && !self.is_closed()
     }
 
     /// The events to wait for at the transport. They change with every call that takes `&mut self`.
     #[inline]
     #[must_use]
     pub const fn wants(&self) -> Wants {
-        let is_connecting = matches!(self.phase, Phase::Connecting);
+        let is_connecting = matches!(self.phase(), Phase::Connecting);
         Wants {
             read: self.may_read() && !is_connecting,
-            write: is_connecting || (self.outbound.is_blocked() && !self.is_closed()),
+            write: is_connecting || (self.output.state().is_blocked() && !self.is_closed()),
         }
     }
 
-    /// Stops reading for a reason. Returns whether it was reading.
-    pub fn pause(&mut self, reason: PauseReason) -> bool {
-        match self.inbound {
-            Inbound::Reading => {
-                self.inbound = Inbound::Paused(PauseReasons::NONE.with(reason));
-                true
-            }
-            Inbound::Paused(reasons) => {
-                self.inbound = Inbound::Paused(reasons.with(reason));
-                false
-            }
-            Inbound::Ended => false,
-        }
-    }
-
-    /// Removes a reason not to read. Returns whether it was the last one, so that reading goes on.
-    pub fn resume(&mut self, reason: PauseReason) -> bool {
-        let Inbound::Paused(reasons) = self.inbound else {
-            return false;
-        };
-        let reasons = reasons.without(reason);
-        self.inbound = if reasons.is_empty() {
-            // While the connection did not read, the rest of a frame could not come.
-            self.partial.restart_clock();
-            Inbound::Reading
-        } else {
-            Inbound::Paused(reasons)
-        };
-        reasons.is_empty()
-    }
-
-    /// Whether reading pauses for this reason.
-    #[inline]
+    /// The latest time for the next call of [`Self::handle_timeout`]. Call it again after each `handle_timeout`, and
+    /// when the phase has changed.
+    ///
+    /// `is_unvalidated` means that the peer's address is not validated yet, and that no reply is pending for it.
     #[must_use]
-    pub const fn is_paused_by(&self, reason: PauseReason) -> bool {
-        match self.inbound {
-            Inbound::Paused(reasons) => reasons.contains(reason),
-            _ => false,
+    pub fn poll_timeout(
+        &mut self,
+        rules: &Rules,
+        now_ns: u64,
+        is_unvalidated: bool,
+    ) -> Option<u64> {
+        let facts = self.facts(rules, now_ns, is_unvalidated);
+        (!self.is_closed()).then(|| self.timing.next_check_ns(&facts))
+    }
+
+    /// Handles the time of [`Self::poll_timeout`], or a call at any other time. Transmit the pending frames then.
+    pub fn handle_timeout(&mut self, rules: &Rules, now_ns: u64, is_unvalidated: bool) -> Overdue {
+        if self.is_closed() {
+            return Overdue::Nothing;
         }
+        let facts = self.facts(rules, now_ns, is_unvalidated);
+        let overdue = self.timing.check(&facts);
+        match overdue {
+            Overdue::Hello => self.handshake.repeat_hello(),
+            Overdue::Closed(reason) => self.close(reason),
+            _ => {}
+        }
+        self.phase().close_reason().map_or(overdue, Overdue::Closed)
+    }
+
+    fn facts<'a>(&self, rules: &'a Rules, now_ns: u64, is_unvalidated: bool) -> Facts<'a> {
+        let parts = (&self.handshake, &self.input, &self.output);
+        Facts::new(rules, now_ns, is_unvalidated, parts)
+    }
+
+    /// Sends a ping now, to find out whether a peer is still there. Do what it returns, and look with [`Self::is_unheard_for`]
+    /// later. [`Overdue::Nothing`] says that the peer would not answer a ping.
+    pub fn ask_now(&mut self, rules: &Rules) -> Overdue {
+        if !self.may_send() {
+            return Overdue::Nothing;
+        }
+        match self.timing.ask_now(rules) {
+            Overdue::LayerPing if !self.timing.has_layer_pings() => Overdue::Nothing,
+            asked => asked,
+        }
+    }
+
+    /// Whether nothing came from the peer for this long, although this side reads. A peer whose output waits cannot have got a
+    /// ping, so taking some of it is an answer, too.
+    #[must_use]
+    pub fn is_unheard_for(&self, now_ns: u64, for_ns: u64) -> bool {
+        let since_ns = match self.output.state().is_blocked() {
+            true => self.timing.silence_ns(now_ns),
+            false => self.timing.unheard_ns(now_ns),
+        };
+        self.is_open() && self.may_read() && since_ns >= for_ns
     }
 }

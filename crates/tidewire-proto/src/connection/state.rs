@@ -109,12 +109,35 @@ impl NewWork {
     }
 }
 
+impl Phase {
+    /// The reason of the close, once the connection has closed.
+    #[inline]
+    #[must_use]
+    pub const fn close_reason(self) -> Option<CloseReason> {
+        match self {
+            Self::Closed(reason) => Some(reason),
+            _ => None,
+        }
+    }
+}
+
 impl Outbound {
     /// The initial state.
     pub(super) const WRITING: Self = Self::Writing {
         is_blocked: false,
         then: Then::GoOn,
     };
+
+    /// Whether the transport takes output.
+    pub(super) const fn may_write(self) -> bool {
+        matches!(
+            self,
+            Self::Writing {
+                is_blocked: false,
+                ..
+            }
+        )
+    }
 
     /// Whether output waits for the transport to take more.
     #[inline]
@@ -177,14 +200,24 @@ impl fmt::Debug for PauseReasons {
     }
 }
 
-/// Whether this side asked the peer to end the connection, and why.
+/// Why this side asks the peer to end the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Drain {
-    No,
+pub enum Drain {
     /// The server shuts down.
     Shutdown,
-    /// The connection has reached its maximum age.
+    /// The connection has reached its maximum age. The peer comes back with another one.
     Age,
+}
+
+impl Drain {
+    /// The reason of a close that follows.
+    #[must_use]
+    pub const fn reason(self) -> CloseReason {
+        match self {
+            Self::Shutdown => CloseReason::Shutdown,
+            Self::Age => CloseReason::ConnectionAge,
+        }
+    }
 }
 
 #[cfg(test)]

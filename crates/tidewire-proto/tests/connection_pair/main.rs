@@ -16,8 +16,8 @@ mod owner;
 
 use fastrand::Rng;
 use tidewire_proto::body::GoAwayCode;
-use tidewire_proto::codec::AnyCodec;
-use tidewire_proto::connection::{CloseReason, Connection, Delivery, Farewell, Rules};
+use tidewire_proto::codec::{AnyCodec, Format, Opening};
+use tidewire_proto::connection::{CloseReason, Connection, Delivery, Drain, Farewell, Rules};
 use tidewire_proto::layer::{Layer, Stack};
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::{XorLayer, layers_of};
@@ -28,12 +28,17 @@ use owner::Owner;
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
 
-const RULES: Rules = Rules {
-    begins_with_hello: true,
-    hello_is_optional: false,
-    authenticates: false,
+/// The native format, as far as a connection depends on it.
+const NATIVE: Format = Format {
+    opening: Opening::Hello,
     has_pings: true,
     has_go_away: true,
+    ..Format::new("native")
+};
+
+const RULES: Rules = Rules {
+    format: &NATIVE,
+    authenticates: false,
     frame_bytes_max: 4096,
     handshake_timeout_ns: 5 * SECOND,
     first_frame_timeout_ns: 5 * SECOND,
@@ -50,10 +55,8 @@ const RULES: Rules = Rules {
 
 /// The rules of a codec that has only bare payloads. There are no pings, so a person may think for longer.
 const BARE_RULES: Rules = Rules {
-    begins_with_hello: false,
+    format: &Format::new("bare"),
     authenticates: false,
-    has_pings: false,
-    has_go_away: false,
     idle_timeout_ns: 200 * SECOND,
     idle_timeout_without_pings_ns: 200 * SECOND,
     ping_timeout_ns: 10 * SECOND,
@@ -62,7 +65,10 @@ const BARE_RULES: Rules = Rules {
 
 /// The rules of a codec with pings and go-away whose connections are open at once.
 const GREETLESS_RULES: Rules = Rules {
-    begins_with_hello: false,
+    format: &Format {
+        opening: Opening::Nothing,
+        ..NATIVE
+    },
     authenticates: false,
     ..RULES
 };
@@ -295,21 +301,23 @@ fn fault(
 
 fn end(plan: &Plan, client: &mut Owner, server: &mut Owner, now_ns: u64) {
     if matches!(plan.ending, Ending::ClientCloses | Ending::BothClose) {
-        client.connection.finish(CloseReason::Service);
+        client
+            .connection
+            .finish(&plan.rules, CloseReason::Service, None);
     }
     if matches!(plan.ending, Ending::ServerCloses | Ending::BothClose) {
         let farewell = Farewell::new(GoAwayCode::Removed, FAREWELL);
         server
             .connection
-            .finish_with(&plan.rules, CloseReason::Service, farewell);
+            .finish(&plan.rules, CloseReason::Service, Some(farewell));
     }
     if plan.ending == Ending::ServerDrains {
-        server.connection.drain(&plan.rules);
+        server.connection.drain(&plan.rules, Drain::Shutdown);
         server.drain_deadline_ns = Some(now_ns + 30 * SECOND);
     }
     if plan.ending == Ending::Nobody {
         // Both sides fall silent for good; otherwise a run with heartbeats would have no end.
-        client.connection.half_close();
+        client.connection.output_mut().half_close();
     }
 }
 
@@ -367,7 +375,7 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
         // excluded too.
         let is_own_fault = owner.stalled_until_ns > 0
             && plan.link.delivery == Delivery::Reliable
-            && !owner.connection.outbound().is_blocked();
+            && !owner.connection.output().state().is_blocked();
         let is_timeout = matches!(
             owner.closed,
             Some(
@@ -389,8 +397,8 @@ fn check(plan: &Plan, client: &Owner, server: &Owner, now_ns: u64) {
             "a clean end lost messages"
         );
     }
-    if is_quiet && plan.ending == Ending::ServerCloses && plan.rules.has_go_away {
-        let told = client.connection.peer_farewell();
+    if is_quiet && plan.ending == Ending::ServerCloses && plan.rules.format.has_go_away {
+        let told = client.connection.output().peer_farewell();
         let expected = Farewell::new(GoAwayCode::Removed, FAREWELL);
         assert_eq!(told, Some(&expected), "the last words got lost");
         assert_eq!(client.received.len() as u32, server.sent, "they came early");

@@ -46,7 +46,7 @@ impl Owner {
         codec: &AnyCodec,
         rules: Rules,
     ) -> Self {
-        if stack.is_some() && !connection.is_outgoing() {
+        if stack.is_some() && !connection.handshake().is_outgoing() {
             connection.secure(0);
         }
         Self {
@@ -98,7 +98,7 @@ impl Owner {
                 .poll_transmit(&self.rules, &own, &self.codec, &mut self.output)
         {
             // A codec without go-aways returns an error.
-            assert!(sent.is_ok() || !self.rules.has_go_away);
+            assert!(sent.is_ok() || !self.rules.format.has_go_away);
         }
         assert!(!self.connection.has_transmit());
         assert!(self.output.len() - before < 1024, "control frames pile up");
@@ -106,7 +106,7 @@ impl Owner {
 
     /// Sends the next message of this side, if it may.
     pub(crate) fn send(&mut self, filler: usize) {
-        if !self.connection.may_send() || self.connection.is_finishing() {
+        if !self.connection.may_send() || self.connection.output().is_finishing() {
             return;
         }
         let mut payload = self.sent.to_le_bytes().to_vec();
@@ -123,7 +123,7 @@ impl Owner {
         while self.connection.may_read() && !rest.is_empty() {
             let decoded = self.codec.decode(rest, filter.frame_bytes_max);
             let Ok(decoded) = decoded else {
-                let is_first = !self.connection.partial.has_ended();
+                let is_first = !self.connection.input().has_ended();
                 let mut state = ConnectionState::default();
                 let reason = filter.refuse(&self.codec, &mut state, rest, is_first);
                 return self.connection.close(reason);
@@ -132,7 +132,7 @@ impl Owner {
                 break;
             };
             rest = &rest[consumed..];
-            self.connection.partial.note_end();
+            self.connection.input_mut().note_end();
             if filter.serves(message.kind) {
                 let number = u32::from_le_bytes(message.payload[..4].try_into().unwrap());
                 assert!(
@@ -141,7 +141,7 @@ impl Owner {
                 );
                 self.received.push(number);
                 if random.u32(0..20) == 0 {
-                    self.connection.pause(PauseReason::Room);
+                    self.connection.input_mut().pause(PauseReason::Room);
                 }
             } else if !matches!(message.kind, Kind::Cancel) {
                 match self.connection.handle_frame(&self.rules, &message, now_ns) {
@@ -156,25 +156,25 @@ impl Owner {
                         self.arm(now_ns);
                     }
                     Handled::Closed(reason) => {
-                        assert_eq!(self.connection.close_reason(), Some(reason));
+                        assert_eq!(self.connection.phase().close_reason(), Some(reason));
                         return;
                     }
                 }
                 self.transmit();
             }
         }
-        match self.connection.inbound() {
+        match self.connection.input().state() {
             Inbound::Ended => {}
-            Inbound::Paused(_) => self.connection.partial.keep_frames(rest.to_vec()),
+            Inbound::Paused(_) => self.connection.input_mut().keep_frames(rest.to_vec()),
             Inbound::Reading if is_datagram => assert!(rest.is_empty(), "half a datagram"),
-            Inbound::Reading => self.connection.partial.keep(rest.to_vec(), now_ns),
+            Inbound::Reading => self.connection.input_mut().keep(rest.to_vec(), now_ns),
         }
     }
 
     /// Reads the bytes that have arrived, cut anywhere.
     fn read(&mut self, pipe: &mut Pipe, now_ns: u64, delivery: Delivery, random: &mut Rng) {
-        if self.connection.partial.has_frames() && self.connection.may_read() {
-            let (bytes, _) = self.connection.partial.take();
+        if self.connection.input().has_frames() && self.connection.may_read() {
+            let (bytes, _) = self.connection.input_mut().take();
             self.handle(&bytes, now_ns, delivery == Delivery::Lossy, random);
             self.connection.handle_backlog_served();
         }
@@ -183,9 +183,9 @@ impl Owner {
                 let Some(datagram) = pipe.datagrams.pop_front() else {
                     return;
                 };
-                self.connection.note_input(now_ns);
+                self.connection.timing_mut().note_input(now_ns);
                 if datagram.is_empty() {
-                    return self.connection.handle_input_end();
+                    return self.connection.handle_input_end(&self.rules);
                 }
                 self.handle(&datagram, now_ns, true, random);
                 continue;
@@ -194,11 +194,11 @@ impl Owner {
                 return;
             };
             let count = bytes.len();
-            let (mut input, _) = self.connection.partial.take();
+            let (mut input, _) = self.connection.input_mut().take();
             input.extend(bytes);
-            self.connection.note_input(now_ns);
+            self.connection.timing_mut().note_input(now_ns);
             self.handle(&input, now_ns, false, random);
-            assert!(self.connection.partial.bytes().len() <= 2 * RULES.frame_bytes_max + count);
+            assert!(self.connection.input().bytes().len() <= 2 * RULES.frame_bytes_max + count);
         }
     }
 
@@ -214,7 +214,7 @@ impl Owner {
                     return Some(buffer);
                 }
                 if stack.has_ended() {
-                    self.connection.handle_input_end();
+                    self.connection.handle_input_end(&self.rules);
                     return None;
                 }
             }
@@ -223,7 +223,7 @@ impl Owner {
                     match self.stack {
                         // The layers have not ended.
                         Some(_) => self.connection.close(CloseReason::PeerReset),
-                        None => self.connection.handle_input_end(),
+                        None => self.connection.handle_input_end(&self.rules),
                     }
                 }
                 return None;
@@ -275,9 +275,11 @@ impl Owner {
     /// Answers the question who the peer is, some time after it was asked.
     fn authenticate(&mut self, now_ns: u64, random: &mut Rng) {
         let expires_ns = (random.u32(0..4) == 0).then_some(now_ns + 1_000_000_000_000);
-        if random.u32(0..4) > 0 && self.connection.admit(expires_ns) {
+        if random.u32(0..4) > 0 && self.connection.handshake_mut().admit(expires_ns) {
             self.has_opened = true;
-            self.connection.resume(PauseReason::Authentication);
+            self.connection
+                .input_mut()
+                .resume(PauseReason::Authentication);
             self.transmit();
             self.arm(now_ns);
         }
@@ -288,10 +290,10 @@ impl Owner {
         if self.connection.phase() == Phase::Connecting || self.connection.is_closed() {
             return;
         }
-        if !self.connection.reaches_peer() && self.connection.is_open() {
+        if self.connection.is_open() && !self.connection.output().is_writing() {
             self.output.clear();
         }
-        let is_full = self.connection.outbound().is_blocked() || self.holds_records();
+        let is_full = self.connection.output().state().is_blocked() || self.holds_records();
         if is_full {
             if random.u32(0..3) > 0 {
                 return;
@@ -299,7 +301,7 @@ impl Owner {
             self.connection.handle_writable(now_ns);
         }
         if !self.offer(pipe, link, now_ns, random) {
-            return self.connection.handle_blocked();
+            return self.connection.output_mut().handle_blocked();
         }
         if self.has_shut_down {
             pipe.is_ended = true;
@@ -432,19 +434,19 @@ impl Owner {
                 Overdue::LayerPing => unreachable!("a ping of a layer"),
                 Overdue::Ping | Overdue::Hello => self.transmit(),
                 Overdue::Closed(reason) => {
-                    assert_eq!(self.connection.close_reason(), Some(reason));
+                    assert_eq!(self.connection.phase().close_reason(), Some(reason));
                 }
             }
             self.arm(now_ns);
         }
         self.read(input, now_ns, link.delivery, random);
-        if random.u32(0..2) == 0 && self.connection.resume(PauseReason::Room) {
+        if random.u32(0..2) == 0 && self.connection.input_mut().resume(PauseReason::Room) {
             self.read(input, now_ns, link.delivery, random);
         }
         self.authenticate(now_ns, random);
         self.transmit();
         self.write(output, link, now_ns, random);
-        if let Some(reason) = self.connection.close_reason() {
+        if let Some(reason) = self.connection.phase().close_reason() {
             self.closed = Some(reason);
             self.say_last(output, link, now_ns, random);
         }

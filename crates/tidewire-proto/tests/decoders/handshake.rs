@@ -1,6 +1,6 @@
 //! The accepting side of a connection whose owner asks who the peer is.
 
-use tidewire_proto::codec::{Codec, Decoded, Tw1};
+use tidewire_proto::codec::{Codec, Decoded, Format, Opening, Tw1};
 use tidewire_proto::connection::{
     AuthFailure, CloseReason, Connection, Delivery, Handled, Introduction, PauseReason, Rules,
 };
@@ -72,26 +72,37 @@ impl Owner<'_> {
         self.answers = rest;
         let later_ns = self.now_ns + u64::from(answer >> 3) * SECOND;
         let expires_ns = (answer & 4 != 0).then_some(later_ns);
-        assert!(self.connection.awaits_owner());
+        assert!(self.connection.handshake().awaits_owner());
         match answer & 3 {
             0 => {}
-            1 => assert!(self.connection.refuse(AuthFailure::Wrong, later_ns)),
+            1 => assert!(
+                self.connection
+                    .handshake_mut()
+                    .refuse(AuthFailure::Wrong, later_ns)
+            ),
             2 => self.admit(expires_ns),
             _ => {
                 self.admit(None);
-                self.connection.change_expiry(expires_ns);
+                self.connection.handshake_mut().change_expiry(expires_ns);
             }
         }
         // An answer counts once.
         if answer & 3 > 0 {
-            assert!(!self.connection.admit(None));
-            assert!(!self.connection.refuse(AuthFailure::Wrong, 0));
+            assert!(!self.connection.handshake_mut().admit(None));
+            assert!(
+                !self
+                    .connection
+                    .handshake_mut()
+                    .refuse(AuthFailure::Wrong, 0)
+            );
         }
     }
 
     fn admit(&mut self, expires_ns: Option<u64>) {
-        assert!(self.connection.admit(expires_ns));
-        self.connection.resume(PauseReason::Authentication);
+        assert!(self.connection.handshake_mut().admit(expires_ns));
+        self.connection
+            .input_mut()
+            .resume(PauseReason::Authentication);
         self.is_admitted = true;
     }
 
@@ -126,16 +137,21 @@ impl Owner<'_> {
             self.transmit();
         }
         assert!(self.connection.is_closed());
-        assert!(!self.connection.awaits_owner());
+        assert!(!self.connection.handshake().awaits_owner());
     }
 }
 
-const RULES: Rules = Rules {
-    begins_with_hello: true,
-    hello_is_optional: false,
-    authenticates: true,
+/// The native format, as far as a connection depends on it.
+const NATIVE: Format = Format {
+    opening: Opening::Hello,
     has_pings: true,
     has_go_away: true,
+    ..Format::new("native")
+};
+
+const RULES: Rules = Rules {
+    format: &NATIVE,
+    authenticates: true,
     frame_bytes_max: 4_096,
     handshake_timeout_ns: 5 * SECOND,
     first_frame_timeout_ns: 5 * SECOND,

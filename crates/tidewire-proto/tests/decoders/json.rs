@@ -40,7 +40,7 @@ fn check_again(message: &Message<'_>, line_bytes: usize) {
         assert!(matches!(message.kind, Kind::Hello | Kind::Welcome));
         return assert!(again.is_empty());
     }
-    let limit = (line_bytes + 64) * Json.payload_growth_max();
+    let limit = (line_bytes + 64) * Json.format().payload_growth_max;
     assert!(again.len() <= limit, "{line_bytes} became {}", again.len());
     let decoded = Json.decode(&again, FRAME_BYTES_MAX);
     let Ok(Decoded::Frame {

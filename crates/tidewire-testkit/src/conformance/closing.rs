@@ -41,7 +41,7 @@ pub(super) fn closes_follow_what_came_before(setup: &Setup) {
         _ => None,
     };
     let answers: Vec<&[u8]> = said.iter().map(|message| &message.payload[..]).collect();
-    if setup.codec().has_ids() {
+    if setup.codec().format().has_ids() {
         // The first request was not answered when the session was closed, and the close does not wait for it.
         assert_eq!(answers, [b"now"]);
     } else {
@@ -58,7 +58,7 @@ pub(super) fn closes_follow_what_came_before(setup: &Setup) {
     drop(peer);
     let metrics = server.stop();
     assert_eq!(metrics.closed_by("service"), 1);
-    let answered = u64::from(!setup.codec().has_ids());
+    let answered = u64::from(!setup.codec().format().has_ids());
     assert_eq!(metrics.deferred_answered, answered);
     assert_eq!(metrics.deferred_undelivered, 1 - answered);
 }

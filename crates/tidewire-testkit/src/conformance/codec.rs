@@ -171,13 +171,13 @@ impl CodecKind {
     pub(super) fn payload_sizes(self, codec: &AnyCodec, frame_bytes_max: usize) -> Vec<usize> {
         let frame_bytes = |size: usize| {
             // Some bytes of the payloads take more than one byte of a frame, if the codec escapes any.
-            let byte = if codec.payload_growth_max() > 1 {
+            let byte = if codec.format().payload_growth_max > 1 {
                 b'"'
             } else {
                 b'x'
             };
             let payload = vec![byte; size];
-            let kind = if codec.has_ids() {
+            let kind = if codec.format().has_ids() {
                 Kind::Request
             } else {
                 Kind::OneWay

@@ -97,7 +97,7 @@ pub(super) fn copies_of_datagrams_change_nothing(setup: &Setup) {
                 drop(client.subscribe(&topic).wait().expect("a subscription"));
             }
         }
-        let counts = setup.codec().ids() == RequestIds::Bits32;
+        let counts = setup.codec().format().ids == RequestIds::Bits32;
         if counts {
             assert_eq!(handled.load(Ordering::SeqCst), asked, "{disorder:?}");
         }

@@ -70,7 +70,7 @@ pub(super) fn messages_of_one_turn_share_a_write(setup: &Setup) {
     });
     let mut peer = server.peer();
     // A write is counted after the peer may have read it.
-    let welcomes = u64::from(setup.codec().begins_with_hello());
+    let welcomes = u64::from(setup.codec().format().begins_with_hello());
     server.wait_for("the welcome is counted", |metrics| {
         metrics.writes == welcomes
     });

@@ -216,7 +216,7 @@ impl Transport {
     /// Returns why this codec does not meet a requirement over this transport, although it does over others.
     fn lacks(self, codec: CodecKind, need: Need) -> Option<&'static str> {
         match (self, need) {
-            (Self::Udp, Need::Frames | Need::LateReplies) if !codec.codec().has_ids() => {
+            (Self::Udp, Need::Frames | Need::LateReplies) if !codec.codec().format().has_ids() => {
                 Some("replies without ids cannot be matched over UDP: requests are refused")
             }
             (Self::Udp, Need::Together) if matches!(codec, CodecKind::Uvrpc) => {
@@ -225,7 +225,7 @@ impl Transport {
             (Self::Udp, Need::Pieces) => {
                 Some("a datagram holds whole frames; the rest of one never joins the next")
             }
-            (Self::Udp, Need::Copies) if !codec.codec().has_ids() => {
+            (Self::Udp, Need::Copies) if !codec.codec().format().has_ids() => {
                 Some("replies without ids cannot be matched over UDP: requests are refused")
             }
             (Self::Udp, Need::Copies) => None,

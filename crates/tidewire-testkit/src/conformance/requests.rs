@@ -73,7 +73,7 @@ pub(super) fn replies_to_nothing_match_nothing(cell: &Cell<'_>) {
     let before = cell.ask(&client, b"=before").wait().expect("a reply");
     assert_eq!(before.payload(), b"before");
     client.send(b"x").expect("a place in the queue");
-    if cell.setup.codec().has_ids() {
+    if cell.setup.codec().format().has_ids() {
         wait_until("the stray reply is counted", || {
             (client.metrics().replies_unmatched == 1).then_some(())
         });

@@ -130,7 +130,7 @@ impl Service for Table {
                 Ok(())
             }
             b'?' => cx.reply(self.counted.to_string().as_bytes()),
-            b'x' if cx.codec().has_ids() => {
+            b'x' if cx.codec().format().has_ids() => {
                 Ok(cx.send(&Message::with_id(Kind::Reply, 0, STRAY_ID, b"stray"))?)
             }
             b'x' => Ok(cx.send(&Message::new(Kind::OneWay, 0, b"stray"))?),

@@ -37,7 +37,7 @@ use tidewire::{
 };
 use tidewire_io::poller::{PollerChoice, PollerKind};
 use tidewire_proto::body::SubscribeBody;
-use tidewire_proto::codec::{Codec, Decoded, FrameLayout};
+use tidewire_proto::codec::{Codec, Decoded, Format, FrameLayout};
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 
@@ -257,7 +257,7 @@ impl Plan {
     /// A connection that the server has welcomed, if its codec knows a welcome.
     fn connect(&self, server: &Server) -> Result<TcpStream, Failure> {
         let mut peer = TcpStream::connect(server.to_string().trim_start_matches("tcp://"))?;
-        if self.codec.begins_with_hello() && !self.codec.hello_is_optional() {
+        if self.codec.format().begins_with_hello() && !self.codec.format().hello_is_optional() {
             greet(&mut peer)?;
         }
         Ok(peer)
@@ -277,7 +277,7 @@ impl Plan {
     }
 
     fn kind_or_one_way(&self, kind: Kind) -> Kind {
-        if self.codec.has_ids() {
+        if self.codec.format().has_ids() {
             kind
         } else {
             Kind::OneWay
@@ -424,12 +424,12 @@ impl Service for Asker {
 struct Own;
 
 impl Codec for Own {
-    fn name(&self) -> &'static str {
-        "own"
-    }
-
-    fn repeats_names(&self) -> bool {
-        false
+    fn format(&self) -> &'static Format {
+        const FORMAT: Format = Format {
+            repeats_names: false,
+            ..Format::new("own")
+        };
+        &FORMAT
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {

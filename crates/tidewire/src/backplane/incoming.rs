@@ -195,7 +195,7 @@ impl Node {
             name,
             is_listed,
         } = author;
-        if !is_listed && codec.has_room_frames() && !name.is_empty() {
+        if !is_listed && codec.format().has_room_frames && !name.is_empty() {
             let message = Message::with_id(Kind::Deliver, shared.alias, member.0, payload);
             if codec.encode(&message.with_name(name), out).is_ok() {
                 return true;

@@ -340,8 +340,8 @@ impl ClientBuilder {
         }
         let is_udp = address.is_udp();
         self.codec = adapt(&[is_udp], self.codec, &mut self.limits)?;
-        let is_single = is_udp && self.codec.fills_datagrams();
-        let ids = self.codec.ids();
+        let is_single = is_udp && self.codec.format().fills_datagrams();
+        let ids = self.codec.format().ids;
         let table = RequestTable::new(self.limits.queue_bytes_max, is_single);
         let link = Arc::new(Link::new(table, self.event_bounds));
         let codec = self.codec;

@@ -406,7 +406,7 @@ impl ClientService {
         deadline_ns: u64,
         slot: Option<SlotId>,
     ) -> Result<(), RequestError> {
-        if cx.codec().registers_subscribers() {
+        if cx.codec().format().registers_subscribers {
             return self.ask_to_register(cx, key, step, slot);
         }
         let (mut body, mut flags) = (Vec::new(), 0);
@@ -468,7 +468,7 @@ impl ClientService {
 
     /// Registers again before the server forgets the client. Returns the time of the next registration.
     pub(super) fn register_due(&mut self, cx: &mut Context<'_>, now_ns: u64) -> Option<u64> {
-        let wanted = cx.codec().registers_subscribers()
+        let wanted = cx.codec().format().registers_subscribers
             && self.pending.session.is_some()
             && !self.listening.entries.is_empty();
         if !wanted {

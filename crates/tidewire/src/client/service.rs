@@ -254,7 +254,7 @@ impl Service for ClientService {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        if message.kind == Kind::Deliver && cx.codec().registers_subscribers() {
+        if message.kind == Kind::Deliver && cx.codec().format().registers_subscribers {
             self.listening.handle_broadcast(&message);
             self.pause_if_held(cx);
             return Ok(());

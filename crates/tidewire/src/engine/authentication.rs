@@ -61,7 +61,7 @@ impl Core {
             return false;
         };
         let token = self.release_token(slot);
-        if !self.sessions[slot].connection.awaits_owner() || !self.still_waits(slot) {
+        if !self.sessions[slot].connection.handshake().awaits_owner() || !self.still_waits(slot) {
             return false;
         }
         match attempt.check_turn(self.sessions.now_ns()) {
@@ -121,7 +121,8 @@ impl Core {
             AuthOutcome::Later => Err(AuthFailure::Unavailable),
         };
         let waiting = self.sessions.slot_of(id);
-        let waiting = waiting.filter(|slot| self.sessions[*slot].connection.awaits_owner());
+        let waiting =
+            waiting.filter(|slot| self.sessions[*slot].connection.handshake().awaits_owner());
         let Some(slot) = waiting else {
             // A guesser may leave before the answer. Its guess counts.
             if let (Err(failure), Some(attempt)) = (answer, attempt)
@@ -202,8 +203,11 @@ impl Core {
         self.set_admitted(slot, &guard, identity, place);
         self.end_wait_for_place(slot);
         let session = &mut self.sessions[slot];
-        session.connection.admit(expires_ns);
-        session.connection.resume(PauseReason::Authentication);
+        session.connection.handshake_mut().admit(expires_ns);
+        session
+            .connection
+            .input_mut()
+            .resume(PauseReason::Authentication);
         self.sessions.update_interest(slot);
         self.sessions.transmit(slot);
         Ok(())
@@ -269,7 +273,7 @@ impl Core {
         }
         self.counters.auth_refused.add(1);
         self.sessions.change(slot, |connection, rules| {
-            if connection.refuse(failure, at_ns) && at_ns <= now_ns {
+            if connection.handshake_mut().refuse(failure, at_ns) && at_ns <= now_ns {
                 // It ends now, unless the lane is late.
                 let _: Overdue = connection.handle_timeout(rules, now_ns, false);
             }

@@ -69,7 +69,9 @@ impl Core {
         let sessions = self.sessions.iter().map(|(_, session)| session);
         let is_its = |session: &&crate::session::Session| {
             let connection = &session.connection;
-            !connection.is_outgoing() && !connection.is_closed() && session.owner() == Some(owner)
+            !connection.handshake().is_outgoing()
+                && !connection.is_closed()
+                && session.owner() == Some(owner)
         };
         let mut found: Vec<SessionId> = sessions.filter(is_its).map(|it| it.id).collect();
         found.sort_unstable_by_key(|id| self.sessions.age_of(*id));

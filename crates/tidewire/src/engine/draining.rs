@@ -1,5 +1,7 @@
 //! The drain of a lane when its server ends.
 
+use tidewire_proto::connection::Drain;
+
 use super::Core;
 
 /// Whether the lane ends, and how.
@@ -40,8 +42,9 @@ impl Core {
         self.end_proxied();
         let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
-            self.sessions
-                .change(slot, |connection, rules| connection.drain(rules));
+            self.sessions.change(slot, |connection, rules| {
+                connection.drain(rules, Drain::Shutdown)
+            });
             self.sessions.transmit(slot);
             self.sessions.update_interest(slot);
             if self.sessions[slot].connection.may_read() {

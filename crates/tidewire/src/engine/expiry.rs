@@ -63,7 +63,10 @@ impl Core {
     pub(super) fn apply_expiry(&mut self, slot: usize, expiry: Option<SystemTime>) {
         let now_ns = self.sessions.now_ns();
         let expires_ns = expiry.map(|at| self.moment_of(at).unwrap_or(now_ns));
-        self.sessions[slot].connection.change_expiry(expires_ns);
+        self.sessions[slot]
+            .connection
+            .handshake_mut()
+            .change_expiry(expires_ns);
         self.sessions.transmit(slot);
         self.sessions.arm_timer(slot);
     }

@@ -155,7 +155,7 @@ impl Core {
             return None;
         }
         let connection = &mut self.sessions[slot].connection;
-        connection.resume(PauseReason::Authentication);
+        connection.input_mut().resume(PauseReason::Authentication);
         Some(CostlyStep::Secure(slot))
     }
 

@@ -109,7 +109,7 @@ impl Core {
     fn check_framing(&self) -> Result<(), ConnectFailure> {
         let codec = &self.config.codec;
         let for_datagrams = codec.clone().for_datagrams();
-        if for_datagrams.fills_datagrams() == codec.fills_datagrams() {
+        if for_datagrams.format().fills_datagrams() == codec.format().fills_datagrams() {
             return Ok(());
         }
         let codec = codec.name();
@@ -131,7 +131,9 @@ impl Core {
         let id = self.sessions.next_id(self.exchange.lane);
         let slot = id.slot();
         if stream.preserves_boundaries() {
-            connection.limit_frames(DATAGRAM_FRAME_BYTES_MAX);
+            connection
+                .handshake_mut()
+                .limit_frames(DATAGRAM_FRAME_BYTES_MAX);
         }
         let mut session = Session::new(stream, id, connection);
         session.profile.peer = peer.map(Arc::new);
@@ -175,7 +177,10 @@ impl Core {
         self.release_handshake(slot);
         let now_ns = self.sessions.now_ns();
         let session = &mut self.sessions[slot];
-        session.connection.spread_pings(session.id.ping_part());
+        session
+            .connection
+            .timing_mut()
+            .spread_pings(session.id.ping_part());
         if session.profile.is_upstream() {
             // An upstream session must not get messages for clients.
             return;
@@ -209,7 +214,7 @@ impl Core {
         };
         self.exchange.mailbox.load.remove();
         if !matches!(reason, CloseReason::PeerClosed | CloseReason::PeerReset) {
-            let patience = match session.connection.outbound().is_blocked() {
+            let patience = match session.connection.output().state().is_blocked() {
                 true => PATIENCE_WITH_SLOW,
                 false => PATIENCE,
             };
@@ -222,7 +227,7 @@ impl Core {
         if let Err(error) = session.stream.remove(&mut *self.sessions.reactor.poller) {
             tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
         }
-        if !session.connection.is_outgoing() {
+        if !session.connection.handshake().is_outgoing() {
             let profile = &session.profile;
             let limiter = &self.shared.limiter;
             limiter.release(profile.peer.as_deref(), profile.is_unnamed());
@@ -232,7 +237,7 @@ impl Core {
         self.sessions
             .outbox
             .buffers
-            .put(session.connection.partial.take().0);
+            .put(session.connection.input_mut().take().0);
         // The state is dropped before the session is counted as closed, so that a reader of the counter can rely on
         // it.
         let attached = session.profile.attached.take();
@@ -244,7 +249,7 @@ impl Core {
         let peer = session.profile.source().map(tracing::field::display);
         tracing::debug!(session = %session.id, peer, reason = %reason.name(), "session closed: {reason}");
         if let CloseReason::Layer(error) = reason
-            && !session.connection.is_outgoing()
+            && !session.connection.handshake().is_outgoing()
         {
             self.note_layer_error(error, session.stream.refused_part(), &session.profile);
         }
@@ -257,7 +262,10 @@ impl Core {
         for slot in slots {
             let connection = &mut self.sessions[slot].connection;
             connection.close(CloseReason::LaneFailed);
-            let reason = connection.close_reason().unwrap_or(CloseReason::LaneFailed);
+            let reason = connection
+                .phase()
+                .close_reason()
+                .unwrap_or(CloseReason::LaneFailed);
             self.dismantle(slot, reason);
         }
         self.exchange.post_batches();

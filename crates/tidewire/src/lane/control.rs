@@ -47,7 +47,10 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     }
     tracing::debug!(session = %cx.id, kind = ?message.kind, ?handled, "control frame");
     cx.core.sessions.transmit(slot);
-    let frame_bytes_max = cx.core.sessions[slot].connection.frame_bytes_max();
+    let frame_bytes_max = cx.core.sessions[slot]
+        .connection
+        .handshake()
+        .frame_bytes_max();
     cx.set_frame_bytes_max(frame_bytes_max);
     handled
 }
@@ -98,7 +101,7 @@ fn authenticate(cx: &mut Context<'_>, slot: usize, token: &[u8]) -> Handled {
 
 /// Refuses a message because its session ends. The service does not see it.
 fn refuse_new_work(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) {
-    if cx.core.sessions[slot].connection.new_work() == NewWork::Dropped {
+    if cx.core.sessions[slot].connection.output().new_work() == NewWork::Dropped {
         return cx.core.counters.refused.add(1);
     }
     cx.current = Current::of(message);
@@ -176,7 +179,7 @@ impl<S: Service> Lane<S> {
         let is_encrypted = core.sessions[slot].stream.encryption().is_some();
         let is_open = core.sessions.change(slot, |connection, rules| {
             if is_encrypted {
-                connection.note_encrypted();
+                connection.handshake_mut().note_encrypted();
             }
             connection.handle_connected(rules, now_ns)
         });

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tidewire_io::datagram::{Datagram, DatagramBatch, DatagramSocket, Datagrams};
 use tidewire_io::poller::Event;
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::handshake::HandshakeError;
 use tidewire_proto::layer::{LayerError, TlsFault};
+use tidewire_proto::with_codec;
 
 use super::read::{self, Flow, Progress};
 use super::{Lane, Served};
@@ -56,7 +57,7 @@ impl<S: Service> Lane<S> {
     /// Reads a session over UDP: the frames that were left over, and its own socket if it has one.
     pub(crate) fn read_datagrams(&mut self, slot: usize) {
         let (core, service) = (&mut self.core, &mut self.service);
-        if core.sessions[slot].connection.partial.has_frames() {
+        if core.sessions[slot].connection.input().has_frames() {
             // Few sessions have a backlog, so this is not compiled for each codec.
             let config = Arc::clone(&core.config);
             take_backlog(core, service, &config.codec, slot);
@@ -105,14 +106,7 @@ impl<S: Service> Lane<S> {
                 Err(error) => return core.handle_receive_failure(source, error),
             }
             core.sessions.reactor.now_ns = core.sessions.reactor.clock.now_ns();
-            // The codecs that are usual over UDP have loops of their own. The others share one that asks for the codec at
-            // each frame: a copy for each codec would be another fifth of a service's machine code.
-            match core.config.codec.clone() {
-                AnyCodec::Tw1(codec) => handle_batch(core, service, &codec, source, batch),
-                AnyCodec::Uvrpc(codec) => handle_batch(core, service, &codec, source, batch),
-                AnyCodec::Custom(codec) => handle_batch(core, service, &*codec, source, batch),
-                codec => handle_batch(core, service, &codec, source, batch),
-            }
+            with_codec!(datagrams core.config.codec, codec => handle_batch(core, service, codec, source, batch));
             if !batch.is_full() {
                 return;
             }
@@ -206,7 +200,10 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     take_backlog(core, service, codec, slot);
     // A datagram is a sign of life, even if the session must not be read now.
     let now_ns = core.sessions.now_ns();
-    core.sessions[slot].connection.note_input(now_ns);
+    core.sessions[slot]
+        .connection
+        .timing_mut()
+        .note_input(now_ns);
     if !core.may_take(slot, &first) {
         core.counters.datagrams_in.add(1);
         return rest.next();
@@ -323,7 +320,7 @@ fn take_backlog<S: Service, C: Codec + ?Sized>(
 ) {
     // Each pass handles at least one frame.
     while core.sessions[slot].may_read_on() {
-        let (rest, _) = core.sessions[slot].connection.partial.take();
+        let (rest, _) = core.sessions[slot].connection.input_mut().take();
         take_rest(core, service, codec, slot, &rest);
         core.sessions[slot].connection.handle_backlog_served();
         core.sessions.outbox.buffers.put(rest);

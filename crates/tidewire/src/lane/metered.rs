@@ -10,7 +10,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::FrameFilter;
 use tidewire_proto::message::Message;
 
-use super::read::serve;
+use super::read::{note_name, serve};
 use crate::engine::Core;
 use crate::limits::WhenExceeded;
 use crate::service::{Context, Current, HandlerError, HandlerResult, Service};
@@ -22,7 +22,7 @@ pub(super) fn filter(core: &Core, slot: usize) -> FrameFilter {
     let connection = &core.sessions[slot].connection;
     let filter = connection.filter(&core.config.rules);
     let admitted = core.sessions[slot].profile.admitted.as_ref();
-    let is_limited = core.config.rate.is_some() && !connection.is_outgoing();
+    let is_limited = core.config.rate.is_some() && !connection.handshake().is_outgoing();
     match is_limited || admitted.is_some_and(|admitted| admitted.is_checked()) {
         true => filter.asking(),
         false => filter,
@@ -123,9 +123,7 @@ fn refuse<C: Codec + ?Sized>(
     refusal: HandlerError,
 ) {
     cx.current = Current::of(message);
-    if !message.name.is_empty() && codec.repeats_names() {
-        cx.remember_name(message.name);
-    }
+    note_name(cx, codec, message.name);
     cx.refuse(refusal);
 }
 
@@ -194,7 +192,7 @@ mod tests {
         // The lane has read everything, so the pause ends, and the session is idle.
         turn_at(&mut lane, started_ns + 10 * SECOND_NS);
         assert_eq!(
-            lane.core.sessions[slot].connection.inbound(),
+            lane.core.sessions[slot].connection.input().state(),
             Inbound::Reading
         );
     }

@@ -326,11 +326,11 @@ impl<S: Service> Lane<S> {
         let Some(session) = self.core.sessions.get(slot) else {
             return;
         };
-        let Some(reason) = session.connection.close_reason() else {
+        let Some(reason) = session.connection.phase().close_reason() else {
             return;
         };
         let (announced, id) = (session.announced, session.id);
-        let outgoing = session.connection.is_outgoing();
+        let outgoing = session.connection.handshake().is_outgoing();
         let is_upstream = session.profile.is_upstream();
         let closing = trace::Entered::close(session, &self.core.config.codec, reason);
         if is_upstream {

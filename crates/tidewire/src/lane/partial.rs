@@ -22,7 +22,7 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
     slot: usize,
     mut budget: usize,
 ) {
-    let (mut partial, mut try_first) = core.sessions[slot].connection.partial.take();
+    let (mut partial, mut try_first) = core.sessions[slot].connection.input_mut().take();
     loop {
         // The buffer grows by a quarter and is not doubled: its memory should be close to the bytes that have come.
         if partial.capacity() - partial.len() < PARTIAL_STEP_BYTES {
@@ -69,7 +69,10 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
         return core.sessions.outbox.buffers.put(partial);
     }
     let now_ns = core.sessions.reactor.now_ns;
-    core.sessions[slot].connection.partial.keep(partial, now_ns);
+    core.sessions[slot]
+        .connection
+        .input_mut()
+        .keep(partial, now_ns);
     core.sessions.charge_kept(slot);
 }
 
@@ -78,15 +81,15 @@ pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
     let is_full = core.sessions[slot].output.len() > core.config.limits.queue_bytes_max;
     let LaneSessions { slab, outbox, .. } = &mut core.sessions;
     let connection = &mut slab[slot].connection;
-    if connection.inbound() == Inbound::Ended || connection.is_closed() {
+    if connection.input().state() == Inbound::Ended || connection.is_closed() {
         return;
     }
-    if is_full || !connection.is_paused() {
-        connection.pause(PauseReason::Output);
+    if is_full || !connection.input().is_paused() {
+        connection.input_mut().pause(PauseReason::Output);
     }
     let mut kept = outbox.buffers.take();
     kept.extend_from_slice(rest);
-    connection.partial.keep_frames(kept);
+    connection.input_mut().keep_frames(kept);
     core.counters.reads_paused.add(1);
     core.sessions.charge_kept(slot);
     core.sessions.update_interest(slot);
@@ -102,7 +105,10 @@ pub(super) fn keep_partial(core: &mut Core, slot: usize, rest: &[u8]) {
     let mut kept = core.sessions.outbox.buffers.take();
     kept.extend_from_slice(rest);
     let now_ns = core.sessions.reactor.now_ns;
-    core.sessions[slot].connection.partial.keep(kept, now_ns);
+    core.sessions[slot]
+        .connection
+        .input_mut()
+        .keep(kept, now_ns);
     core.sessions.charge_kept(slot);
 }
 

@@ -4,10 +4,11 @@ use std::io::{self, ErrorKind};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded};
+use tidewire_proto::codec::{Codec, ConnectionState, Decoded};
 use tidewire_proto::connection::{FrameFilter, Handled};
 use tidewire_proto::layer::{TlsFault, is_tls_record};
 use tidewire_proto::message::Message;
+use tidewire_proto::with_codec;
 
 use super::partial::{keep_partial, pause, read_into_partial};
 use super::predict::{expected_form, form_of, predict};
@@ -54,47 +55,6 @@ impl Progress {
     }
 }
 
-/// Runs `$call` with this codec. The call is compiled for each known codec, so the choice costs one branch per read and none per
-/// frame.
-macro_rules! with_codec {
-    ($chosen:expr, $codec:ident => $call:expr) => {
-        match $chosen.clone() {
-            AnyCodec::Tw1(known) => {
-                let $codec = &known;
-                $call
-            }
-            AnyCodec::Lines(known) => {
-                let $codec = &known;
-                $call
-            }
-            AnyCodec::Srmp(known) => {
-                let $codec = &known;
-                $call
-            }
-            AnyCodec::LengthField(known) => {
-                let $codec = &known;
-                $call
-            }
-            AnyCodec::Delimited(known) => {
-                let $codec = &known;
-                $call
-            }
-            AnyCodec::Uvrpc(known) => {
-                let $codec = &known;
-                $call
-            }
-            AnyCodec::Custom(known) => {
-                let $codec = &*known;
-                $call
-            }
-            other => {
-                let $codec = &other;
-                $call
-            }
-        }
-    };
-}
-
 /// The outcome of one read.
 pub(super) enum Read {
     Bytes(usize),
@@ -121,7 +81,7 @@ impl<S: Service> Lane<S> {
             if core.sessions[slot].profile.is_upstream() {
                 read_upstream(core, slot, receive);
             } else {
-                with_codec!(core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
+                with_codec!(stream core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
             }
             if has_layers {
                 self.note_layers_read(slot);
@@ -175,11 +135,11 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     if !connection.may_read() {
         return;
     }
-    if connection.partial.bytes().len() >= PARTIAL_DIRECT_BYTES {
+    if connection.input().bytes().len() >= PARTIAL_DIRECT_BYTES {
         read_into_partial(core, service, codec, slot, budget);
         return;
     }
-    let (partial, has_frames) = connection.partial.take();
+    let (partial, has_frames) = connection.input_mut().take();
     let mut held = partial.len();
     receive[..held].copy_from_slice(&partial);
     core.sessions.outbox.buffers.put(partial);
@@ -246,7 +206,7 @@ pub(super) fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read
             Ok(0) => return Read::End,
             Ok(count) => {
                 reactor.read_clock();
-                session.connection.note_input(reactor.now_ns);
+                session.connection.timing_mut().note_input(reactor.now_ns);
                 counters.bytes_in.add(count as u64);
                 return Read::Bytes(count);
             }
@@ -254,7 +214,7 @@ pub(super) fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read
                 if session.stream.take_heard() {
                     // An answer to a layer's ping is a sign of life like any other input.
                     reactor.read_clock();
-                    session.connection.note_input(reactor.now_ns);
+                    session.connection.timing_mut().note_input(reactor.now_ns);
                 }
                 return Read::Nothing;
             }
@@ -287,7 +247,7 @@ pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     core.counters.frames_in.add(progress.frames);
     let session = &mut core.sessions[slot];
     if outcome.0 > 0 {
-        session.connection.partial.note_end();
+        session.connection.input_mut().note_end();
     }
     if session.output.bytes.capacity() >= LARGE_OUTPUT_BYTES || session.unanswered.is_some() {
         core.sessions.charge_kept(slot);
@@ -305,13 +265,14 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     input: &[u8],
     progress: &mut Progress,
 ) -> (usize, Flow) {
-    if codec.translates() {
+    let format = codec.format();
+    if format.translates() {
         return decode_translated::<S, C, IS_DATAGRAM>(cx, service, codec, slot, input, progress);
     }
     let mut filter = progress.filter;
     let (mut rest, mut frames) = (input, 0);
     let mut searched = std::mem::take(&mut progress.searched);
-    let keeps_state = codec.keeps_state();
+    let keeps_state = format.keeps_state();
     let flow = loop {
         if rest.is_empty() {
             break Flow::Continue;
@@ -320,9 +281,9 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         let limit = filter.frame_bytes_max;
         let decoded = if keeps_state {
             let state = &mut cx.core.sessions[slot].adapting.state;
-            codec.decode_with_state(state, rest, searched, limit)
+            codec.decode_next(state, rest, searched, limit)
         } else {
-            codec.decode_grown(rest, searched, limit)
+            codec.decode_next(&mut ConnectionState::default(), rest, searched, limit)
         };
         let (message, consumed) = match decoded {
             Ok(Decoded::Frame { message, consumed }) => (message, consumed),
@@ -390,7 +351,7 @@ pub(super) fn count_frames<C: Codec + ?Sized>(codec: &C, input: &[u8]) -> u64 {
         let (mut rest, mut frames) = (input, 0);
         let mut state = ConnectionState::default();
         while let Ok(Decoded::Frame { consumed, .. }) =
-            codec.decode_with_state(&mut state, rest, 0, usize::MAX)
+            codec.decode_next(&mut state, rest, 0, usize::MAX)
             && consumed > 0
         {
             rest = rest.get(consumed..).unwrap_or_default();
@@ -416,9 +377,7 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
         return;
     }
     cx.current = Current::of(&message);
-    if !message.name.is_empty() && codec.repeats_names() {
-        cx.remember_name(message.name);
-    }
+    note_name(cx, codec, message.name);
     let handling = Entered::handle(
         cx.core.sessions.get(slot),
         &cx.core.config.codec,
@@ -429,6 +388,22 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
         cx.refuse(error);
     }
     handling.end();
+}
+
+/// Keeps the name of the current message, if the codec repeats names in replies.
+#[inline(always)]
+pub(super) fn note_name<C: Codec + ?Sized>(cx: &mut Context<'_>, codec: &C, name: &str) {
+    /// A function of its own, because a call within the loop over frames of a custom codec costs registers there.
+    #[cold]
+    #[inline]
+    fn keep<C: Codec + ?Sized>(cx: &mut Context<'_>, codec: &C, name: &str) {
+        if codec.format().repeats_names {
+            cx.remember_name(name);
+        }
+    }
+    if !name.is_empty() {
+        keep(cx, codec, name);
+    }
 }
 
 /// Returns the reason to close a session whose input was refused. It is a function of its own, because the loop over frames needs
@@ -460,7 +435,7 @@ pub(super) fn refuse_input<C: Codec + ?Sized>(
     let is_first = is_first
         && session
             .as_ref()
-            .is_some_and(|it| !it.connection.partial.has_ended());
+            .is_some_and(|it| !it.connection.input().has_ended());
     let state = session.map_or(&mut none, |session| &mut session.adapting.state);
     Flow::Close(filter.refuse(codec, state, rest, is_first))
 }
@@ -477,7 +452,7 @@ pub(super) fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
 /// Handles the end of the peer's output. The session's own output is written before the session ends.
 pub(super) fn end(core: &mut Core, slot: usize) {
     core.sessions
-        .change(slot, |connection, _| connection.handle_input_end());
+        .change(slot, |connection, rules| connection.handle_input_end(rules));
     core.sessions.update_interest(slot);
     core.sessions.mark_dirty(slot);
 }

@@ -11,7 +11,7 @@ impl<S: Service> Lane<S> {
     /// Continues the handshakes of a session's layers, now or in its turn. The session begins when they are over.
     pub(crate) fn secure(&mut self, slot: usize) {
         let session = &self.core.sessions[slot];
-        if session.stream.awaits_costly_bytes() && !session.connection.is_outgoing() {
+        if session.stream.awaits_costly_bytes() && !session.connection.handshake().is_outgoing() {
             return self.core.queue_costly_step(slot);
         }
         self.secure_now(slot);
@@ -45,7 +45,7 @@ impl<S: Service> Lane<S> {
                 core.sessions.charge_buffers(slot);
                 let session = &mut core.sessions[slot];
                 if session.stream.has_pings() {
-                    session.connection.note_layer_pings();
+                    session.connection.timing_mut().note_layer_pings();
                 }
                 if !core.hold_handshake(slot) {
                     return;
@@ -105,7 +105,7 @@ mod tests {
             }
             sessions.finish(slot, CloseReason::Service);
             sessions.flush(slot);
-            waited += u32::from(sessions[slot].connection.is_ending());
+            waited += u32::from(sessions[slot].connection.output().is_ending());
             let (mut received, mut buffer) = (0, [0; 4_096]);
             loop {
                 lane.turn();

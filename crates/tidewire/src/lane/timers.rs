@@ -82,7 +82,11 @@ mod tests {
         lane.core.sessions.mark_dirty(slot);
         lane.core.sessions.flush_dirty();
         assert!(
-            lane.core.sessions[slot].connection.outbound().is_blocked(),
+            lane.core.sessions[slot]
+                .connection
+                .output()
+                .state()
+                .is_blocked(),
             "more than the socket takes"
         );
 
@@ -158,7 +162,10 @@ mod tests {
         let mut peers: Vec<_> = (0..COUNT).map(|_| lane.open_session()).collect();
         let mut now_ns = lane.core.sessions.reactor.now_ns;
         for (slot, _) in &peers {
-            lane.core.sessions[*slot].connection.note_input(now_ns);
+            lane.core.sessions[*slot]
+                .connection
+                .timing_mut()
+                .note_input(now_ns);
             lane.core.sessions.arm_timer(*slot);
         }
         let mut pong = Vec::new();
@@ -268,14 +275,17 @@ mod tests {
             lane.read_session(ada);
             lane.core.sessions.flush(ada);
             assert!(lane.core.sessions[ada].output.is_empty());
-            assert!(lane.core.sessions[ada].connection.partial.has_frames());
+            assert!(lane.core.sessions[ada].connection.input().has_frames());
             assert_eq!(lane.core.sessions.count_unfinished(), unfinished);
         }
 
         let id = lane.core.sessions[ada].id;
         lane.core.rooms().say(id, alias.0, b"more").unwrap();
         // Bob's socket counts as full, so that the last sweep does not write the message.
-        lane.core.sessions[bob].connection.handle_blocked();
+        lane.core.sessions[bob]
+            .connection
+            .output_mut()
+            .handle_blocked();
         lane.core.ending.drain_deadline_ns = Some(lane.core.sessions.reactor.now_ns);
         lane.core.ending.server_ends = true;
         lane.check_drained();

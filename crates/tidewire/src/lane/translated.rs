@@ -3,7 +3,7 @@
 //! The loop has no prediction, because such frames have no layout, and a spare buffer of the lane. It is apart from the loop of all
 //! other codecs, so that those keep their registers.
 
-use tidewire_proto::codec::{Codec, Decoded};
+use tidewire_proto::codec::{Codec, ConnectionState, Decoded};
 use tidewire_proto::connection::Handled;
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::message::Message;
@@ -79,7 +79,8 @@ fn next<'a, C: Codec + ?Sized>(
     frame_bytes_max: usize,
     scratch: &'a mut Vec<u8>,
 ) -> Result<Option<(Message<'a>, usize)>, DecodeError> {
-    match codec.decode_grown(input, searched, frame_bytes_max)? {
+    let mut no_state = ConnectionState::default();
+    match codec.decode_next(&mut no_state, input, searched, frame_bytes_max)? {
         Decoded::Incomplete { .. } => Ok(None),
         Decoded::Frame { message, consumed } => {
             Ok(Some((codec.translate(message, scratch)?, consumed)))

@@ -143,11 +143,11 @@ impl LaneRooms<'_> {
                 break;
             };
             index += 1;
-            if self.sessions[slot].connection.outbound().is_blocked() {
+            if self.sessions[slot].connection.output().state().is_blocked() {
                 self.enforce(slot, alias);
             } else {
                 self.sessions.flush(slot);
-                if self.sessions[slot].connection.outbound().is_blocked() {
+                if self.sessions[slot].connection.output().state().is_blocked() {
                     self.enforce(slot, alias);
                 }
             }

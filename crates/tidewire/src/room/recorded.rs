@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec, Tw1};
+use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message};
 
@@ -293,12 +293,12 @@ pub(super) fn encode_chat_at(
     chat: &ChatMessage<'_>,
     out: &mut Vec<u8>,
 ) -> Result<(), EncodeError> {
-    match offset.filter(|_| codec.has_positions()) {
+    match offset.filter(|_| codec.format().has_positions) {
         None => codec.encode_chat_message(chat, out),
         Some(offset) => {
             let message =
                 Message::with_id(Kind::Deliver, chat.channel, chat.member.0, chat.payload);
-            Tw1::encode_delivery_at(offset, &message, out)
+            codec.encode_delivery_at(offset, &message, out)
         }
     }
 }
@@ -346,13 +346,13 @@ pub(super) fn encode_kept(
         payload,
     } = *kept;
     let message = Message::with_id(Kind::Deliver, alias, member.0, payload).with_name(name);
-    if codec.has_positions() {
-        return Tw1::encode_delivery_at(offset, &message, out);
+    if codec.format().has_positions {
+        return codec.encode_delivery_at(offset, &message, out);
     }
     if is_topic {
         return codec.encode(&message, out);
     }
-    if codec.has_room_frames() && !name.is_empty() && codec.encode(&message, out).is_ok() {
+    if codec.format().has_room_frames && !name.is_empty() && codec.encode(&message, out).is_ok() {
         return Ok(());
     }
     let chat = ChatMessage {

@@ -27,8 +27,8 @@ impl LaneRooms<'_> {
     /// Whether a session may join rooms and subscribe to topics with a history.
     pub(crate) fn knows_positions(&self, id: SessionId) -> bool {
         let session = self.sessions.find(id);
-        !self.sessions.config.codec.has_positions()
-            || session.is_some_and(|session| session.connection.knows_positions())
+        !self.sessions.config.codec.format().has_positions
+            || session.is_some_and(|session| session.connection.handshake().knows_positions())
     }
 
     /// Opens the history of a room that a session has just joined, and plans what the session gets of it. The room keeps a
@@ -179,7 +179,7 @@ impl LaneRooms<'_> {
                 if next <= records.epoch_start || next > end + 1 {
                     // The number of missing messages of the former epoch is unknown.
                     next = records.epoch_start + 1;
-                    if codec.has_positions() {
+                    if codec.format().has_positions {
                         encode_position(codec, alias, at(next - 1), out)?;
                     }
                 }
@@ -264,7 +264,7 @@ fn push_gap(
     let _ = append_with_header(codec, subscription, out, |out| {
         codec.encode_gap(alias, lost, out)
     });
-    if codec.has_positions() {
+    if codec.format().has_positions {
         let offset = next.offset - 1;
         let _ = encode_position(codec, alias, Position { offset, ..next }, out);
     }

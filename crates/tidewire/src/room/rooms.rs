@@ -247,7 +247,7 @@ impl LaneRooms<'_> {
         if self.sessions.is_at_its_share(id) {
             return Err(JoinError::LimitReached(ReachedLimit::Memory));
         }
-        if session.connection.frame_bytes_max() < config.limits.frame_bytes_max {
+        if session.connection.handshake().frame_bytes_max() < config.limits.frame_bytes_max {
             // A message is framed once for all members. A member with a small frame limit would be cut off by the
             // first long message, or limit the messages of all others.
             return Err(JoinError::FrameLimit);
@@ -484,7 +484,7 @@ impl LaneRooms<'_> {
             self.table
                 .directory
                 .unsubscribe(&room.shared, self.exchange.lane);
-            if self.sessions.config.codec.registers_subscribers() {
+            if self.sessions.config.codec.format().registers_subscribers {
                 let owner = self.sessions[slot].owner();
                 self.table.limiter.unregister(owner);
             }

@@ -123,7 +123,7 @@ impl LaneRooms<'_> {
         let Some(log) = self.sessions.outbox.logs.get(alias) else {
             return false;
         };
-        session.connection.outbound().is_blocked()
+        session.connection.output().state().is_blocked()
             && session.membership(alias).is_some_and(|index| {
                 let subscriber = &session.memberships[index].subscriber;
                 let is_over = subscriber.bytes_behind(log) > limits.bytes_max
@@ -171,8 +171,10 @@ impl LaneRooms<'_> {
     pub(super) fn hold(&mut self, slot: usize, room: &Arc<SharedRoom>) {
         let session = &mut self.sessions[slot];
         let connection = &mut session.connection;
-        if connection.inbound() != Inbound::Ended && !connection.is_paused_by(PauseReason::Room) {
-            connection.pause(PauseReason::Room);
+        if connection.input().state() != Inbound::Ended
+            && !connection.input().is_paused_by(PauseReason::Room)
+        {
+            connection.input_mut().pause(PauseReason::Room);
             self.table.held.push((session.id, Arc::clone(room)));
             self.sessions.counters.publishers_held.add(1);
             self.sessions.update_interest(slot);
@@ -190,7 +192,10 @@ impl LaneRooms<'_> {
                     return true;
                 }
                 if let Some(slot) = self.sessions.slot_of(*id)
-                    && self.sessions[slot].connection.resume(PauseReason::Room)
+                    && self.sessions[slot]
+                        .connection
+                        .input_mut()
+                        .resume(PauseReason::Room)
                 {
                     self.sessions.resumed.push(slot);
                 }
@@ -279,7 +284,10 @@ mod tests {
     /// Fills the subscriber's socket and sends its room more than the limits allow.
     fn stall<S: Service>(lane: &mut Lane<S>, stalled: usize, publisher: usize, alias: u16) {
         let core = &mut lane.core;
-        core.sessions[stalled].connection.handle_blocked();
+        core.sessions[stalled]
+            .connection
+            .output_mut()
+            .handle_blocked();
         let id = core.sessions[publisher].id;
         for _ in 0..3 {
             core.rooms().say(id, alias, b"news").unwrap();

@@ -153,7 +153,7 @@ impl LaneRooms<'_> {
         let Some(log) = outbox.logs.get_mut(alias) else {
             return;
         };
-        if !config.codec.has_positions() {
+        if !config.codec.format().has_positions {
             // Its clients cannot come back with a position either.
             return;
         }

@@ -46,7 +46,7 @@ impl LaneRooms<'_> {
         if let Err(SubscribeError::LimitReached(_)) = subscribed {
             self.sessions.counters.rooms_refused.add(1);
         }
-        let is_registration = self.sessions.config.codec.registers_subscribers();
+        let is_registration = self.sessions.config.codec.format().registers_subscribers;
         if let Err(
             error @ (SubscribeError::LimitReached(_)
             | SubscribeError::TooManyRegistrations(_)
@@ -95,7 +95,7 @@ impl LaneRooms<'_> {
         if self.sessions[slot].stream.is_unproven() {
             return Err(SubscribeError::Unproven);
         }
-        if self.sessions[slot].connection.frame_bytes_max()
+        if self.sessions[slot].connection.handshake().frame_bytes_max()
             < self.sessions.config.limits.frame_bytes_max
         {
             // As in rooms, a message is framed once for all subscribers.
@@ -129,7 +129,7 @@ impl LaneRooms<'_> {
         let owner = self.sessions[slot].owner();
         let directory = Arc::clone(&self.table.directory);
         let limiter = Arc::clone(&self.table.limiter);
-        let registers = self.sessions.config.codec.registers_subscribers();
+        let registers = self.sessions.config.codec.format().registers_subscribers;
         if registers {
             let registered = limiter.register(owner);
             registered.map_err(|full| SubscribeError::TooManyRegistrations(full.into()))?;

@@ -178,7 +178,7 @@ impl LaneRooms<'_> {
     pub(super) fn forget_waiting(&mut self, slot: usize) {
         // Only a session that is not read has joins that wait. Any other one must not pay for the joins of all.
         let connection = &self.sessions[slot].connection;
-        if self.table.has_waiting() && connection.is_paused_by(PauseReason::Room) {
+        if self.table.has_waiting() && connection.input().is_paused_by(PauseReason::Room) {
             let id = self.sessions[slot].id;
             let waiting = &mut self.table.waiting;
             waiting.joins.retain(|join| join.id != id);

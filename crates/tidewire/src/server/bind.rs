@@ -190,8 +190,8 @@ impl Bound {
         let (codec, layers) = (settings.codec, settings.layers.clone());
         let mut options = settings.sockets.clone();
         options.ipv6_only |= leaves_ipv4;
-        let framing = address.framing().or(codec.stream_framing());
-        let leaves_lengths_out = framing != codec.stream_framing();
+        let framing = address.framing().or(codec.format().stream_framing());
+        let leaves_lengths_out = framing != codec.format().stream_framing();
         if leaves_lengths_out && layers.is_some() {
             let address = address.clone();
             return Err(ServeError::Layers { address });
@@ -299,7 +299,7 @@ pub(crate) fn frame(addresses: &mut [Address], codec: AnyCodec) -> Result<AnyCod
         return Ok(codec);
     }
     let (Some(usual), Some(with_length), Some(with_none)) = (
-        codec.stream_framing(),
+        codec.format().stream_framing(),
         codec.with_stream_framing(StreamFraming::Length),
         codec.with_stream_framing(StreamFraming::None),
     ) else {
@@ -335,7 +335,9 @@ pub(crate) fn adapt(
     }
     limits.frame_bytes_max = limits.frame_bytes_max.min(DATAGRAM_FRAME_BYTES_MAX);
     let for_datagrams = codec.clone().for_datagrams();
-    if is_udp.contains(&false) && for_datagrams.fills_datagrams() != codec.fills_datagrams() {
+    if is_udp.contains(&false)
+        && for_datagrams.format().fills_datagrams() != codec.format().fills_datagrams()
+    {
         return Err(ServeError::MixedFraming {
             codec: codec.name(),
         });

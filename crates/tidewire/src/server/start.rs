@@ -162,8 +162,8 @@ impl ServerBuilder {
         let shared_frame_bytes = self
             .limits
             .frame_bytes_max
-            .saturating_sub(self.codec.delivery_header_bytes_max())
-            .div_euclid(self.codec.payload_growth_max())
+            .saturating_sub(self.codec.format().delivery_header_bytes_max)
+            .div_euclid(self.codec.format().payload_growth_max)
             .min(joining.map_or(usize::MAX, Joining::payload_bytes_max));
         let config = Config {
             shared_frame_bytes: shared_frame_bytes.into(),

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::codec::Codec;
-
 use super::{ServeError, Server, ServerBuilder};
 use crate::address::Address;
 use crate::engine::Outgoing;

@@ -43,7 +43,7 @@ impl Context<'_> {
         {
             token.name.push_str(&self.core.replies.method_name);
         }
-        let ordered = !self.codec().has_ids();
+        let ordered = !self.codec().format().has_ids();
         let request_id = self.current.id;
         let limit = self.core.config.limits.deferred_per_session_max;
         self.core.counters.deferred.add(1);
@@ -55,7 +55,7 @@ impl Context<'_> {
             position = unanswered.push(request_id, Arc::clone(&token));
             self.keeps_order = ordered;
             if unanswered.len() >= limit.max(1) {
-                session.connection.pause(PauseReason::Answers);
+                session.connection.input_mut().pause(PauseReason::Answers);
                 self.stopped = true;
             }
         }
@@ -125,7 +125,7 @@ impl Context<'_> {
         if let Some(ticket) = self.take_remote() {
             return ticket.refuse(error.code(), error.text());
         }
-        let has_ids = self.codec().has_ids();
+        let has_ids = self.codec().format().has_ids();
         // A token answers by itself, even when it is dropped.
         if self.current.deferred || !self.current.wants_refusal(has_ids) {
             return;
@@ -203,7 +203,7 @@ impl Context<'_> {
         if let Some(unanswered) = session.unanswered.as_deref_mut() {
             unanswered.queue_reply(reply);
             if ends || unanswered.is_full(&self.core.config.limits) {
-                session.connection.pause(PauseReason::Answers);
+                session.connection.input_mut().pause(PauseReason::Answers);
                 self.stopped = true;
             }
         }

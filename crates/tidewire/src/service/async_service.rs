@@ -157,7 +157,7 @@ where
     }
 
     fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        if cx.codec().has_ids() {
+        if cx.codec().format().has_ids() {
             return Err(HandlerError::new(ErrorCode::Unsupported, NO_ONE_WAY));
         }
         self.on_request(cx, message)

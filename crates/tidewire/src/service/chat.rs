@@ -104,7 +104,7 @@ impl Chat {
         let members = u32::try_from(joined.members).unwrap_or(u32::MAX);
         let member = joined.member;
         let recovery = self.open_history(cx, &joined, history, since);
-        let told = recovery.filter(|_| cx.codec().has_positions());
+        let told = recovery.filter(|_| cx.codec().format().has_positions);
         let reply = RoomReply::Joined(JoinedBody { member, members }, told);
         cx.send_room_reply(joined.room.0, message.id, &reply)?;
         Self::welcome(cx, &joined, recovery.is_some());
@@ -236,7 +236,7 @@ impl Chat {
 
 impl Service for Chat {
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        if !cx.codec().has_room_frames() {
+        if !cx.codec().format().has_room_frames {
             prompt(cx);
             cx.await_login(true);
         }
@@ -250,7 +250,7 @@ impl Service for Chat {
                 _ => ActionKind::Free,
             },
             // If a session has no room yet, its line is a name. `line` checks whether it may join.
-            Kind::OneWay if !cx.codec().has_room_frames() => match cx.has_room() {
+            Kind::OneWay if !cx.codec().format().has_room_frames => match cx.has_room() {
                 true => ActionKind::Say,
                 false => ActionKind::Free,
             },
@@ -270,7 +270,7 @@ impl Service for Chat {
             }
             Kind::Request if is_flush(&message) => cx.reply_when_stored(),
             Kind::Request if message.name.is_empty() => self.call(cx, &message),
-            Kind::OneWay if !cx.codec().has_room_frames() => self.line(cx, message.payload),
+            Kind::OneWay if !cx.codec().format().has_room_frames => self.line(cx, message.payload),
             // The caller cancelled a request. Every reply here is immediate, so there is nothing to cancel.
             Kind::Cancel => Ok(()),
             _ => Err(HandlerError::new(
@@ -302,7 +302,7 @@ impl Part for Chat {
             Kind::Request => {
                 is_flush(message) || message.name.is_empty() && cx.session().is_in(message.room())
             }
-            Kind::OneWay => cx.codec().is_typed(),
+            Kind::OneWay => cx.codec().format().is_typed(),
             _ => false,
         }
     }

@@ -75,7 +75,7 @@ impl Context<'_> {
     /// Returns the address of another server that the peer's go-away has. It may be any text.
     pub(crate) fn peer_moved_to(&self) -> Option<&str> {
         let session = self.core.sessions.find(self.id)?;
-        session.connection.peer_moved_to()
+        session.connection.output().peer_moved_to()
     }
 
     pub(crate) fn end_session(&mut self, id: SessionId, farewell: Option<Box<Farewell>>) {

@@ -88,7 +88,8 @@ impl ConnectionActions<'_, '_> {
             return Err(failure);
         }
         session.profile.attach().credentials = Some(token);
-        let renews = session.connection.renew();
+        let connection = &mut session.connection;
+        let renews = connection.may_send() && connection.handshake_mut().renew();
         if renews {
             self.cx.core.sessions.transmit(slot);
         }
@@ -112,14 +113,14 @@ impl ConnectionActions<'_, '_> {
     #[must_use]
     pub fn takes_credentials(&self, id: SessionId) -> bool {
         let session = self.cx.core.sessions.find(id);
-        session.is_some_and(|session| session.connection.may_renew())
+        session.is_some_and(|session| session.connection.handshake().may_renew())
     }
 
     /// Returns when the credentials of a session expire. `None` if they never do.
     #[must_use]
     pub fn credentials_expire(&self, id: SessionId) -> Option<Moment> {
         let session = self.cx.core.sessions.find(id)?;
-        let expire_ns = session.connection.credentials_expire_ns()?;
+        let expire_ns = session.connection.handshake().credentials_expire_ns()?;
         Some(Moment::from_ns(expire_ns))
     }
 }

@@ -79,7 +79,7 @@ impl Core {
     pub(crate) fn context(&mut self, id: SessionId) -> Context<'_> {
         let (mut frame_bytes_max, mut keeps_order, mut follows_rooms) = (0, false, false);
         if let Some(session) = self.sessions.find(id) {
-            frame_bytes_max = session.connection.frame_bytes_max();
+            frame_bytes_max = session.connection.handshake().frame_bytes_max();
             keeps_order = session.must_keep_order();
             follows_rooms = self.sessions.has_deliveries(session);
             self.sessions.enter(id.slot());
@@ -161,7 +161,7 @@ impl Context<'_> {
         self.core
             .sessions
             .find(id)
-            .is_some_and(|session| session.connection.is_peer_going())
+            .is_some_and(|session| session.connection.output().is_peer_going())
     }
 
     pub(crate) fn count_unmatched_reply(&self) {
@@ -373,7 +373,7 @@ impl Context<'_> {
         let time_ns = nanoseconds(self.core.config.limits.login_timeout);
         let deadline_ns = awaits.then(|| self.core.sessions.reactor.now_ns.saturating_add(time_ns));
         let connection = &mut self.core.sessions[slot].connection;
-        if connection.await_login(deadline_ns) {
+        if connection.timing_mut().await_login(deadline_ns) {
             self.core.sessions.arm_timer(slot);
         }
     }

@@ -180,7 +180,7 @@ impl Ticket {
 
     fn refuse(self, code: ErrorCode, text: &str) {
         let codec = &self.shared.config.codec;
-        if !self.current.wants_refusal(codec.has_ids()) {
+        if !self.current.wants_refusal(codec.format().has_ids()) {
             return self.post(Content::Nothing);
         }
         let mut frame = self.shared.spare_frames.take();
@@ -189,7 +189,7 @@ impl Ticket {
             Ok(()) => Content::Frame(frame),
             Err(error) => {
                 tracing::trace!(session = %self.session, %error, "cannot send a refusal");
-                if codec.has_ids() {
+                if codec.format().has_ids() {
                     Content::Nothing
                 } else {
                     tracing::debug!(session = %self.session, "the codec cannot express a refusal, so the session ends");

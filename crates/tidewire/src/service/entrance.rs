@@ -87,7 +87,7 @@ impl Context<'_> {
     /// Whether the peer of a session knows positions.
     pub(crate) fn peer_knows_positions(&self, id: SessionId) -> bool {
         let session = self.core.sessions.find(id);
-        session.is_some_and(|session| session.connection.knows_positions())
+        session.is_some_and(|session| session.connection.handshake().knows_positions())
     }
 
     /// Refuses to let a session that does not know positions into a room or topic that keeps a history.

@@ -105,7 +105,7 @@ impl Context<'_> {
     /// # Errors
     /// A refusal with [`ErrorCode::Forbidden`].
     pub fn check_permission(&self, action: Action<'_>) -> HandlerResult {
-        let ignores_case = self.codec().method_case() == MethodCase::Lower;
+        let ignores_case = self.codec().format().method_case == MethodCase::Lower;
         let is_allowed = self
             .session()
             .identity()

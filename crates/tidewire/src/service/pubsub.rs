@@ -157,7 +157,7 @@ impl PubSub {
                 cx.reply(&[])
             }
             Kind::Request | Kind::OneWay
-                if !message.name.is_empty() && cx.codec().registers_subscribers() =>
+                if !message.name.is_empty() && cx.codec().format().registers_subscribers =>
             {
                 self.publish(cx, message.name, message.payload)?;
                 cx.reply(&[])
@@ -209,7 +209,7 @@ impl PubSub {
         let channel = cx.subscribe_as_asked(pattern, policy)?;
         let recovery = cx.open_topic_history(channel, since);
         let (mut tail, mut flags) = (Vec::new(), 0);
-        if let Some(recovery) = recovery.filter(|_| cx.codec().has_positions()) {
+        if let Some(recovery) = recovery.filter(|_| cx.codec().format().has_positions) {
             recovery.encode(&mut tail);
             flags = FLAG_POSITION;
         }
@@ -226,7 +226,7 @@ impl Service for PubSub {
     fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
         match message.kind {
             Kind::Request | Kind::OneWay if !message.name.is_empty() => {
-                match cx.codec().registers_subscribers() {
+                match cx.codec().format().registers_subscribers {
                     true => ActionKind::Publish,
                     false => ActionKind::Call,
                 }
@@ -258,7 +258,7 @@ impl Part for PubSub {
         match message.kind {
             Kind::Publish | Kind::Subscribe | Kind::Unsubscribe => true,
             Kind::Request | Kind::OneWay if !message.name.is_empty() => {
-                cx.codec().registers_subscribers()
+                cx.codec().format().registers_subscribers
             }
             Kind::Request => is_flush(message),
             _ => false,

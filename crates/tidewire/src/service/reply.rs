@@ -125,9 +125,9 @@ impl Context<'_> {
             .get(before..)
             .unwrap_or_default();
         // Names in replies differ from one to the next.
-        if codec.repeats_names() || codec.layout(frame, &answer).is_none() {
+        if codec.format().repeats_names || codec.layout(frame, &answer).is_none() {
             // An answer to a one-way message says nothing about the layout of replies.
-            if answer.kind == Kind::Reply || !codec.has_ids() {
+            if answer.kind == Kind::Reply || !codec.format().has_ids() {
                 last.without_layout_from = payload.len();
             }
         } else if let Some(pattern) =
@@ -194,7 +194,7 @@ mod tests {
             for (read, messages) in messages().chunks(7).enumerate() {
                 let mut cx = lane.core.context(ids[read % 2]);
                 for &(mut current, length) in messages {
-                    if !codec.has_ids() {
+                    if !codec.format().has_ids() {
                         current.id = 0;
                     }
                     cx.current = current;
@@ -240,7 +240,10 @@ mod tests {
     fn a_header_that_is_kept_lifts_no_limit() {
         let mut lane = lane(&Server::builder());
         let [wide, narrow] = [(); 2].map(|()| lane.open_session().0);
-        lane.core.sessions[narrow].connection.limit_frames(40);
+        lane.core.sessions[narrow]
+            .connection
+            .handshake_mut()
+            .limit_frames(40);
         let payload = [1; 29];
         for slot in [wide, narrow, wide, narrow] {
             let id = lane.core.sessions[slot].id;

@@ -240,7 +240,7 @@ impl Context<'_> {
     #[cold]
     pub(super) fn tell_placement(&mut self, channel: u16, placement: &PlacementBody<'_>) {
         let session = self.core.sessions.find(self.id);
-        if !session.is_some_and(|session| session.connection.knows_placements()) {
+        if !session.is_some_and(|session| session.connection.handshake().knows_placements()) {
             return;
         }
         let mut body = Vec::new();

@@ -288,7 +288,7 @@ impl Service for Router {
         if let Some(hook) = &mut self.before {
             hook(cx, &message)?;
         }
-        let case = cx.codec().method_case();
+        let case = cx.codec().format().method_case;
         if let Some(MethodIndex { handler, number }) = self.find(message.name, case) {
             return self.handlers[handler](number, cx, message);
         }
@@ -304,7 +304,9 @@ impl Service for Router {
     }
 
     fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
-        if !message.name.is_empty() && self.has_method(message.name, cx.codec().method_case()) {
+        if !message.name.is_empty()
+            && self.has_method(message.name, cx.codec().format().method_case)
+        {
             return ActionKind::Call;
         }
         let mut parts = self.parts.iter();

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tidewire_proto::codec::{AnyCodec, Decoded, Delimited};
+use tidewire_proto::codec::{AnyCodec, Decoded, Delimited, Format};
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::message::Kind;
 
@@ -87,8 +87,14 @@ fn limits_hold_message_by_message() {
     };
     let mut lane = lane(&Server::builder().limits(limits));
     let (slot, _far) = lane.open_session();
-    lane.core.sessions[slot].connection.limit_frames(40);
-    lane.core.sessions[slot].connection.handle_blocked();
+    lane.core.sessions[slot]
+        .connection
+        .handshake_mut()
+        .limit_frames(40);
+    lane.core.sessions[slot]
+        .connection
+        .output_mut()
+        .handle_blocked();
     let id = lane.core.sessions[slot].id;
     let mut cx = lane.core.context_without_session();
     let mut sender = SessionSender::open(&mut cx, id).unwrap();
@@ -160,7 +166,7 @@ fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     // A peer that reads nothing is still refused. Bytes of its output that were sent do not count.
     let session = &mut lane.core.sessions[slot];
     (session.output.bytes, session.output.sent) = (vec![0; 1_500], 600);
-    session.connection.handle_blocked();
+    session.connection.output_mut().handle_blocked();
     let mut cx = lane.core.context_without_session();
     let mut sender = SessionSender::open(&mut cx, id).unwrap();
     let taken = (0..MESSAGES).take_while(|_| sender.send(&message).is_ok());
@@ -225,7 +231,10 @@ fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
     assert_eq!(far.read(&mut bytes).unwrap(), BLOCK * 32);
     assert!(lane.core.sessions[slot].output.is_empty());
     // The session's last frames may still have to be written.
-    lane.core.sessions[slot].connection.half_close();
+    lane.core.sessions[slot]
+        .connection
+        .output_mut()
+        .half_close();
     send(&mut lane.core, BLOCK);
     assert!(far.read(&mut bytes).is_err());
     assert_eq!(lane.core.sessions[slot].output.len(), BLOCK * 32);
@@ -241,7 +250,10 @@ fn what_waits_for_a_session_can_be_asked_for_wherever_it_is() {
     let ids = [(); 2].map(|()| {
         let (slot, _far) = lane.open_session();
         // The socket counts as full, so that messages wait.
-        lane.core.sessions[slot].connection.handle_blocked();
+        lane.core.sessions[slot]
+            .connection
+            .output_mut()
+            .handle_blocked();
         lane.core.sessions[slot].id
     });
     let message = Message::new(Kind::OneWay, 0, &[7; 24]);
@@ -349,8 +361,9 @@ fn datagrams_are_those_of_messages_sent_one_by_one() {
 struct Panicking(Delimited);
 
 impl Codec for Panicking {
-    fn name(&self) -> &'static str {
-        "panicking"
+    fn format(&self) -> &'static Format {
+        const FORMAT: Format = Format::new("panicking");
+        &FORMAT
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {

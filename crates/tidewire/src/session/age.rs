@@ -4,6 +4,8 @@
 //! another server. The age shares the one timer of the session, and needs no state of its own: the time of the opening is in
 //! what other threads see of the session, and the jitter is a hash of the session's number.
 
+use tidewire_proto::connection::Drain;
+
 use super::{CloseReason, LaneSessions};
 
 impl LaneSessions {
@@ -13,14 +15,15 @@ impl LaneSessions {
         let session = &self.slab[slot];
         let shared = session.profile.shared.as_ref()?;
         let connection = &session.connection;
-        if shared.outgoing || connection.is_draining() || !connection.is_open() {
+        if shared.outgoing || !connection.is_open() {
             return None;
         }
         let end_ns = age.end_ns(shared.opened_ns, session.id.number());
-        Some(match connection.is_retiring() {
-            true => end_ns.saturating_add(age.grace_ns),
-            false => end_ns,
-        })
+        match connection.output().drain() {
+            None => Some(end_ns),
+            Some(Drain::Age) => Some(end_ns.saturating_add(age.grace_ns)),
+            Some(Drain::Shutdown) => None,
+        }
     }
 
     /// Asks a session that has reached its maximum age to end. Closes it if its grace period is over, too.
@@ -29,10 +32,12 @@ impl LaneSessions {
         if deadline_ns.is_none_or(|at| self.reactor.now_ns < at) {
             return;
         }
-        if self.slab[slot].connection.is_retiring() {
+        if self.slab[slot].connection.output().drain() == Some(Drain::Age) {
             return self.close(slot, CloseReason::ConnectionAge);
         }
-        self.change(slot, |connection, rules| connection.retire(rules));
+        self.change(slot, |connection, rules| {
+            connection.drain(rules, Drain::Age)
+        });
         self.counters.connections_retired.add(1);
         self.transmit(slot);
         self.update_interest(slot);

@@ -241,7 +241,7 @@ impl LaneSessions {
         let mut part = BroadcastReport::default();
         for (slot, session) in slab.iter_mut() {
             let connection = &session.connection;
-            let is_addressed = connection.may_send() && !connection.is_outgoing();
+            let is_addressed = connection.may_send() && !connection.handshake().is_outgoing();
             if !is_addressed {
                 continue;
             }
@@ -260,7 +260,7 @@ impl LaneSessions {
             let (output, buffers) = outbox.of(slot, &mut session.output);
             if output.len() > config.limits.queue_bytes_max {
                 part.full += 1;
-            } else if frame.len() > session.connection.frame_bytes_max() {
+            } else if frame.len() > session.connection.handshake().frame_bytes_max() {
                 part.too_large += 1;
             } else {
                 part.queued += 1;

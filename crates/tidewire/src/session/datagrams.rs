@@ -179,7 +179,7 @@ impl LaneSessions {
         let is_gone = matches!(reason, CloseReason::PeerReset | CloseReason::Io(_));
         // An unvalidated address either sent no request, or continues without noticing.
         let is_untold = matches!(reason, CloseReason::Unvalidated | CloseReason::Evicted);
-        let is_blocked = session.connection.outbound().is_blocked();
+        let is_blocked = session.connection.output().state().is_blocked();
         if session.stream.datagram().is_none() || is_blocked || is_gone || is_untold {
             return;
         }

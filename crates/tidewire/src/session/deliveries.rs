@@ -32,7 +32,7 @@ pub(crate) fn append_with_header(
     out: &mut Vec<u8>,
     encode: impl FnOnce(&mut Vec<u8>) -> Result<(), EncodeError>,
 ) -> Result<(), EncodeError> {
-    if codec.delivery_header_bytes_max() == 0 {
+    if codec.format().delivery_header_bytes_max == 0 {
         return encode(out);
     }
     let mut shared = Vec::new();
@@ -138,7 +138,7 @@ pub(crate) fn push_delivery(
 
 #[cfg(test)]
 mod tests {
-    use tidewire_proto::codec::Decoded;
+    use tidewire_proto::codec::{Decoded, Format};
     use tidewire_proto::error::DecodeError;
     use tidewire_proto::message::Message;
 
@@ -150,8 +150,12 @@ mod tests {
     struct Numbered;
 
     impl Codec for Numbered {
-        fn name(&self) -> &'static str {
-            "numbered"
+        fn format(&self) -> &'static Format {
+            const FORMAT: Format = Format {
+                delivery_header_bytes_max: 4,
+                ..Format::new("numbered")
+            };
+            &FORMAT
         }
 
         fn decode<'a>(&self, _: &'a [u8], _: usize) -> Result<Decoded<'a>, DecodeError> {
@@ -161,10 +165,6 @@ mod tests {
         fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
             out.extend_from_slice(message.payload);
             Ok(())
-        }
-
-        fn delivery_header_bytes_max(&self) -> usize {
-            4
         }
 
         fn delivery_header(&self, subscription: Subscription, _: &[u8], out: &mut Vec<u8>) {
@@ -240,7 +240,7 @@ mod tests {
         let (mut received, mut buffer) = (0, vec![0; 1 << 16]);
         while received < MESSAGES * 1_004 {
             let sessions = &mut lane.core.sessions;
-            let is_blocked = sessions[slot].connection.outbound().is_blocked();
+            let is_blocked = sessions[slot].connection.output().state().is_blocked();
             let holds = sessions[slot].stream.pending_bytes() > 0;
             assert!(is_blocked || !holds, "what layers hold is output");
             match far.read(&mut buffer) {

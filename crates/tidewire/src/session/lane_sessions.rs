@@ -174,7 +174,9 @@ impl LaneSessions {
 
     /// Ends a session after its output has been written. It is not read any more.
     pub(crate) fn finish(&mut self, slot: usize, reason: CloseReason) {
-        self.change(slot, |connection, _| connection.finish(reason));
+        self.change(slot, |connection, rules| {
+            connection.finish(rules, reason, None)
+        });
         self.update_interest(slot);
         self.mark_dirty(slot);
     }
@@ -183,9 +185,9 @@ impl LaneSessions {
     /// one.
     pub(crate) fn end_by_service(&mut self, slot: usize, farewell: Option<Box<Farewell>>) {
         self.keep_answered(slot);
-        self.change(slot, |connection, rules| match farewell {
-            Some(farewell) => connection.finish_with(rules, CloseReason::Service, *farewell),
-            None => connection.finish(CloseReason::Service),
+        let farewell = farewell.map(|farewell| *farewell);
+        self.change(slot, |connection, rules| {
+            connection.finish(rules, CloseReason::Service, farewell);
         });
         self.update_interest(slot);
         self.mark_dirty(slot);

@@ -255,7 +255,7 @@ impl Session {
 
     /// The address that the session's registrations count for. `None` for an outgoing connection.
     pub(crate) fn owner(&self) -> Option<IpAddr> {
-        match self.connection.is_outgoing() {
+        match self.connection.handshake().is_outgoing() {
             true => None,
             false => self.profile.peer.as_deref().and_then(counted_address),
         }
@@ -269,7 +269,7 @@ impl Session {
     /// Whether frames are left in the input and may be handled now.
     #[inline]
     pub(crate) fn may_read_on(&self) -> bool {
-        self.connection.partial.has_frames() && self.connection.may_read()
+        self.connection.input().has_frames() && self.connection.may_read()
     }
 
     /// Releases the reservations of other threads for bytes that have left the output.
@@ -296,7 +296,7 @@ impl Traced for Session {
     }
 
     fn is_outgoing(&self) -> bool {
-        self.connection.is_outgoing()
+        self.connection.handshake().is_outgoing()
     }
 }
 

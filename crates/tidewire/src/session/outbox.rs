@@ -52,7 +52,10 @@ pub(super) enum Way {
 
 impl Way {
     fn of(codec: &AnyCodec) -> Self {
-        match (codec.keeps_state(), codec.delivery_header_bytes_max()) {
+        match (
+            codec.format().keeps_state(),
+            codec.format().delivery_header_bytes_max,
+        ) {
             (true, _) => Self::Adapted,
             (false, 0) => Self::Plain,
             (false, _) => Self::WithHeaders,
@@ -77,7 +80,7 @@ impl Outbox {
             current_slot: NO_SLOT,
             queue_bytes_max,
             way: Way::of(codec),
-            has_headers: codec.delivery_header_bytes_max() > 0,
+            has_headers: codec.format().delivery_header_bytes_max > 0,
             deliveries: Deliveries::default(),
         }
     }

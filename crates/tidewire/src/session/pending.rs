@@ -342,7 +342,7 @@ impl LaneSessions {
             .unanswered
             .as_ref()
             .is_some_and(|unanswered| unanswered.is_ending() || unanswered.is_full(limits));
-        if !must_wait && session.connection.resume(PauseReason::Answers) {
+        if !must_wait && session.connection.input_mut().resume(PauseReason::Answers) {
             self.resumed.push(slot);
         }
         if waiting == 0 {
@@ -351,8 +351,8 @@ impl LaneSessions {
         // A peer that does not take its answers is not read, as after immediate replies.
         let is_full = self.output(slot).len() > self.outbox.queue_bytes_max;
         let connection = &mut self.slab[slot].connection;
-        if is_full && connection.inbound() != Inbound::Ended && !connection.is_closed() {
-            connection.pause(PauseReason::Output);
+        if is_full && connection.input().state() != Inbound::Ended && !connection.is_closed() {
+            connection.input_mut().pause(PauseReason::Output);
             self.counters.reads_paused.add(1);
             self.update_interest(slot);
         }

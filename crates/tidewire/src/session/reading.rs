@@ -7,7 +7,7 @@ use super::LaneSessions;
 impl LaneSessions {
     /// Stops reading from a session until this reason is gone.
     pub(crate) fn pause_reading(&mut self, slot: usize, reason: PauseReason) {
-        if self.slab[slot].connection.pause(reason) {
+        if self.slab[slot].connection.input_mut().pause(reason) {
             self.update_interest(slot);
         }
     }
@@ -16,11 +16,11 @@ impl LaneSessions {
     pub(crate) fn resume_reading(&mut self, slot: usize, reason: PauseReason) {
         let now_ns = self.reactor.now_ns;
         let connection = &mut self.slab[slot].connection;
-        if connection.is_paused_by(reason) {
+        if connection.input().is_paused_by(reason) {
             // The time of silence starts now.
-            connection.note_input(now_ns);
+            connection.timing_mut().note_input(now_ns);
         }
-        if connection.resume(reason) {
+        if connection.input_mut().resume(reason) {
             self.resumed.push(slot);
         }
     }

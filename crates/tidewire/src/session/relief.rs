@@ -158,7 +158,10 @@ impl LaneSessions {
         }
         while let Some(id) = self.relief.waiting.pop() {
             if let Some(slot) = self.slot_of(id)
-                && self.slab[slot].connection.resume(PauseReason::Memory)
+                && self.slab[slot]
+                    .connection
+                    .input_mut()
+                    .resume(PauseReason::Memory)
             {
                 self.resumed.push(slot);
             }
@@ -257,10 +260,12 @@ impl LaneSessions {
             return false;
         };
         let connection = &mut self.slab[slot].connection;
-        if connection.inbound() == Inbound::Ended || connection.is_paused_by(PauseReason::Memory) {
+        if connection.input().state() == Inbound::Ended
+            || connection.input().is_paused_by(PauseReason::Memory)
+        {
             return false;
         }
-        connection.pause(PauseReason::Memory);
+        connection.input_mut().pause(PauseReason::Memory);
         self.relief.is_active = true;
         self.relief.waiting.push(id);
         true
@@ -377,7 +382,7 @@ impl LaneSessions {
             self.release_drained();
         }
         for (slot, session) in &mut self.slab {
-            session.connection.partial.shrink();
+            session.connection.input_mut().shrink();
             self.relief.charge_kept_bytes(slot, session.kept_bytes());
         }
     }
@@ -411,18 +416,18 @@ impl LaneSessions {
         let [mut handshakes, mut half_frames, mut behind] = [(); 3].map(|()| Payers::default());
         for (slot, session) in &self.slab {
             let connection = &session.connection;
-            if connection.is_outgoing() || connection.is_closed() {
+            if connection.handshake().is_outgoing() || connection.is_closed() {
                 continue;
             }
             let age = session.id.age(self.generation);
             let held = SESSION_BYTES + self.relief.kept_bytes[slot];
-            let partial = &connection.partial;
+            let partial = connection.input();
             if matches!(
                 connection.phase(),
                 Phase::Securing | Phase::AwaitHello | Phase::Authenticating
             ) {
                 handshakes.add(slot, held, u64::from(age));
-            } else if connection.outbound().is_blocked() {
+            } else if connection.output().state().is_blocked() {
                 let behind_bytes = self.bytes_behind(slot, session);
                 behind.add(slot, behind_bytes, u64::MAX - behind_bytes as u64);
             } else if !partial.has_frames() && partial.held_bytes() >= HALF_FRAME_BYTES_MIN {
@@ -473,7 +478,7 @@ impl LaneSessions {
         }
         // The session is removed at the end of the turn. Its memory counts as released from now on.
         relief.charge_kept_bytes(slot, 0);
-        drop(session.connection.partial.take());
+        drop(session.connection.input_mut().take());
         self.close(slot, CloseReason::MemoryLimit);
         true
     }
@@ -486,11 +491,11 @@ impl Session {
         let answers = self.unanswered.as_deref().map_or(0, Unanswered::held_bytes);
         let layers = self.stream.memory_bytes();
         // The kernel's memory counts once the socket is full. The sockets of others are nearly empty.
-        let kernel = match self.connection.outbound().is_blocked() {
+        let kernel = match self.connection.output().state().is_blocked() {
             true => self.stream.kernel_bytes_max(),
             false => 0,
         };
-        let own = self.output.bytes.capacity() + self.connection.partial.held_bytes();
+        let own = self.output.bytes.capacity() + self.connection.input().held_bytes();
         own + answers + layers + kernel
     }
 }

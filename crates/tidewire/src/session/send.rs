@@ -173,7 +173,7 @@ impl LaneSessions {
         if output.len() > outbox.queue_bytes_max {
             return Err(self.refuse_to_send(SendError::QueueFull));
         }
-        let limit = session.connection.frame_bytes_max();
+        let limit = session.connection.handshake().frame_bytes_max();
         if !session.memberships.is_empty() {
             bring_forward(session, outbox, config, counters);
         }
@@ -228,7 +228,7 @@ impl LaneSessions {
         let taken = Taken {
             bytes,
             packing: output.packing.take(),
-            frame_bytes_max: session.connection.frame_bytes_max(),
+            frame_bytes_max: session.connection.handshake().frame_bytes_max(),
             full_above,
         };
         self.mark_dirty(slot);
@@ -303,7 +303,7 @@ impl Session {
     /// Whether its output may be written in the middle of a turn. Not if that could be its last write.
     #[inline(always)]
     fn may_be_written(&self) -> bool {
-        self.connection.may_write_early()
+        self.connection.output().may_write_early()
     }
 }
 

@@ -75,7 +75,7 @@ impl LaneSessions {
     pub(crate) fn count_unfinished(&self) -> u64 {
         let mut unfinished = 0;
         for (_, session) in &self.slab {
-            let is_unfinished = session.connection.outbound().is_blocked()
+            let is_unfinished = session.connection.output().state().is_blocked()
                 || !session.output.is_empty()
                 || session.stream.pending_bytes() > 0
                 || session.unanswered_count() > 0
@@ -89,7 +89,8 @@ impl LaneSessions {
     /// Whether one of its rooms or subscriptions has messages that were not written to it yet. False once this side has
     /// ended, because then such messages are dropped and counted.
     fn is_behind(&self, session: &Session) -> bool {
-        session.connection.reaches_peer()
+        session.connection.is_open()
+            && session.connection.output().is_writing()
             && session.memberships.iter().any(|membership| {
                 let log = self.outbox.logs.get(membership.room);
                 log.is_some_and(|log| membership.subscriber.messages_behind(log) > 0)
@@ -99,9 +100,10 @@ impl LaneSessions {
     /// Whether a whole frame was read from it but not handled, because reading is paused.
     fn holds_frames(&self, session: &Session) -> bool {
         let connection = &session.connection;
-        connection.reaches_peer() && connection.partial.has_frames() && {
+        let reaches_peer = connection.is_open() && connection.output().is_writing();
+        reaches_peer && connection.input().has_frames() && {
             let codec = self.input_codec(session.id.slot());
-            let bytes = connection.partial.bytes();
+            let bytes = connection.input().bytes();
             let first = codec.decode(bytes, self.config.limits.frame_bytes_max);
             matches!(first, Ok(Decoded::Frame { .. }))
         }

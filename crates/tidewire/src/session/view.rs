@@ -97,20 +97,20 @@ impl<'a> SessionView<'a> {
     #[must_use]
     pub fn is_outgoing(&self) -> bool {
         self.session
-            .is_some_and(|session| session.connection.is_outgoing())
+            .is_some_and(|session| session.connection.handshake().is_outgoing())
     }
 
     /// The agent name of the server, on a session that this lane opened.
     #[must_use]
     pub fn peer_agent(&self) -> Option<&'a str> {
-        self.session?.connection.peer_agent()
+        self.session?.connection.handshake().peer_agent()
     }
 
     /// The farewell with which the peer has closed the session, if it sent one. The text is not trusted: see
     /// [`Farewell::text`].
     #[must_use]
     pub fn peer_farewell(&self) -> Option<&'a Farewell> {
-        self.session?.connection.peer_farewell()
+        self.session?.connection.output().peer_farewell()
     }
 
     /// The name under which it joined its first room.

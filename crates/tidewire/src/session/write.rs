@@ -22,7 +22,7 @@ impl LaneSessions {
         for slot in dirty.drain(..) {
             if let Some(session) = self.slab.get_mut(slot) {
                 session.dirty = false;
-                if !session.connection.outbound().is_blocked() {
+                if !session.connection.output().state().is_blocked() {
                     self.flush(slot);
                 } else {
                     self.charge_buffers(slot);
@@ -38,7 +38,7 @@ impl LaneSessions {
     /// is still there.
     pub(crate) fn flush_step(&mut self, slot: usize) -> bool {
         let session = &self.slab[slot];
-        if session.connection.may_write_early() && !self.output(slot).is_empty() {
+        if session.connection.output().may_write_early() && !self.output(slot).is_empty() {
             self.flush(slot);
         }
         !self.slab[slot].connection.is_closed()
@@ -52,7 +52,7 @@ impl LaneSessions {
         let Some(session) = self.slab.get(slot) else {
             return;
         };
-        if session.output.len() >= EARLY_BYTES && session.connection.may_write_early() {
+        if session.output.len() >= EARLY_BYTES && session.connection.output().may_write_early() {
             self.flush(slot);
         }
     }
@@ -64,7 +64,10 @@ impl LaneSessions {
 
     fn flush_in_place(&mut self, slot: usize) {
         let session = &self.slab[slot];
-        match (session.connection.phase(), session.connection.outbound()) {
+        match (
+            session.connection.phase(),
+            session.connection.output().state(),
+        ) {
             (Phase::Connecting | Phase::Securing | Phase::Closed(_), _) => return,
             // This side has ended, or the peer has closed: the output cannot be delivered.
             (_, Outbound::HalfClosed | Outbound::Ending(_) | Outbound::Failed) => {
@@ -148,7 +151,7 @@ impl LaneSessions {
     /// Resumes reading after the output that paused it has gone, unless there is another reason to pause.
     fn unpause(&mut self, slot: usize) {
         let connection = &mut self.slab[slot].connection;
-        if connection.resume(PauseReason::Output) {
+        if connection.input_mut().resume(PauseReason::Output) {
             self.resumed.push(slot);
         }
     }
@@ -209,7 +212,7 @@ impl LaneSessions {
 
     /// Waits until the full socket is writable.
     pub(super) fn block(&mut self, slot: usize) {
-        self.slab[slot].connection.handle_blocked();
+        self.slab[slot].connection.output_mut().handle_blocked();
         self.update_interest(slot);
     }
 
@@ -240,7 +243,7 @@ impl LaneSessions {
                 if let Some(shared) = &session.profile.shared {
                     shared.set_closed();
                 }
-                let why = session.connection.output_end().ending();
+                let why = session.connection.output().end_reason().ending();
                 // If this fails, the peer has gone, and the next read reports it.
                 let _ = session.stream.end_output(why);
                 if session.stream.pending_bytes() == 0 {

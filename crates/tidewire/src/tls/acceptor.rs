@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig, ServerConnection};
 use sha2::{Digest, Sha256};
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::layer::Layer;
 
 use super::error::{PemPart, TlsError};

@@ -108,7 +108,7 @@ impl ListenerTerms {
         frame_bytes_max: usize,
         peer: Option<&Endpoint>,
     ) {
-        let (other, key) = match self.codec.stream_framing() {
+        let (other, key) = match self.codec.format().stream_framing() {
             Some(StreamFraming::Length) => (StreamFraming::None, "none"),
             Some(StreamFraming::None) => (StreamFraming::Length, "length"),
             None => return,
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn the_warning_of_another_framing_has_no_peer_where_there_is_no_address() {
         let codec = AnyCodec::by_name("uvrpc").unwrap();
-        let other = match codec.stream_framing() {
+        let other = match codec.format().stream_framing() {
             Some(StreamFraming::None) => StreamFraming::Length,
             _ => StreamFraming::None,
         };

@@ -168,7 +168,7 @@ pub fn defer<F: Format, R: Serialize>(cx: &mut Context<'_>) -> DeferredReply<R> 
 /// Those of [`answer`].
 pub fn acknowledge<F: Format>(cx: &mut Context<'_>) -> HandlerResult {
     // Without ids a one-way message looks like a request. Both sides agree that this method has no answer.
-    if cx.codec().has_ids() {
+    if cx.codec().format().has_ids() {
         answer::<F, ()>(cx, &())
     } else {
         Ok(())
@@ -204,7 +204,8 @@ fn answer_later<F: Format, R: Serialize>(
 /// Whether the caller expects an answer. With ids, it does for requests with an id other than 0. Without ids, every message
 /// is answered.
 fn wants_answer(cx: &Context<'_>) -> bool {
-    !cx.codec().has_ids() || (cx.current.origin.kind() == Kind::Request && cx.current.id != 0)
+    !cx.codec().format().has_ids()
+        || (cx.current.origin.kind() == Kind::Request && cx.current.id != 0)
 }
 
 /// The error text for arguments that cannot be decoded.

@@ -121,7 +121,7 @@ impl WebSocketConnector {
 }
 
 fn kind_of(codec: &AnyCodec) -> MessageKind {
-    match codec.is_text() {
+    match codec.format().is_text() {
         true => MessageKind::Text,
         false => MessageKind::Binary,
     }

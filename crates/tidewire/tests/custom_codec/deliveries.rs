@@ -6,7 +6,7 @@ use tidewire::{
     Server,
 };
 use tidewire_proto::codec::{
-    ChatMessage, Codec, Decoded, Presence, RequestIds, Subscription, contract,
+    ChatMessage, Codec, Decoded, Format, Presence, RequestIds, Subscription, contract,
 };
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::{Peer, TestServer};
@@ -44,16 +44,14 @@ fn push_shared(kind: Kind, payload: &[u8], out: &mut Vec<u8>) -> Result<(), Enco
 }
 
 impl Codec for Topical {
-    fn name(&self) -> &'static str {
-        "topical"
-    }
-
-    fn has_room_frames(&self) -> bool {
-        true
-    }
-
-    fn ids(&self) -> RequestIds {
-        RequestIds::Bits32
+    fn format(&self) -> &'static Format {
+        const FORMAT: Format = Format {
+            ids: RequestIds::Bits32,
+            has_room_frames: true,
+            delivery_header_bytes_max: HEADER_BYTES,
+            ..Format::new("topical")
+        };
+        &FORMAT
     }
 
     fn decode<'a>(&self, input: &'a [u8], _: usize) -> Result<Decoded<'a>, DecodeError> {
@@ -108,10 +106,6 @@ impl Codec for Topical {
 
     fn encode_gap(&self, _: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         push_shared(Kind::Gap, &lost.to_le_bytes(), out)
-    }
-
-    fn delivery_header_bytes_max(&self) -> usize {
-        HEADER_BYTES
     }
 
     fn delivery_header(&self, subscription: Subscription, shared: &[u8], out: &mut Vec<u8>) {

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidewire::{AnyCodec, Kind, Message, Server};
-use tidewire_proto::codec::{Codec, Decoded, Delimited, FrameLayout, RequestIds, contract};
+use tidewire_proto::codec::{
+    Codec, ConnectionState, Decoded, Delimited, Format, FrameLayout, RequestIds, contract,
+};
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::echo;
@@ -22,16 +24,18 @@ struct Counting {
 }
 
 impl Codec for Counting {
-    fn name(&self) -> &'static str {
-        "counting"
+    fn format(&self) -> &'static Format {
+        const FORMAT: Format = Format::new("counting");
+        &FORMAT
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
-        self.decode_grown(input, 0, limit)
+        self.decode_next(&mut ConnectionState::default(), input, 0, limit)
     }
 
-    fn decode_grown<'a>(
+    fn decode_next<'a>(
         &self,
+        _: &mut ConnectionState,
         input: &'a [u8],
         searched: usize,
         limit: usize,
@@ -103,16 +107,18 @@ fn an_unfinished_frame_is_searched_once_however_it_comes() {
 struct Fickle(Delimited);
 
 impl Codec for Fickle {
-    fn name(&self) -> &'static str {
-        "fickle"
+    fn format(&self) -> &'static Format {
+        const FORMAT: Format = Format::new("fickle");
+        &FORMAT
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
         self.0.decode(input, limit)
     }
 
-    fn decode_grown<'a>(
+    fn decode_next<'a>(
         &self,
+        _: &mut ConnectionState,
         _: &'a [u8],
         _: usize,
         _: usize,
@@ -165,16 +171,13 @@ impl Numbered {
 }
 
 impl Codec for Numbered {
-    fn name(&self) -> &'static str {
-        "numbered"
-    }
-
-    fn ids(&self) -> RequestIds {
-        RequestIds::Bits32
-    }
-
-    fn repeats_names(&self) -> bool {
-        false
+    fn format(&self) -> &'static Format {
+        const FORMAT: Format = Format {
+            ids: RequestIds::Bits32,
+            repeats_names: false,
+            ..Format::new("numbered")
+        };
+        &FORMAT
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {

@@ -5,33 +5,18 @@ use std::time::Duration;
 
 use tidewire::metrics::DatagramDrop;
 use tidewire::{AnyCodec, Endpoint, Kind, Limits, Message, Server};
-use tidewire_proto::codec::{Codec, Decoded, Tw1};
+use tidewire_proto::codec::{Codec, Decoded, Format, Opening, Tw1};
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::{Peer, TestServer, hello_frame};
 
 use crate::echo;
 
-/// The frames of the native protocol, with two changed properties.
-struct Native {
-    begins_with_hello: bool,
-    has_pings: bool,
-}
+/// The frames of the native protocol, with another format.
+struct Native(&'static Format);
 
 impl Codec for Native {
-    fn name(&self) -> &'static str {
-        "native"
-    }
-
-    fn begins_with_hello(&self) -> bool {
-        self.begins_with_hello
-    }
-
-    fn has_pings(&self) -> bool {
-        self.has_pings
-    }
-
-    fn has_go_away(&self) -> bool {
-        true
+    fn format(&self) -> &'static Format {
+        self.0
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
@@ -50,10 +35,12 @@ fn receive(peer: &mut Peer) -> (Kind, Vec<u8>) {
 
 #[test]
 fn a_codec_without_a_hello_may_have_pings_and_a_go_away() {
-    let codec = AnyCodec::custom(Native {
-        begins_with_hello: false,
+    const FORMAT: Format = Format {
         has_pings: true,
-    });
+        has_go_away: true,
+        ..Format::new("native")
+    };
+    let codec = AnyCodec::custom(Native(&FORMAT));
     let limits = Limits {
         heartbeat: Duration::from_millis(20),
         ..Limits::default()
@@ -72,11 +59,13 @@ fn a_codec_without_a_hello_may_have_pings_and_a_go_away() {
 /// Regression: without a challenge, a hello with a forged source opened a session without a limit on what it is sent.
 #[test]
 fn an_address_that_no_challenge_proves_is_sent_no_more_than_came_from_there() {
-    let codec = AnyCodec::custom(Native {
-        begins_with_hello: true,
-        has_pings: false,
-    });
-    assert!(!codec.proves_addresses());
+    const FORMAT: Format = Format {
+        opening: Opening::Hello,
+        has_go_away: true,
+        ..Format::new("native")
+    };
+    let codec = AnyCodec::custom(Native(&FORMAT));
+    assert!(!codec.format().proves_addresses());
     let amplify = |cx: &mut tidewire::Context<'_>, _: Message<'_>| cx.reply(&[b'x'; 1_000]);
     let server = TestServer::over_udp(Server::builder(), &codec, |_| amplify);
     let Endpoint::Udp(address) = server.address() else {

@@ -8,7 +8,7 @@ use tidewire::{
     Service, TopicEvent,
 };
 use tidewire_proto::codec::{
-    Codec, ConnectionState, Decoded, RequestIds, Subscription, Tw1, contract,
+    Codec, ConnectionState, Decoded, Decoding, Format, RequestIds, Subscription, Tw1, contract,
 };
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::{TestServer, XorLayer, layers_of};
@@ -64,39 +64,31 @@ fn split(input: &[u8], limit: usize) -> Result<(u32, Decoded<'_>), DecodeError> 
 }
 
 impl Codec for Sequenced {
-    fn name(&self) -> &'static str {
-        "sequenced"
-    }
-
-    fn has_pings(&self) -> bool {
-        true
-    }
-
-    fn has_go_away(&self) -> bool {
-        true
-    }
-
-    fn has_room_frames(&self) -> bool {
-        true
-    }
-
-    fn ids(&self) -> RequestIds {
-        RequestIds::Bits32
-    }
-
-    fn repeats_names(&self) -> bool {
-        false
+    fn format(&self) -> &'static Format {
+        const PLAIN: Format = Format {
+            ids: RequestIds::Bits32,
+            decoding: Decoding::WithState,
+            repeats_names: false,
+            has_pings: true,
+            has_go_away: true,
+            has_room_frames: true,
+            ..Format::new("sequenced")
+        };
+        const WITH_HEADERS: Format = Format {
+            delivery_header_bytes_max: NUMBER_BYTES,
+            ..PLAIN
+        };
+        match self.has_headers {
+            true => &WITH_HEADERS,
+            false => &PLAIN,
+        }
     }
 
     fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
         split(input, limit).map(|(_, decoded)| decoded)
     }
 
-    fn keeps_state(&self) -> bool {
-        true
-    }
-
-    fn decode_with_state<'a>(
+    fn decode_next<'a>(
         &self,
         state: &mut ConnectionState,
         input: &'a [u8],
@@ -139,10 +131,6 @@ impl Codec for Sequenced {
     fn delivery_topic<'a>(&self, shared: &'a [u8]) -> &'a str {
         let number_bytes = if self.has_headers { 0 } else { NUMBER_BYTES };
         Tw1.delivery_topic(&shared[number_bytes..])
-    }
-
-    fn delivery_header_bytes_max(&self) -> usize {
-        if self.has_headers { NUMBER_BYTES } else { 0 }
     }
 
     fn delivery_header(&self, _: Subscription, _: &[u8], out: &mut Vec<u8>) {
@@ -316,7 +304,7 @@ fn a_slow_subscriber_misses_messages_and_no_number() {
         let (mut state, mut input) = (ConnectionState::default(), Vec::new());
         let (mut passed, mut lost) = (0, 0);
         while passed < published {
-            let decoded = WITH_HEADERS.decode_with_state(&mut state, &input, 0, 1 << 20);
+            let decoded = WITH_HEADERS.decode_next(&mut state, &input, 0, 1 << 20);
             let Decoded::Frame { message, consumed } = decoded.expect("the next number") else {
                 let mut piece = [0; 1_777];
                 let count = std::io::Read::read(&mut wire, &mut piece).unwrap();
@@ -397,7 +385,7 @@ fn a_conflated_subscriber_hears_the_newest_of_each_topic_under_the_next_numbers(
         let (mut state, mut input) = (ConnectionState::default(), Vec::new());
         let (mut heard, mut lost, mut newest) = (0, 0, std::collections::BTreeMap::new());
         while heard + lost < published {
-            let decoded = kind.decode_with_state(&mut state, &input, 0, 1 << 20);
+            let decoded = kind.decode_next(&mut state, &input, 0, 1 << 20);
             let Decoded::Frame { message, consumed } = decoded.expect("the next number") else {
                 let mut piece = [0; 1_777];
                 let count = std::io::Read::read(&mut wire, &mut piece).unwrap();

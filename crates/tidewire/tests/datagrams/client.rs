@@ -80,7 +80,7 @@ fn a_hello_is_repeated_until_the_welcome_comes_and_duplicates_do_no_harm() {
     assert_eq!(metrics.sessions_opened, 1);
     client.close().wait();
     server.join().unwrap();
-    assert!(tw1.begins_with_hello());
+    assert!(tw1.format().begins_with_hello());
 }
 
 #[test]

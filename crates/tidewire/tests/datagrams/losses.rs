@@ -87,5 +87,5 @@ fn nothing_is_missing_where_nothing_was_lost() {
         );
         assert_eq!(metrics.kernel_drops, 0);
     }
-    assert!(codec("tw1").has_ids());
+    assert!(codec("tw1").format().has_ids());
 }

@@ -258,5 +258,5 @@ fn a_full_server_says_so_to_those_who_proved_themselves() {
     assert_eq!(second.receive(), None);
     drop((first, second));
     assert_eq!(server.stop().sessions_refused, 1);
-    assert!(tw1.proves_addresses());
+    assert!(tw1.format().proves_addresses());
 }

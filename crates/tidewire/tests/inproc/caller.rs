@@ -76,7 +76,7 @@ impl Service for Caller {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         let call: &Call = cx.state().expect("a connection of this caller");
         self.tell(Told::Opened(call.0));
-        let message = if cx.codec().has_ids() {
+        let message = if cx.codec().format().has_ids() {
             Message::with_id(Kind::Request, 0, 1, b"hello")
         } else {
             Message::new(Kind::OneWay, 0, b"hello")

@@ -5,7 +5,6 @@ use std::collections::HashSet;
 use tidewire::{
     Client, Context, HandlerResult, Message, SendError, Server, Service, SessionId, TransportKind,
 };
-use tidewire_proto::codec::Codec;
 use tidewire_testkit::{TestServer, wait_until};
 
 use crate::{Scene, TRANSPORTS, news, patient, tw1};

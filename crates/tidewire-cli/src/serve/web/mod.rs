@@ -4,7 +4,6 @@
 //! Node; a test of `web/client` compares it with what the build makes.
 
 use tidewire::websocket::WebPage;
-use tidewire_proto::codec::Codec;
 
 use super::ServeArguments;
 use super::apps::App;

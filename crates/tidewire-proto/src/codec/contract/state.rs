@@ -30,7 +30,7 @@ pub fn check_connection<C: Codec + ?Sized>(
         let mut searched = before;
         loop {
             let input = &stream[decoded..arrived];
-            let found = codec.decode_with_state(&mut receiver, input, searched, FRAME_BYTES_MAX);
+            let found = codec.decode_next(&mut receiver, input, searched, FRAME_BYTES_MAX);
             let Ok(Decoded::Frame { message, consumed }) = found else {
                 if found.is_err() {
                     return Err(BrokenContract::MessageChanged { index });
@@ -53,6 +53,7 @@ pub fn check_connection<C: Codec + ?Sized>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::codec::{Decoding, Format};
     use crate::error::{DecodeError, EncodeError};
     use crate::message::Kind;
 
@@ -73,19 +74,19 @@ mod tests {
     }
 
     impl Codec for Sequenced {
-        fn name(&self) -> &'static str {
-            "sequenced"
-        }
-
-        fn keeps_state(&self) -> bool {
-            true
+        fn format(&self) -> &'static Format {
+            const FORMAT: Format = Format {
+                decoding: Decoding::WithState,
+                ..Format::new("sequenced")
+            };
+            &FORMAT
         }
 
         fn decode<'a>(&self, input: &'a [u8], limit: usize) -> Result<Decoded<'a>, DecodeError> {
-            self.decode_with_state(&mut ConnectionState::default(), input, 0, limit)
+            self.decode_next(&mut ConnectionState::default(), input, 0, limit)
         }
 
-        fn decode_with_state<'a>(
+        fn decode_next<'a>(
             &self,
             state: &mut ConnectionState,
             input: &'a [u8],

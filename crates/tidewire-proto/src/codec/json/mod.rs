@@ -15,7 +15,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::scan::find_line;
-use super::{ChatMessage, Codec, Decoded, Presence, RequestIds, RoomReply};
+use super::spec::BuiltIn;
+use super::{
+    ChatMessage, Codec, ConnectionState, Decoded, Decoding, Format, Opening, Presence, RequestIds,
+    RoomReply, Text,
+};
 use crate::body::PresenceBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::json::{JsonField, JsonKind};
@@ -25,34 +29,14 @@ use crate::message::{FLAG_PRIVATE, Kind, Message};
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Json;
 
+impl BuiltIn for Json {
+    const FORMAT: Format = FORMAT;
+}
+
 impl Codec for Json {
-    fn name(&self) -> &'static str {
-        "json"
-    }
-
-    fn begins_with_hello(&self) -> bool {
-        true
-    }
-
-    fn hello_is_optional(&self) -> bool {
-        true
-    }
-
-    /// A person does not answer pings.
-    fn has_pings(&self) -> bool {
-        false
-    }
-
-    fn ids(&self) -> RequestIds {
-        RequestIds::Bits32
-    }
-
-    fn is_text(&self) -> bool {
-        true
-    }
-
-    fn repeats_names(&self) -> bool {
-        false
+    #[inline(always)]
+    fn format(&self) -> &'static Format {
+        &FORMAT
     }
 
     fn decode<'a>(
@@ -60,11 +44,12 @@ impl Codec for Json {
         input: &'a [u8],
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
-        self.decode_grown(input, 0, frame_bytes_max)
+        self.decode_next(&mut ConnectionState::default(), input, 0, frame_bytes_max)
     }
 
-    fn decode_grown<'a>(
+    fn decode_next<'a>(
         &self,
+        _: &mut ConnectionState,
         input: &'a [u8],
         searched: usize,
         frame_bytes_max: usize,
@@ -76,10 +61,6 @@ impl Codec for Json {
                 consumed: end + 1,
             },
         })
-    }
-
-    fn translates(&self) -> bool {
-        true
     }
 
     fn translate<'a>(
@@ -147,11 +128,6 @@ impl Codec for Json {
         Ok(())
     }
 
-    /// A control character is written as `\u001b`.
-    fn payload_growth_max(&self) -> usize {
-        6
-    }
-
     /// The topic as it is written, which is another text than the topic if it has escapes. No two topics have the same.
     fn delivery_topic<'a>(&self, shared: &'a [u8]) -> &'a str {
         #[derive(Deserialize)]
@@ -164,6 +140,21 @@ impl Codec for Json {
         topic.map_or("", |topic| topic.get().trim_matches('"'))
     }
 }
+
+const FORMAT: Format = Format {
+    opening: Opening::OptionalHello,
+    ids: RequestIds::Bits32,
+    text: Text::Lines,
+    decoding: Decoding::Translated,
+    repeats_names: false,
+    // A person does not answer pings.
+    has_pings: false,
+    has_go_away: true,
+    has_room_frames: true,
+    // A control character is written as `\u001b`.
+    payload_growth_max: 6,
+    ..Format::new("json")
+};
 
 #[cfg(test)]
 mod tests;

@@ -358,7 +358,7 @@ fn a_payload_grows_by_the_promised_factor_at_most() {
         let payload = vec![byte; FRAME_BYTES_MAX / 16];
         let line = written(&Message::new(Kind::Say, 0, &payload));
         let around = written(&Message::new(Kind::Say, 0, b"")).len() + ",\"data64\":\"\"==".len();
-        assert!(line.len() <= payload.len() * Json.payload_growth_max() + around);
+        assert!(line.len() <= payload.len() * Json.format().payload_growth_max + around);
     }
 }
 

@@ -32,92 +32,75 @@ use frame::frame_type_of;
 use table::Broken;
 
 use super::frame::Framed;
-use super::{Codec, Decoded, FrameLayout, MethodCase, RequestIds, StreamFraming, unsupported};
+use super::spec::{BuiltIn, Parameters};
+use super::{
+    AnyCodec, Boundary, Codec, CodecSpecError, Decoded, Format, FrameLayout, Framing, MethodCase,
+    RequestIds, StreamFraming, unsupported,
+};
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
 /// The codec of UVRPC frames.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Uvrpc {
     framing: Framing,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Framing {
-    /// A length in front of each frame.
-    #[default]
-    Length,
-    /// The input is one frame.
-    Datagram,
-    /// Frames follow each other without anything between them.
-    Legacy,
 }
 
 impl Uvrpc {
     /// Frames with a length in front, for streams.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            framing: Framing::Length,
-        }
+        Self { framing: LENGTH }
     }
 
     /// Frames without a length, one in each datagram; `decode` reads its whole input as one.
     #[must_use]
     pub const fn for_datagrams() -> Self {
         Self {
-            framing: Framing::Datagram,
+            framing: Framing::Datagrams,
         }
     }
 
     /// Frames without a length in a stream, for peers of the original over Unix sockets.
     #[must_use]
     pub const fn legacy_unframed() -> Self {
-        Self {
-            framing: Framing::Legacy,
-        }
+        Self { framing: LEGACY }
     }
+}
 
-    /// Returns the framing of streams. Datagrams have none, because no frame follows another there.
-    pub(super) fn stream_framing(self) -> Option<StreamFraming> {
-        match self.framing {
-            Framing::Length => Some(StreamFraming::Length),
-            Framing::Legacy => Some(StreamFraming::None),
-            Framing::Datagram => None,
-        }
+impl Default for Uvrpc {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl BuiltIn for Uvrpc {
+    const FORMAT: Format = FORMAT;
+    const PARAMETERS: &'static [&'static str] = &["legacy_unframed"];
+
+    fn configured(parameters: &Parameters<'_>) -> Result<Self, CodecSpecError> {
+        Ok(match parameters.flag("legacy_unframed")? {
+            true => Self::legacy_unframed(),
+            false => Self::new(),
+        })
     }
 }
 
 impl Codec for Uvrpc {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     #[inline(always)]
-    fn repeats_names(&self) -> bool {
-        false
+    fn format(&self) -> &'static Format {
+        match self.framing {
+            LENGTH => &FORMAT,
+            Framing::Datagrams => &DATAGRAM_FORMAT,
+            LEGACY => &LEGACY_FORMAT,
+        }
     }
 
-    #[inline]
-    fn ids(&self) -> RequestIds {
-        RequestIds::Bits32
-    }
-
-    fn fills_datagrams(&self) -> bool {
-        self.framing == Framing::Datagram
-    }
-
-    fn has_binary_arguments(&self) -> bool {
-        true
-    }
-
-    fn registers_subscribers(&self) -> bool {
-        self.framing == Framing::Datagram
-    }
-
-    fn method_case(&self) -> MethodCase {
-        MethodCase::Lower
+    fn with_framing(&self, framing: Framing) -> Option<AnyCodec> {
+        // Nothing in a datagram says which framing its codec had in streams.
+        let is_known = self.framing != Framing::Datagrams || framing == Framing::Datagrams;
+        is_known.then_some(AnyCodec::Uvrpc(Self { framing }))
     }
 
     #[inline]
@@ -127,20 +110,20 @@ impl Codec for Uvrpc {
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
         match self.framing {
-            Framing::Length => decode_length(input, frame_bytes_max),
-            Framing::Datagram => decode_datagram(input, frame_bytes_max),
-            Framing::Legacy => decode_legacy(input, frame_bytes_max),
+            LENGTH => decode_length(input, frame_bytes_max),
+            Framing::Datagrams => decode_datagram(input, frame_bytes_max),
+            LEGACY => decode_legacy(input, frame_bytes_max),
         }
     }
 
     #[inline]
     fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
         let start = match (self.framing, message.kind) {
-            (Framing::Length, _) => LENGTH_BYTES,
+            (LENGTH, _) => LENGTH_BYTES,
             // These have formats of their own in datagrams.
-            (Framing::Datagram, Kind::Subscribe | Kind::Deliver) => return None,
-            (Framing::Datagram, _) => 0,
-            (Framing::Legacy, _) => return None,
+            (Framing::Datagrams, Kind::Subscribe | Kind::Deliver) => return None,
+            (Framing::Datagrams, _) => 0,
+            (LEGACY, _) => return None,
         };
         let (msgid_at, params) = RpcFrame::template_positions(frame.get(start..)?)?;
         let msgid_at = start + msgid_at;
@@ -154,7 +137,7 @@ impl Codec for Uvrpc {
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         let kind = message.kind;
-        if self.framing == Framing::Datagram {
+        if self.framing == Framing::Datagrams {
             match kind {
                 Kind::Subscribe => {
                     out.extend_from_slice(REGISTRATION);
@@ -173,7 +156,7 @@ impl Codec for Uvrpc {
         }
         let frame = rpc_frame_of(message)?;
         let frame_bytes = frame.encoded_bytes()?;
-        if self.framing == Framing::Length {
+        if self.framing == LENGTH {
             out.reserve(LENGTH_BYTES + frame_bytes);
             out.extend_from_slice(&(frame_bytes as u32).to_be_bytes());
         }
@@ -318,7 +301,27 @@ pub const REGISTRATION: &[u8; 9] = b"UVRPC_REG";
 /// The body of a subscription to every topic, under the server's own policy.
 const EVERY_TOPIC: &[u8] = b"\0>";
 
-const NAME: &str = "uvrpc";
+const FORMAT: Format = Format {
+    ids: RequestIds::Bits32,
+    boundary: Boundary::Chosen(StreamFraming::Length),
+    method_case: MethodCase::Lower,
+    repeats_names: false,
+    has_binary_arguments: true,
+    ..Format::new("uvrpc")
+};
+const LEGACY_FORMAT: Format = Format {
+    boundary: Boundary::Chosen(StreamFraming::None),
+    ..FORMAT
+};
+const DATAGRAM_FORMAT: Format = Format {
+    boundary: Boundary::Datagram,
+    registers_subscribers: true,
+    ..FORMAT
+};
+const NAME: &str = FORMAT.name;
+const LENGTH: Framing = Framing::Stream(StreamFraming::Length);
+/// The content of a frame determines its end.
+const LEGACY: Framing = Framing::Stream(StreamFraming::None);
 const LENGTH_BYTES: usize = 4;
 const MSGID_BYTES: usize = 4;
 

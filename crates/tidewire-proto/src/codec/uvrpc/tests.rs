@@ -301,7 +301,7 @@ fn the_original_numbers_of_failures_are_told_apart() {
 
 #[test]
 fn method_names_compare_in_lower_case() {
-    let case = Uvrpc::new().method_case();
+    let case = Uvrpc::new().format().method_case;
     assert!(case.matches("Echo", "eCHO") && !case.matches("echo", "echo2"));
     assert!(!MethodCase::Exact.matches("Echo", "echo"));
 }
@@ -428,5 +428,5 @@ fn streams_neither_register_nor_publish() {
     let mut out = Vec::new();
     let subscribe = Message::new(Kind::Subscribe, 0, b"\0>");
     assert!(codec.encode(&subscribe, &mut out).is_err() && out.is_empty());
-    assert!(!codec.registers_subscribers() && !codec.fills_datagrams());
+    assert!(!codec.format().registers_subscribers && !codec.format().fills_datagrams());
 }

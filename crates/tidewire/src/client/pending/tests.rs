@@ -215,7 +215,10 @@ fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
     let mut batch = Submissions::default();
     rig.link.table.refill(&mut batch, &mut 0);
     // The output is full after the first request of the block.
-    core.sessions[session].connection.handle_blocked();
+    core.sessions[session]
+        .connection
+        .output_mut()
+        .handle_blocked();
     for _ in 0..3 {
         rig.send_both(core, &mut batch);
         assert_eq!(rig.pending.sent.len(), 1);

@@ -110,10 +110,10 @@ impl Core {
             }
         }
         let endpoint = Endpoint::Udp(datagram.peer);
-        if let Err(refusal) = self.count_in(Some(&endpoint), codec.proves_addresses()) {
+        if let Err(refusal) = self.count_in(Some(&endpoint), codec.format().proves_addresses()) {
             self.sessions.drop_datagram(DatagramDrop::Refused);
             let mut stream = AnyTransport::from(peer);
-            if codec.has_go_away() {
+            if codec.format().has_go_away {
                 self.turn_away(stream, GoAwayCode::LimitReached, refusal.text());
             } else {
                 let _ = stream.shutdown_write();
@@ -125,7 +125,8 @@ impl Core {
             Delivery::Lossy,
             self.sessions.reactor.now_ns,
         );
-        let is_unvalidated = !codec.proves_addresses() && !self.config.trusts_datagram_peers;
+        let is_unvalidated =
+            !codec.format().proves_addresses() && !self.config.trusts_datagram_peers;
         if is_unvalidated {
             peer.budget = Some(0);
             self.evict_unvalidated();
@@ -159,7 +160,7 @@ impl Core {
             return First::Stray(DatagramDrop::Truncated);
         }
         let bytes = datagram.bytes;
-        if !codec.proves_addresses() {
+        if !codec.format().proves_addresses() {
             return match codec.decode(bytes, self.config.limits.frame_bytes_max) {
                 Ok(Decoded::Frame { .. }) => First::Welcome,
                 Ok(Decoded::Incomplete { .. }) => First::Stray(DatagramDrop::Unfinished),

@@ -78,7 +78,7 @@ impl Core {
         self.watch_port(port, Interest::READ);
         for slot in blocked.drain(..) {
             let waits = self.sessions.get(slot).is_some_and(|session| {
-                session.connection.outbound().is_blocked()
+                session.connection.output().state().is_blocked()
                     && session
                         .stream
                         .datagram()
@@ -132,7 +132,7 @@ impl Core {
     pub(crate) fn may_take(&self, slot: usize, datagram: &Datagram<'_>) -> bool {
         let session = &self.sessions[slot];
         let connection = &session.connection;
-        let reason = match connection.inbound() {
+        let reason = match connection.input().state() {
             _ if connection.is_closed() => DatagramDrop::Closing,
             Inbound::Ended => DatagramDrop::Closing,
             Inbound::Paused(_) if !datagram.bytes.is_empty() => DatagramDrop::Paused,
@@ -154,22 +154,22 @@ impl Core {
 
     /// Keeps whole frames of a datagram that must not be handled yet.
     pub(crate) fn keep_rest(&mut self, slot: usize, rest: &[u8]) {
-        if rest.is_empty() || self.sessions[slot].connection.inbound() == Inbound::Ended {
+        if rest.is_empty() || self.sessions[slot].connection.input().state() == Inbound::Ended {
             return;
         }
         let mut kept = self.sessions.outbox.buffers.take();
         kept.extend_from_slice(rest);
-        self.sessions[slot].connection.partial.keep_frames(kept);
+        self.sessions[slot].connection.input_mut().keep_frames(kept);
     }
 
     /// Pauses the reading of a session until its output is sent.
     pub(crate) fn stop_datagrams(&mut self, slot: usize) {
         let connection = &mut self.sessions[slot].connection;
-        if connection.is_closed() || connection.inbound() == Inbound::Ended {
+        if connection.is_closed() || connection.input().state() == Inbound::Ended {
             return;
         }
-        if !connection.is_paused() {
-            connection.pause(PauseReason::Output);
+        if !connection.input().is_paused() {
+            connection.input_mut().pause(PauseReason::Output);
         }
         self.counters.reads_paused.add(1);
         self.sessions.update_interest(slot);
@@ -189,13 +189,13 @@ impl Core {
             message.kind,
             Kind::Request | Kind::Subscribe | Kind::Unsubscribe | Kind::Join | Kind::Leave
         );
-        is_asked && self.note_request(slot, codec.ids(), message.id)
+        is_asked && self.note_request(slot, codec.format().ids, message.id)
     }
 
     #[inline(never)]
     fn note_request(&mut self, slot: usize, ids: RequestIds, id: u32) -> bool {
         let session = &mut self.sessions[slot];
-        if session.connection.is_outgoing() {
+        if session.connection.handshake().is_outgoing() {
             return false;
         }
         let unanswered = session.unanswered.as_deref();

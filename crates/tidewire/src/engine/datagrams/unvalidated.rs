@@ -209,7 +209,10 @@ mod tests {
                     .reactor
                     .set_time(core.sessions.reactor.now_ns + 5 * SECOND_NS);
                 let now_ns = core.sessions.reactor.now_ns;
-                core.sessions[slot].connection.note_input(now_ns);
+                core.sessions[slot]
+                    .connection
+                    .timing_mut()
+                    .note_input(now_ns);
                 assert!(!core.is_looping(slot, &datagram, &codec));
             }
             slot

@@ -75,7 +75,7 @@ impl Context<'_> {
     /// # Errors
     /// `message` is not a request.
     pub fn forward(&mut self, upstream: &Upstream, message: &Message<'_>) -> HandlerResult {
-        if self.codec().has_ids() && message.kind != Kind::Request {
+        if self.codec().format().has_ids() && message.kind != Kind::Request {
             let text = "only requests are forwarded";
             return Err(HandlerError::new(ErrorCode::Unsupported, text));
         }

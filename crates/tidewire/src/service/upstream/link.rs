@@ -111,7 +111,7 @@ impl Link {
             token: None,
             upstream: upstream.clone(),
             state: State::Idle,
-            sent: Correlator::for_ids(codec.ids(), upstream.0.terms.in_flight_max),
+            sent: Correlator::for_ids(codec.format().ids, upstream.0.terms.in_flight_max),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             timer: None,
@@ -376,5 +376,5 @@ impl Link {
 /// Whether the peer accepts no new requests.
 fn is_going(core: &Core, id: SessionId) -> bool {
     let session = core.sessions.find(id);
-    session.is_some_and(|session| session.connection.is_peer_going())
+    session.is_some_and(|session| session.connection.output().is_peer_going())
 }

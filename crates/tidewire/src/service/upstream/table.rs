@@ -193,7 +193,7 @@ impl Service for UpstreamSessions {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        let has_ids = cx.codec().has_ids();
+        let has_ids = cx.codec().format().has_ids();
         let is_answer = match message.kind {
             Kind::Reply => true,
             Kind::Error => !has_ids || message.id != 0,

@@ -156,7 +156,7 @@ fn at_full_the_newest_sessions_of_those_above_their_share_make_room() {
             }
             let connection = &mut lane.core.sessions[session.slot].connection;
             // Less than costs a session its connection for itself.
-            connection.partial.keep(vec![7; 16_000], 1);
+            connection.input_mut().keep(vec![7; 16_000], 1);
             lane.core.sessions.charge_kept(session.slot);
             lane.turn();
             assert!(lane.core.sessions.relief.memory.refresh() < Pressure::Full);
@@ -189,7 +189,7 @@ fn a_single_address_loses_no_idle_session_to_itself() {
     let held: Vec<Opened> = (0..236).map(|_| open(&mut lane, 100).unwrap()).collect();
     for session in &held {
         let connection = &mut lane.core.sessions[session.slot].connection;
-        connection.partial.keep(vec![7; 16_000], 1);
+        connection.input_mut().keep(vec![7; 16_000], 1);
         lane.core.sessions.charge_kept(session.slot);
         lane.turn();
     }

@@ -25,7 +25,7 @@ impl LaneSessions {
 
     /// Memory that a session holds, with its subscriptions and what waits for it.
     fn held_by(&self, slot: usize, session: &Session) -> usize {
-        let waiting = match session.connection.outbound().is_blocked() {
+        let waiting = match session.connection.output().state().is_blocked() {
             true => self.bytes_behind(slot, session),
             false => self.relief.kept_bytes[slot],
         };
@@ -37,7 +37,7 @@ impl LaneSessions {
         let mut held: HashMap<Holder, usize> = HashMap::new();
         let mut others = 0;
         for (slot, session) in &self.slab {
-            if session.connection.is_outgoing() || session.connection.is_closed() {
+            if session.connection.handshake().is_outgoing() || session.connection.is_closed() {
                 continue;
             }
             match self.holder_of(session) {
@@ -65,7 +65,7 @@ impl LaneSessions {
     ) -> (usize, usize) {
         let mut newest: Vec<(Reverse<u32>, usize, Holder)> = Vec::new();
         for (slot, session) in &self.slab {
-            if session.connection.is_outgoing() || session.connection.is_closed() {
+            if session.connection.handshake().is_outgoing() || session.connection.is_closed() {
                 continue;
             }
             if let Some(holder) = self.holder_of(session)

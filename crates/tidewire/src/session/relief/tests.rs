@@ -33,7 +33,10 @@ fn stall<S: Service>(lane: &mut Lane<S>, topic: &str, policy: Policy) -> (usize,
         .rooms()
         .subscribe(id, topic, Some(policy))
         .unwrap();
-    lane.core.sessions[slot].connection.handle_blocked();
+    lane.core.sessions[slot]
+        .connection
+        .output_mut()
+        .handle_blocked();
     (slot, far)
 }
 
@@ -134,7 +137,7 @@ fn the_newest_half_frames_go_first_and_those_that_are_small_stay() {
         let (slot, far) = lane.open_session();
         let bytes = if number == 13 { 100 } else { SIXTEENTH };
         let connection = &mut lane.core.sessions[slot].connection;
-        connection.partial.keep(vec![7; bytes], 1);
+        connection.input_mut().keep(vec![7; bytes], 1);
         lane.core.sessions.charge_kept(slot);
         slots.push(slot);
         ends.push(far);
@@ -159,7 +162,7 @@ fn the_kind_that_holds_most_pays_and_of_handshakes_the_newest() {
         let connection = Connection::accepted(&lane.core.config.rules, Delivery::Reliable, 1);
         let slot = lane.core.insert(near.into(), None, connection).unwrap();
         let connection = &mut lane.core.sessions[slot].connection;
-        connection.partial.keep(vec![7; SIXTEENTH / 8], 1);
+        connection.input_mut().keep(vec![7; SIXTEENTH / 8], 1);
         lane.core.sessions.charge_buffers(slot);
         unopened.push(slot);
         ends.push(far);
@@ -302,7 +305,10 @@ fn nothing_stays_charged_when_all_sessions_are_gone() {
                     .rooms()
                     .publish(id, topic, &vec![7; random.usize(..60_000)]),
             ),
-            6 => lane.core.sessions[slot].connection.handle_blocked(),
+            6 => lane.core.sessions[slot]
+                .connection
+                .output_mut()
+                .handle_blocked(),
             7 => {
                 let session = &mut lane.core.sessions[slot];
                 session.connection.handle_writable(1);
@@ -311,7 +317,10 @@ fn nothing_stays_charged_when_all_sessions_are_gone() {
             }
             8 => {
                 let kept = vec![7; random.usize(..200_000)];
-                lane.core.sessions[slot].connection.partial.keep(kept, 1);
+                lane.core.sessions[slot]
+                    .connection
+                    .input_mut()
+                    .keep(kept, 1);
                 lane.core.sessions.charge_kept(slot);
             }
             _ if step % 7 == 0 => lane.core.sessions.close(slot, CloseReason::Service),

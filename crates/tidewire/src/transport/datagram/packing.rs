@@ -51,7 +51,7 @@ impl Packing {
     pub(crate) fn new(codec: &AnyCodec, bytes_max: usize) -> Self {
         Self {
             bytes_max,
-            is_single: codec.fills_datagrams(),
+            is_single: codec.format().fills_datagrams(),
             full: Vec::new(),
             next: 0,
             start: 0,

@@ -6,7 +6,8 @@
 //!
 //! Rejected: waiting for more bytes before passing them on, because the wait could only be a guess.
 
-use super::{Codec, Decoded, FrameLayout, check_unnamed, is_bare, unsupported};
+use super::spec::BuiltIn;
+use super::{Boundary, Codec, Decoded, Format, FrameLayout, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
@@ -14,18 +15,14 @@ use crate::message::{Kind, Message};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Raw;
 
+impl BuiltIn for Raw {
+    const FORMAT: Format = FORMAT;
+}
+
 impl Codec for Raw {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     #[inline(always)]
-    fn repeats_names(&self) -> bool {
-        false
-    }
-
-    fn fills_datagrams(&self) -> bool {
-        true
+    fn format(&self) -> &'static Format {
+        &FORMAT
     }
 
     #[inline]
@@ -65,7 +62,12 @@ impl Codec for Raw {
     }
 }
 
-const NAME: &str = "raw";
+const FORMAT: Format = Format {
+    boundary: Boundary::Datagram,
+    repeats_names: false,
+    ..Format::new("raw")
+};
+const NAME: &str = FORMAT.name;
 
 #[cfg(test)]
 mod tests {

@@ -20,7 +20,8 @@
 //! Rejected: the id's low byte for any id (an answer to id 257 would match the request with sequence 1).
 
 use super::frame::{Framed, Head};
-use super::{Codec, Decoded, FrameLayout, RequestIds, check_unnamed, unsupported};
+use super::spec::BuiltIn;
+use super::{Codec, Decoded, Format, FrameLayout, RequestIds, check_unnamed, unsupported};
 use crate::body::{ErrorBody, ErrorCode};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -83,19 +84,14 @@ impl Srmp {
     }
 }
 
+impl BuiltIn for Srmp {
+    const FORMAT: Format = FORMAT;
+}
+
 impl Codec for Srmp {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     #[inline(always)]
-    fn repeats_names(&self) -> bool {
-        false
-    }
-
-    #[inline]
-    fn ids(&self) -> RequestIds {
-        RequestIds::Bits8
+    fn format(&self) -> &'static Format {
+        &FORMAT
     }
 
     #[inline(always)]
@@ -284,7 +280,12 @@ pub(super) fn head_with(start: [u8; 2], payload_bytes: u32) -> Head {
 /// The bit in the id of a received one-way message. The low byte of such an id is the sender's sequence number.
 pub const ONE_WAY_SEQUENCE: u32 = 0x200;
 
-const NAME: &str = "srmp";
+const FORMAT: Format = Format {
+    ids: RequestIds::Bits8,
+    repeats_names: false,
+    ..Format::new("srmp")
+};
+const NAME: &str = FORMAT.name;
 const KINDS: [Kind; 4] = [Kind::Request, Kind::OneWay, Kind::Reply, Kind::Error];
 const REQUEST: u8 = 0;
 const ONE_WAY: u8 = 0x40;
@@ -305,5 +306,4 @@ const LONG_MARK: u32 = 0xFFFF;
 const PAYLOAD_BYTES_MAX: u32 = i32::MAX as u32;
 
 #[cfg(test)]
-#[path = "srmp_tests.rs"]
 mod tests;

@@ -18,7 +18,11 @@
 
 use super::frame::{Framed, Head};
 use super::inline::InlineBytes;
-use super::{Codec, Decoded, FrameLayout, InvalidParameter, check_unnamed, is_bare, unsupported};
+use super::spec::{BuiltIn, Parameters, bytes_of_hex};
+use super::{
+    Codec, CodecSpecError, Decoded, Format, FrameLayout, InvalidParameter, check_unnamed, is_bare,
+    unsupported,
+};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
@@ -162,14 +166,35 @@ impl LengthField {
     }
 }
 
-impl Codec for LengthField {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+impl BuiltIn for LengthField {
+    const FORMAT: Format = FORMAT;
+    const PARAMETERS: &'static [&'static str] = &["size", "offset", "header"];
 
+    fn configured(parameters: &Parameters<'_>) -> Result<Self, CodecSpecError> {
+        let mut codec = LengthField::default();
+        if let Some(value) = parameters.value("size") {
+            let size = value.parse().ok().and_then(LengthSize::from_number);
+            let bad = || parameters.bad("size", value, "one of 1, 2, -2, 4, -4, or 0 for a varint");
+            codec = LengthField::new(size.ok_or_else(bad)?);
+        }
+        if let Some(value) = parameters.value("offset") {
+            let bad = |_| parameters.bad("offset", value, "a number of bytes from 0 to 255");
+            codec = codec.with_offset(value.parse().map_err(bad)?);
+        }
+        if let Some(value) = parameters.value("header") {
+            let bad =
+                || parameters.bad("header", value, "at most 16 bytes in hex, such as 00000001");
+            let header = bytes_of_hex(value).ok_or_else(bad)?;
+            codec = codec.with_header(&header).map_err(|_| bad())?;
+        }
+        Ok(codec)
+    }
+}
+
+impl Codec for LengthField {
     #[inline(always)]
-    fn repeats_names(&self) -> bool {
-        false
+    fn format(&self) -> &'static Format {
+        &FORMAT
     }
 
     #[inline(always)]
@@ -263,12 +288,15 @@ const fn varint(mut value: u32) -> (u64, usize) {
     (word | (value as u64) << (8 * bytes), bytes + 1)
 }
 
-const NAME: &str = "length-field";
+const FORMAT: Format = Format {
+    repeats_names: false,
+    ..Format::new("length-field")
+};
+const NAME: &str = FORMAT.name;
 /// The longest header for which frames have a template.
 const TEMPLATE_HEADER_BYTES_MAX: usize = 8;
 const VARINT_BYTES_MAX: usize = 5;
 const VARINT_LAST_BYTE_MAX: u8 = 0x0F;
 
 #[cfg(test)]
-#[path = "length_field_tests.rs"]
 mod tests;

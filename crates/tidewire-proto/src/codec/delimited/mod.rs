@@ -12,7 +12,11 @@
 
 use super::inline::InlineBytes;
 use super::scan::find_bytes;
-use super::{Codec, Decoded, InvalidParameter, check_unnamed, is_bare, unsupported};
+use super::spec::{BuiltIn, Parameters, bytes_of_hex};
+use super::{
+    Codec, CodecSpecError, ConnectionState, Decoded, Format, InvalidParameter, check_unnamed,
+    is_bare, unsupported,
+};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::{Kind, Message};
@@ -80,14 +84,31 @@ impl Default for Delimited {
     }
 }
 
-impl Codec for Delimited {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+impl BuiltIn for Delimited {
+    const FORMAT: Format = FORMAT;
+    const PARAMETERS: &'static [&'static str] = &["delimiter", "keep_delimiter", "limit"];
 
+    fn configured(parameters: &Parameters<'_>) -> Result<Self, CodecSpecError> {
+        let mut codec = Delimited::new();
+        if let Some(value) = parameters.value("delimiter") {
+            let bad = || parameters.bad("delimiter", value, "1 to 16 bytes in hex, such as 0D0A");
+            let delimiter = bytes_of_hex(value).ok_or_else(bad)?;
+            codec = codec.with_delimiter(&delimiter).map_err(|_| bad())?;
+        }
+        codec = codec.keep_delimiter(parameters.flag("keep_delimiter")?);
+        if let Some(value) = parameters.value("limit") {
+            let bad = || parameters.bad("limit", value, "a number of bytes from 1");
+            let limit = value.parse().map_err(|_| bad())?;
+            codec = codec.with_frame_bytes_max(limit).map_err(|_| bad())?;
+        }
+        Ok(codec)
+    }
+}
+
+impl Codec for Delimited {
     #[inline(always)]
-    fn repeats_names(&self) -> bool {
-        false
+    fn format(&self) -> &'static Format {
+        &FORMAT
     }
 
     #[inline]
@@ -96,12 +117,13 @@ impl Codec for Delimited {
         input: &'a [u8],
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
-        self.decode_grown(input, 0, frame_bytes_max)
+        self.decode_next(&mut ConnectionState::default(), input, 0, frame_bytes_max)
     }
 
     #[inline]
-    fn decode_grown<'a>(
+    fn decode_next<'a>(
         &self,
+        _: &mut ConnectionState,
         input: &'a [u8],
         searched: usize,
         frame_bytes_max: usize,
@@ -161,7 +183,11 @@ impl Codec for Delimited {
     }
 }
 
-const NAME: &str = "delimited";
+const FORMAT: Format = Format {
+    repeats_names: false,
+    ..Format::new("delimited")
+};
+const NAME: &str = FORMAT.name;
 
 #[cfg(test)]
 mod tests {

@@ -19,7 +19,8 @@
 //! transports below have their own, and the load instrument puts one into its payloads.
 
 use super::frame::Head;
-use super::{Codec, Decoded, FrameLayout, Presence, RequestIds};
+use super::spec::BuiltIn;
+use super::{Codec, Decoded, Format, FrameLayout, Opening, Presence, RequestIds};
 use crate::body::{GapBody, PresenceBody, Reader, push_short_text};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{FLAG_NAMED, FLAG_POSITION, Kind, Message};
@@ -63,28 +64,6 @@ impl Tw1 {
 }
 
 impl Tw1 {
-    /// Appends a `Deliver` whose payload begins with the message's offset; see
-    /// [`split_delivery`](crate::body::split_delivery).
-    ///
-    /// # Errors
-    /// Those of [`Self::encode_with`].
-    pub fn encode_delivery_at(
-        offset: u64,
-        message: &Message<'_>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), EncodeError> {
-        let head = Message {
-            flags: message.flags | FLAG_POSITION,
-            ..*message
-        };
-        out.reserve(ID_HEADER_BYTES + 1 + message.name.len() + 8 + message.payload.len());
-        Self::encode_with(&head, out, |out| {
-            out.extend_from_slice(&offset.to_le_bytes());
-            out.extend_from_slice(message.payload);
-            Ok(())
-        })
-    }
-
     /// Returns the header of a message without a name.
     #[inline(always)]
     pub(super) fn head(&self, message: &Message<'_>) -> Result<Head, EncodeError> {
@@ -93,27 +72,14 @@ impl Tw1 {
     }
 }
 
+impl BuiltIn for Tw1 {
+    const FORMAT: Format = FORMAT;
+}
+
 impl Codec for Tw1 {
-    fn name(&self) -> &'static str {
-        "tw1"
-    }
-
     #[inline(always)]
-    fn repeats_names(&self) -> bool {
-        false
-    }
-
-    fn begins_with_hello(&self) -> bool {
-        true
-    }
-
-    fn has_positions(&self) -> bool {
-        true
-    }
-
-    #[inline]
-    fn ids(&self) -> RequestIds {
-        RequestIds::Bits32
+    fn format(&self) -> &'static Format {
+        &FORMAT
     }
 
     #[inline(always)]
@@ -194,6 +160,24 @@ impl Codec for Tw1 {
         }
         self.head(message)?.push_with(message.payload, out);
         Ok(())
+    }
+
+    fn encode_delivery_at(
+        &self,
+        offset: u64,
+        message: &Message<'_>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), EncodeError> {
+        let head = Message {
+            flags: message.flags | FLAG_POSITION,
+            ..*message
+        };
+        out.reserve(ID_HEADER_BYTES + 1 + message.name.len() + 8 + message.payload.len());
+        Self::encode_with(&head, out, |out| {
+            out.extend_from_slice(&offset.to_le_bytes());
+            out.extend_from_slice(message.payload);
+            Ok(())
+        })
     }
 
     fn encode_presence(
@@ -380,6 +364,17 @@ const fn shapes() -> [Shape; 256] {
     shapes
 }
 
+const FORMAT: Format = Format {
+    opening: Opening::Hello,
+    ids: RequestIds::Bits32,
+    repeats_names: false,
+    has_positions: true,
+    has_pings: true,
+    has_go_away: true,
+    has_room_frames: true,
+    ..Format::new("tw1")
+};
+
 /// Header length of the kinds without an id, including the length field.
 pub const ONE_WAY_HEADER_BYTES: usize = 8;
 
@@ -393,5 +388,4 @@ const UNKNOWN_HEADER_BYTES: usize = u8::MAX as usize;
 static SHAPES: [Shape; 256] = shapes();
 
 #[cfg(test)]
-#[path = "tw1_tests.rs"]
 mod tests;

@@ -11,7 +11,8 @@
 //! Rejected: escaping people's text instead of replacing characters (a line within its limit would grow beyond it).
 
 use super::scan::{find_byte, find_line};
-use super::{ChatMessage, Codec, Decoded, Presence, check_unnamed};
+use super::spec::BuiltIn;
+use super::{ChatMessage, Codec, ConnectionState, Decoded, Format, Presence, Text, check_unnamed};
 use crate::body::{ErrorBody, GoAwayBody, displayed_name};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::LINE_BYTES_MAX;
@@ -23,22 +24,14 @@ use crate::text::push_visible;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lines;
 
+impl BuiltIn for Lines {
+    const FORMAT: Format = FORMAT;
+}
+
 impl Codec for Lines {
-    fn name(&self) -> &'static str {
-        NAME
-    }
-
     #[inline(always)]
-    fn repeats_names(&self) -> bool {
-        false
-    }
-
-    fn is_text(&self) -> bool {
-        true
-    }
-
-    fn is_typed(&self) -> bool {
-        true
+    fn format(&self) -> &'static Format {
+        &FORMAT
     }
 
     #[inline]
@@ -47,12 +40,13 @@ impl Codec for Lines {
         input: &'a [u8],
         frame_bytes_max: usize,
     ) -> Result<Decoded<'a>, DecodeError> {
-        self.decode_grown(input, 0, frame_bytes_max)
+        self.decode_next(&mut ConnectionState::default(), input, 0, frame_bytes_max)
     }
 
     #[inline]
-    fn decode_grown<'a>(
+    fn decode_next<'a>(
         &self,
+        _: &mut ConnectionState,
         input: &'a [u8],
         searched: usize,
         frame_bytes_max: usize,
@@ -201,7 +195,12 @@ fn check_line_bytes(payload_bytes: usize, frame_bytes: usize) -> Result<(), Enco
     Ok(())
 }
 
-const NAME: &str = "lines";
+const FORMAT: Format = Format {
+    text: Text::Typed,
+    repeats_names: false,
+    ..Format::new("lines")
+};
+const NAME: &str = FORMAT.name;
 
 /// The first characters of a notice.
 const NOTICE: &[u8] = b"* ";

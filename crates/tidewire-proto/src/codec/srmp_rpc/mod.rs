@@ -17,8 +17,9 @@
 //! the request. Rejected: leaving this to every service (each would parse untrusted bytes).
 
 use super::length_field::{push_varint, read_varint};
+use super::spec::BuiltIn;
 use super::srmp::{self, Srmp};
-use super::{Codec, Decoded, RequestIds};
+use super::{Codec, Decoded, Format, RequestIds};
 use crate::body::{ErrorBody, ErrorCode, Reader};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -116,14 +117,14 @@ impl SrmpRpc {
     }
 }
 
-impl Codec for SrmpRpc {
-    fn name(&self) -> &'static str {
-        NAME
-    }
+impl BuiltIn for SrmpRpc {
+    const FORMAT: Format = FORMAT;
+}
 
-    #[inline]
-    fn ids(&self) -> RequestIds {
-        RequestIds::Bits8
+impl Codec for SrmpRpc {
+    #[inline(always)]
+    fn format(&self) -> &'static Format {
+        &FORMAT
     }
 
     #[inline]
@@ -246,7 +247,11 @@ fn code_of(number: i32) -> ErrorCode {
     }
 }
 
-const NAME: &str = "srmp-rpc";
+const FORMAT: Format = Format {
+    ids: RequestIds::Bits8,
+    ..Format::new("srmp-rpc")
+};
+const NAME: &str = FORMAT.name;
 
 const CODES: [(ErrorCode, i32); 7] = [
     (ErrorCode::MalformedBody, 400),
