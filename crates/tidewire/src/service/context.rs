@@ -254,19 +254,14 @@ impl Context<'_> {
     /// [`SendError::NotOpen`] if the session has ended, [`SendError::QueueFull`] if its queue is full, and
     /// [`SendError::Encode`] if the codec cannot express the message. For a session on another lane this call reports
     /// `Encode` only; that lane counts the other failures in `sends_refused`.
-    pub fn send_to<'m>(
-        &mut self,
-        id: SessionId,
-        message: impl Into<Message<'m>>,
-    ) -> Result<(), SendError> {
-        let message = message.into();
+    pub fn send_to(&mut self, id: SessionId, message: &Message<'_>) -> Result<(), SendError> {
         if id == self.id {
-            return self.send_message(&message);
+            return self.send_message(message);
         }
         let Core {
             exchange, sessions, ..
         } = &mut *self.core;
-        exchange.send_to(sessions, id, |codec, out| codec.encode(&message, out))
+        exchange.send_to(sessions, id, |codec, out| codec.encode(message, out))
     }
 
     /// Looks a session up once for many messages. Each message then costs a fraction of a [`Context::send_to`].

@@ -97,11 +97,7 @@ impl Sessions {
     ///
     /// # Errors
     /// See [`SendError`]. Nothing was sent.
-    pub fn send_to<'m>(
-        &self,
-        id: SessionId,
-        message: impl Into<Message<'m>>,
-    ) -> Result<(), SendError> {
+    pub fn send_to(&self, id: SessionId, message: &Message<'_>) -> Result<(), SendError> {
         self.find(id).ok_or(SendError::NotOpen)?.send(message)
     }
 
