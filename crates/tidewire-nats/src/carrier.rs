@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_nats::{Client, Event, Message, ServerError, StatusCode, jetstream};
-use tidewire::backplane::{BackplaneError, Carrier, KeptMessage, Node};
+use tidewire::backplane::{BackplaneError, Carrier, HistoryMessage, Node};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep_until, timeout};
@@ -158,7 +158,7 @@ fn receive(node: &mut Node, wire: &NatsWire, message: &Message) {
     };
     // One without a sequence is not of JetStream.
     if let Some(sequence) = sequence_of(message) {
-        node.handle_appended(name, KeptMessage { sequence, packet }, Instant::now());
+        node.handle_appended(name, HistoryMessage { sequence, packet }, Instant::now());
     }
 }
 
@@ -168,9 +168,9 @@ fn handle_news(node: &mut Node, wire: &NatsWire, news: &News) {
     }
     match &news.what {
         What::Read(state, packets) => {
-            let messages: Vec<KeptMessage<'_>> = packets
+            let messages: Vec<HistoryMessage<'_>> = packets
                 .iter()
-                .map(|(sequence, packet)| KeptMessage {
+                .map(|(sequence, packet)| HistoryMessage {
                     sequence: *sequence,
                     packet,
                 })

@@ -17,7 +17,7 @@ use async_nats::jetstream::{Context, ErrorCode};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use tidewire::History;
-use tidewire::backplane::{KeptName, KeptState};
+use tidewire::backplane::{RoomOrTopic, HistoryState};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 
@@ -26,7 +26,7 @@ use crate::subject::Prefix;
 /// News of a stream.
 #[derive(Debug)]
 pub(crate) struct News {
-    pub(crate) name: KeptName,
+    pub(crate) name: RoomOrTopic,
     /// The number of its [`Reader`].
     pub(crate) reader: u64,
     pub(crate) what: What,
@@ -35,7 +35,7 @@ pub(crate) struct News {
 #[derive(Debug)]
 pub(crate) enum What {
     /// The packets that were read.
-    Read(KeptState, Vec<(u64, Bytes)>),
+    Read(HistoryState, Vec<(u64, Bytes)>),
     /// The stream cannot be made or read.
     Failed(String),
 }
@@ -48,7 +48,7 @@ pub(crate) struct Reader {
     pub(crate) prefix: Prefix,
     /// How many servers of NATS keep a stream that is made.
     pub(crate) replicas: usize,
-    pub(crate) name: KeptName,
+    pub(crate) name: RoomOrTopic,
     pub(crate) limits: History,
     pub(crate) from: u64,
     /// The epoch of a stream that has lost its end. It is removed.
@@ -79,7 +79,7 @@ impl Reader {
         drop(turn);
     }
 
-    async fn read(&self) -> Result<(KeptState, Vec<(u64, Bytes)>), Failure> {
+    async fn read(&self) -> Result<(HistoryState, Vec<(u64, Bytes)>), Failure> {
         let former = match self.replaced {
             Some(replaced) => self.remove(replaced).await?,
             None => None,
@@ -105,7 +105,7 @@ impl Reader {
         };
         let last = packets.last().map_or(last, |(newest, _)| last.max(*newest));
         let from = self.from;
-        Ok((KeptState { epoch, from, last }, packets))
+        Ok((HistoryState { epoch, from, last }, packets))
     }
 
     /// Removes a stream that has lost its end, unless another node has replaced it already. Returns its settings.

@@ -2,11 +2,11 @@
 
 use std::thread;
 
-use tidewire::backplane::KeptName;
+use tidewire::backplane::RoomOrTopic;
 use tidewire::{
     Client, History, Kind, Message, Position, PubSub, Router, Server, TopicEvent, WhenEventsFull,
 };
-use tidewire_proto::backplane::{Entry, StreamKind, StreamPosition, encode_stream};
+use tidewire_proto::backplane::{Entry, NodeLife, SequenceKind, SequencePoint, encode_sequence};
 use tidewire_testkit::backplane::kept::{Kept, Reader, kept_topics, publish};
 use tidewire_testkit::backplane::suite::settings;
 use tidewire_testkit::backplane::{Engine, InprocEngine};
@@ -14,8 +14,8 @@ use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::logs::Logs;
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
-fn topic(name: &str) -> KeptName {
-    KeptName::Topic(name.into())
+fn topic(name: &str) -> RoomOrTopic {
+    RoomOrTopic::Topic(name.into())
 }
 
 fn servers(engine: &InprocEngine, kept: Kept, history: History) -> [TestServer; 2] {
@@ -205,14 +205,14 @@ fn forged_sequences_neither_skip_nor_repeat_messages() {
         let author = kept.reader(&servers[0], "ann", None);
         let mut far = kept.reader(&servers[1], "bob", None);
         let (name, kind) = match kept {
-            Kept::Room => (KeptName::Room("lobby".into()), StreamKind::Room),
-            Kept::Topic => (topic("lobby"), StreamKind::Topic),
+            Kept::Room => (RoomOrTopic::Room("lobby".into()), SequenceKind::Room),
+            Kept::Topic => (topic("lobby"), SequenceKind::Topic),
         };
         let mut packet = Vec::new();
-        encode_stream(
-            ("evil", 7),
+        encode_sequence(
+            NodeLife::new("evil", 7),
             (kind, "lobby"),
-            StreamPosition::default(),
+            SequencePoint::default(),
             &mut packet,
         );
         Entry::Published { payload: b"evil" }.encode(&mut packet);
@@ -239,7 +239,7 @@ fn streams_are_left_with_their_last_reader() {
         let engine = InprocEngine::default();
         let servers = servers(&engine, kept, History::last(100));
         let name = match kept {
-            Kept::Room => KeptName::Room("lobby".into()),
+            Kept::Room => RoomOrTopic::Room("lobby".into()),
             Kept::Topic => topic("lobby"),
         };
         let followers = |count| {

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use tidewire_proto::backplane::{
-    Answered, Asked, Directed as DirectedPacket, Working, encode_answered, encode_asked,
+    Answered, Asked, Directed as DirectedPacket, NodeLife, Working, encode_answered, encode_asked,
     encode_given_up, encode_working,
 };
 use tidewire_proto::body::ErrorCode;
@@ -85,14 +85,10 @@ impl Node {
 
     pub(super) fn send_directed(&mut self, directed: Directed, wire: &mut dyn Wire) {
         match directed {
-            Directed::Message {
-                node,
-                epoch,
-                packet,
-            } => {
-                let peer = self.peers.all.get(&*node);
-                let is_there = peer.is_some_and(|peer| peer.is_alive && peer.epoch == epoch);
-                let is_sent = is_there && self.publish(Subject::Node(&node), &packet, wire);
+            Directed::Message { to, packet } => {
+                let peer = self.peers.all.get(&*to.node);
+                let is_there = peer.is_some_and(|peer| peer.is_alive && peer.epoch == to.epoch);
+                let is_sent = is_there && self.publish(Subject::Node(&to.node), &packet, wire);
                 self.count(1, is_sent);
             }
             Directed::Ask {
@@ -108,7 +104,7 @@ impl Node {
                     payload: &payload,
                 };
                 let mut packet = Vec::with_capacity(payload.len() + 128);
-                encode_asked((&self.id, self.epoch), &asked, &mut packet);
+                encode_asked(self.me.borrow(), &asked, &mut packet);
                 if !self.is_cut_off() && wire.ask(&service, request, &packet) {
                     self.requests.asked.insert(request, None);
                 } else {
@@ -118,7 +114,7 @@ impl Node {
             Directed::GiveUp { request } => {
                 if let Some(Some(node)) = self.requests.asked.remove(&request) {
                     let mut packet = Vec::new();
-                    encode_given_up((&self.id, self.epoch), request, &mut packet);
+                    encode_given_up(self.me.borrow(), request, &mut packet);
                     // If it is lost, the other node gives the request up at its deadline.
                     let _ = self.publish(Subject::Node(&node), &packet, wire);
                 }
@@ -146,13 +142,13 @@ impl Node {
             Err((code, text)) => Err((*code, &text[..])),
         };
         let answered = Answered {
-            epoch: to.epoch,
+            epoch: to.from.epoch,
             request: to.request,
             outcome,
         };
         let mut packet = Vec::new();
-        encode_answered((&self.id, self.epoch), &answered, &mut packet);
-        self.publish(Subject::Node(&to.node), &packet, wire)
+        encode_answered(self.me.borrow(), &answered, &mut packet);
+        self.publish(Subject::Node(&to.from.node), &packet, wire)
     }
 
     fn count_served(&self, requests: u64, is_sent: bool) {
@@ -183,13 +179,12 @@ impl Node {
 
     pub(super) fn handle_asked(
         &mut self,
-        (node, epoch): (&Arc<str>, u64),
+        from: NodeLife<Arc<str>>,
         asked: &Asked<'_>,
         now: Instant,
     ) {
         let asker = Asker {
-            node: Arc::clone(node),
-            epoch,
+            from,
             request: asked.request,
         };
         if self.requests.taken.contains_key(&asker) {
@@ -242,7 +237,9 @@ impl Node {
     }
 
     pub(super) fn handle_answered(&mut self, answered: &Answered<'_>) {
-        if answered.epoch != self.epoch || self.requests.asked.remove(&answered.request).is_none() {
+        if answered.epoch != self.me.epoch
+            || self.requests.asked.remove(&answered.request).is_none()
+        {
             // The caller has given up, or an earlier run has asked.
             return;
         }
@@ -254,7 +251,7 @@ impl Node {
     }
 
     pub(super) fn handle_working(&mut self, node: &Arc<str>, working: &Working<'_>) {
-        if working.epoch == self.epoch {
+        if working.epoch == self.me.epoch {
             for request in working.requests() {
                 if let Some(worker) = self.requests.asked.get_mut(&request) {
                     *worker = Some(Arc::clone(node));
@@ -263,12 +260,8 @@ impl Node {
         }
     }
 
-    pub(super) fn handle_given_up(&mut self, (node, epoch): (&Arc<str>, u64), request: u64) {
-        let asker = Asker {
-            node: Arc::clone(node),
-            epoch,
-            request,
-        };
+    pub(super) fn handle_given_up(&mut self, from: NodeLife<Arc<str>>, request: u64) {
+        let asker = Asker { from, request };
         if self.requests.release(&asker) {
             self.count_served(1, false);
         }
@@ -283,7 +276,7 @@ impl Node {
             self.requests.asked.remove(&request);
             self.end_request(request, Err(RequestFailure::NodeGone));
         }
-        self.release_where(|asker, _| asker.node == *dead);
+        self.release_where(|asker, _| asker.from.node == *dead);
     }
 
     fn release_where(&mut self, is_over: impl Fn(&Asker, &Taken) -> bool) {
@@ -299,19 +292,19 @@ impl Node {
     /// Gives up requests of other nodes whose deadlines have passed, and tells which ones are worked on. Called at a heartbeat.
     pub(super) fn tell_requests(&mut self, now: Instant, wire: &mut dyn Wire) {
         self.release_where(|_, taken| taken.deadline <= now);
-        let mut of: HashMap<(&Arc<str>, u64), Vec<u64>> = HashMap::new();
+        let mut of: HashMap<&NodeLife<Arc<str>>, Vec<u64>> = HashMap::new();
         for asker in self.requests.taken.keys() {
-            let requests = of.entry((&asker.node, asker.epoch)).or_default();
+            let requests = of.entry(&asker.from).or_default();
             requests.push(asker.request);
         }
         let requests_max = (self.entry_bytes_max() / size_of::<u64>()).max(1);
-        for ((node, epoch), requests) in of {
+        for (asker, requests) in of {
             for part in requests.chunks(requests_max) {
                 let mut packet = Vec::new();
-                let me = (&*self.id, self.epoch);
-                encode_working(me, epoch, part.iter().copied(), &mut packet);
+                let me = self.me.borrow();
+                encode_working(me, asker.epoch, part.iter().copied(), &mut packet);
                 // The next heartbeat tells it again.
-                let _ = self.publish(Subject::Node(node), &packet, wire);
+                let _ = self.publish(Subject::Node(&asker.node), &packet, wire);
             }
         }
     }
@@ -320,7 +313,7 @@ impl Node {
     pub(super) fn handle_directed(&mut self, directed: &DirectedPacket<'_>) {
         let mut frame = Vec::new();
         let codec = &self.config.codec;
-        let is_for_this_run = directed.epoch == self.epoch;
+        let is_for_this_run = directed.epoch == self.me.epoch;
         let id = SessionId::from_number(directed.session);
         let is_delivered = is_for_this_run
             && codec.encode(&directed.message, &mut frame).is_ok()

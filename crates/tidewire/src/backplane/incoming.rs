@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidewire_proto::backplane::{Content, Entry, Packet, StreamKind, StreamPacket};
+use tidewire_proto::backplane::{Content, Entry, NodeLife, Packet, SequenceKind, SequencePacket};
 use tidewire_proto::codec::{ChatMessage, Codec};
 use tidewire_proto::message::{Kind, MemberId, Message};
 use tidewire_proto::topic::validate_topic;
@@ -23,8 +23,8 @@ impl Node {
                 return self.counters.backplane_malformed.add_shared(1);
             }
         };
-        if packet.node == &*self.id {
-            if packet.epoch != self.epoch {
+        if packet.from.node == &*self.me.node {
+            if packet.from.epoch != self.me.epoch {
                 let flags = match packet.content {
                     Content::Alive { flags, .. } => Some(flags),
                     _ => None,
@@ -33,7 +33,7 @@ impl Node {
             }
             return;
         }
-        let Some((node, heard)) = self.peers.hear(packet.node, packet.epoch, now) else {
+        let Some((node, heard)) = self.peers.hear(packet.from.node, packet.from.epoch, now) else {
             return self.counters.backplane_malformed.add_shared(1);
         };
         match heard {
@@ -47,9 +47,13 @@ impl Node {
             // Its rooms and positions are not known yet.
             self.ask_for_all(&node);
         }
+        let from = NodeLife {
+            node: Arc::clone(&node),
+            epoch: packet.from.epoch,
+        };
         match packet.content {
             Content::Alive { flags, beat } => self.handle_alive(&node, flags, beat, now),
-            Content::Stream(stream) => self.handle_stream(&node, &stream),
+            Content::Sequence(stream) => self.handle_stream(&node, &stream),
             Content::Whisper {
                 room,
                 target,
@@ -58,23 +62,23 @@ impl Node {
                 self.handle_whisper(&node, room, target, &message);
             }
             Content::Directed(directed) => self.handle_directed(&directed),
-            Content::Asked(asked) => self.handle_asked((&node, packet.epoch), &asked, now),
+            Content::Asked(asked) => self.handle_asked(from, &asked, now),
             Content::Answered(answered) => self.handle_answered(&answered),
             Content::Working(working) => self.handle_working(&node, &working),
-            Content::GivenUp { request } => self.handle_given_up((&node, packet.epoch), request),
+            Content::GivenUp { request } => self.handle_given_up(from, request),
         }
     }
 
-    fn handle_stream(&mut self, node: &Arc<str>, stream: &StreamPacket<'_>) {
+    fn handle_stream(&mut self, node: &Arc<str>, stream: &SequencePacket<'_>) {
         let receivers = match stream.kind {
-            StreamKind::Room => {
+            SequenceKind::Room => {
                 let room = self.local_room(stream.name);
                 room.into_iter().collect()
             }
-            StreamKind::Topic if validate_topic(stream.name).is_ok() => {
+            SequenceKind::Topic if validate_topic(stream.name).is_ok() => {
                 self.receivers_of(stream.name)
             }
-            StreamKind::Topic => Vec::new(),
+            SequenceKind::Topic => Vec::new(),
         };
         if receivers.is_empty() {
             return;
@@ -94,7 +98,7 @@ impl Node {
         let counts = (messages, changes);
         let arrival = peer
             .streams
-            .arrive(stream.kind, stream.name, stream.position, counts);
+            .arrive(stream.kind, stream.name, stream.point, counts);
         peer.received += messages - arrival.known;
         if arrival.lost > 0 {
             peer.lost = peer.lost.saturating_add(arrival.lost);
@@ -123,13 +127,13 @@ impl Node {
     fn handle_entry(
         &mut self,
         node: &Arc<str>,
-        stream: &StreamPacket<'_>,
+        stream: &SequencePacket<'_>,
         receivers: &[Arc<SharedRoom>],
         entry: &Entry<'_>,
     ) {
         match (stream.kind, *entry) {
             (
-                StreamKind::Room,
+                SequenceKind::Room,
                 Entry::ChatMessage {
                     member,
                     name,
@@ -140,16 +144,16 @@ impl Node {
                     self.deliver_chat_message(receivers, &author, payload);
                 }
             }
-            (StreamKind::Topic, Entry::Published { payload }) => {
+            (SequenceKind::Topic, Entry::Published { payload }) => {
                 self.deliver_published(stream.name, receivers, payload);
             }
-            (StreamKind::Room, Entry::Joined { member, name }) => {
+            (SequenceKind::Room, Entry::Joined { member, name }) => {
                 self.handle_joined(node, stream.name, member, name);
             }
-            (StreamKind::Room, Entry::Left { member }) => {
+            (SequenceKind::Room, Entry::Left { member }) => {
                 self.handle_left(node, stream.name, member);
             }
-            (StreamKind::Room, Entry::Here(here)) => self.handle_here(node, stream.name, &here),
+            (SequenceKind::Room, Entry::Here(here)) => self.handle_here(node, stream.name, &here),
             _ => self.counters.backplane_malformed.add_shared(1),
         }
     }

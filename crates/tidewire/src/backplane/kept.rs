@@ -14,18 +14,18 @@
 
 use std::time::{Duration, Instant};
 
-use tidewire_proto::backplane::{Content, Packet, StreamKind, StreamPosition, encode_stream};
+use tidewire_proto::backplane::{Content, Packet, SequenceKind, SequencePoint, encode_sequence};
 
 use super::kept_stream::{EPOCH_MAX, Heard, Pending, Reading};
 use super::stored::Origin;
 use super::{Node, Wire};
-use crate::broker::{KeptName, Position};
+use crate::broker::{Position, RoomOrTopic};
 use crate::room::Feed;
 use crate::session::SessionId;
 
 /// A stream at one moment, as the engine tells it. Streams are those of [`NodeSettings`](super::NodeSettings).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptState {
+pub struct HistoryState {
     /// Another number for each stream that was made for the room or topic.
     pub epoch: u64,
     /// The sequence from which the engine was asked to read.
@@ -36,7 +36,7 @@ pub struct KeptState {
 
 /// A packet of a stream, as the engine read it. Streams are those of [`NodeSettings`](super::NodeSettings).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptMessage<'a> {
+pub struct HistoryMessage<'a> {
     /// Its sequence in the stream.
     pub sequence: u64,
     /// The packet as it was appended.
@@ -45,13 +45,13 @@ pub struct KeptMessage<'a> {
 
 impl Node {
     /// Opens histories that lanes wait for.
-    pub(super) fn open_histories<'n>(&mut self, names: impl Iterator<Item = &'n KeptName>) {
+    pub(super) fn open_histories<'n>(&mut self, names: impl Iterator<Item = &'n RoomOrTopic>) {
         let open_of = |kind| {
             let streams = self.kept.streams.iter();
             let open = streams.filter(|(name, it)| it.is_wanted && name.kind() == kind);
             (kind, open.count())
         };
-        let mut open = [StreamKind::Room, StreamKind::Topic].map(open_of);
+        let mut open = [SequenceKind::Room, SequenceKind::Topic].map(open_of);
         for name in names {
             let known = self.kept.streams.get_mut(name);
             if let Some(known) = known.filter(|known| known.is_wanted) {
@@ -88,11 +88,16 @@ impl Node {
     }
 
     /// Puts a message behind those that wait for a stream. Returns false if it must be given up.
-    pub(super) fn keep_pending(&mut self, name: &KeptName, origin: Origin, entry: &[u8]) -> bool {
+    pub(super) fn keep_pending(
+        &mut self,
+        name: &RoomOrTopic,
+        origin: Origin,
+        entry: &[u8],
+    ) -> bool {
         if !self.kept.streams.contains_key(name) {
             let limits = match name {
-                KeptName::Topic(topic) => self.directory.kept_limits(topic),
-                KeptName::Room(_) => None,
+                RoomOrTopic::Topic(topic) => self.directory.kept_limits(topic),
+                RoomOrTopic::Room(_) => None,
             };
             let Some(limits) = limits else {
                 // The last member of the room has left, and nobody else uses the history.
@@ -100,15 +105,15 @@ impl Node {
             };
             self.kept.stream(name, limits);
         }
-        let me = (&*self.id, self.epoch);
+        let me = self.me.borrow();
         self.kept.appended += 1;
         let number = self.kept.appended;
-        let position = StreamPosition {
+        let position = SequencePoint {
             message: number,
-            ..StreamPosition::default()
+            ..SequencePoint::default()
         };
         let mut packet = Vec::new();
-        encode_stream(me, (name.kind(), name.text()), position, &mut packet);
+        encode_sequence(me, (name.kind(), name.text()), position, &mut packet);
         packet.extend_from_slice(entry);
         if packet.len() + ID_BYTES_MAX > self.packet_bytes_max {
             // The engine carries shorter packets since the message was accepted.
@@ -161,7 +166,7 @@ impl Node {
 
     fn serve_stream(
         &mut self,
-        name: &KeptName,
+        name: &RoomOrTopic,
         now: Instant,
         wire: &mut dyn Wire,
         is_last: bool,
@@ -191,7 +196,7 @@ impl Node {
             if bytes > APPENDED_BYTES_MAX && !is_first && !is_last {
                 break;
             }
-            let id = format!("{}-{:x}-{}", self.id, self.epoch, pending.number);
+            let id = format!("{}-{:x}-{}", self.me.node, self.me.epoch, pending.number);
             if !wire.append(name, &id, &pending.packet) {
                 return false;
             }
@@ -267,11 +272,16 @@ impl Node {
     }
 
     /// Handles a new packet of a stream.
-    pub fn handle_appended(&mut self, name: &KeptName, message: KeptMessage<'_>, now: Instant) {
+    pub fn handle_appended(
+        &mut self,
+        name: &RoomOrTopic,
+        message: HistoryMessage<'_>,
+        now: Instant,
+    ) {
         let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };
-        let KeptMessage { sequence, packet } = message;
+        let HistoryMessage { sequence, packet } = message;
         let was_idle = kept.reading == Reading::No;
         match kept.hear(sequence, packet) {
             Heard::Next => return self.record(name, packet, now),
@@ -288,9 +298,9 @@ impl Node {
     /// Handles what the engine has read of a stream.
     pub fn handle_history(
         &mut self,
-        name: &KeptName,
-        state: KeptState,
-        messages: &[KeptMessage<'_>],
+        name: &RoomOrTopic,
+        state: HistoryState,
+        messages: &[HistoryMessage<'_>],
         now: Instant,
     ) {
         let Some(kept) = self.kept.streams.get_mut(name) else {
@@ -347,7 +357,7 @@ impl Node {
     }
 
     /// Decides about pending messages after the stream was read.
-    fn judge_pending(&mut self, name: &KeptName, has_hole: bool, now: Instant) {
+    fn judge_pending(&mut self, name: &RoomOrTopic, has_hole: bool, now: Instant) {
         let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };
@@ -377,7 +387,7 @@ impl Node {
     }
 
     /// Handles that the engine cannot make or read a stream. Messages that wait for it go on waiting.
-    pub fn handle_history_failure(&mut self, name: &KeptName, text: &str) {
+    pub fn handle_history_failure(&mut self, name: &RoomOrTopic, text: &str) {
         let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };
@@ -398,7 +408,7 @@ impl Node {
     }
 
     /// Records the packets that came early, up to the next one that is missing.
-    fn take_early(&mut self, name: &KeptName, feed: &Feed, now: Instant) {
+    fn take_early(&mut self, name: &RoomOrTopic, feed: &Feed, now: Instant) {
         while let Some(kept) = self.kept.streams.get_mut(name)
             && let Some((sequence, _)) = kept.early.front()
         {
@@ -418,7 +428,13 @@ impl Node {
     }
 
     /// Records a packet that was read. Those between the last one and this one are lost.
-    fn record_at(&mut self, name: &KeptName, feed: &Feed, message: KeptMessage<'_>, now: Instant) {
+    fn record_at(
+        &mut self,
+        name: &RoomOrTopic,
+        feed: &Feed,
+        message: HistoryMessage<'_>,
+        now: Instant,
+    ) {
         if message.sequence <= feed.last().offset {
             return self.confirm_own(name, message.packet, now);
         }
@@ -427,7 +443,7 @@ impl Node {
     }
 
     /// Passes over packets that the stream does not have any more.
-    fn skip_to(&mut self, name: &KeptName, feed: &Feed, offset: u64) {
+    fn skip_to(&mut self, name: &RoomOrTopic, feed: &Feed, offset: u64) {
         let last = feed.last();
         if offset <= last.offset {
             return;
@@ -443,7 +459,7 @@ impl Node {
     }
 
     /// Lets the lanes look into the history, up to an offset. They tell their members what is missing there.
-    pub(super) fn send_hole(&mut self, name: &KeptName, offset: u64) {
+    pub(super) fn send_hole(&mut self, name: &RoomOrTopic, offset: u64) {
         if let Some(shared) = self.directory.fed(name) {
             let at = (offset, SessionId::NONE);
             let (lanes, alias) = (shared.lanes(), shared.alias);
@@ -452,18 +468,17 @@ impl Node {
     }
 
     /// Forgets a pending message if this is its packet, which the node has recorded already, or has passed over.
-    fn confirm_own(&mut self, name: &KeptName, packet: &[u8], now: Instant) {
+    fn confirm_own(&mut self, name: &RoomOrTopic, packet: &[u8], now: Instant) {
         if let Ok(packet) = Packet::decode(packet)
-            && let Content::Stream(stream) = packet.content
-            && packet.node == &*self.id
-            && packet.epoch == self.epoch
+            && let Content::Sequence(stream) = packet.content
+            && packet.from == self.me.borrow()
         {
-            self.confirm(name, stream.position.message, now);
+            self.confirm(name, stream.point.message, now);
         }
     }
 
     /// Forgets a pending message that the stream has given back.
-    pub(super) fn confirm(&mut self, name: &KeptName, number: u64, now: Instant) {
+    pub(super) fn confirm(&mut self, name: &RoomOrTopic, number: u64, now: Instant) {
         let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };

@@ -6,19 +6,19 @@ use std::time::Instant;
 use tidewire_proto::backplane::{Content, Packet};
 
 use super::stored::Origin;
-use super::{KeptMessage, KeptState};
-use crate::broker::{KeptName, Position};
+use super::{HistoryMessage, HistoryState};
+use crate::broker::{Position, RoomOrTopic};
 use crate::room::{Feed, History};
 
 /// The streams that this node follows.
 #[derive(Debug, Default)]
 pub(super) struct KeptStreams {
-    pub(super) streams: HashMap<KeptName, KeptStream>,
+    pub(super) streams: HashMap<RoomOrTopic, KeptStream>,
     /// The number of messages that this node has appended or will append.
     pub(super) appended: u64,
     pub(super) pending_bytes: usize,
     /// Streams whose pending messages must be appended, or which must be read or left.
-    pub(super) due: HashSet<KeptName>,
+    pub(super) due: HashSet<RoomOrTopic>,
     /// Whether lanes must look whether their joins and subscriptions can go on.
     pub(super) has_answers: bool,
 }
@@ -95,7 +95,7 @@ pub(super) enum Heard {
 
 impl KeptStreams {
     /// Whether lanes want the history of a stream.
-    pub(super) fn is_wanted(&self, name: &KeptName) -> bool {
+    pub(super) fn is_wanted(&self, name: &RoomOrTopic) -> bool {
         self.streams.get(name).is_some_and(|kept| kept.is_wanted)
     }
 
@@ -105,7 +105,7 @@ impl KeptStreams {
     }
 
     /// Returns a stream, which is read if it was not known.
-    pub(super) fn stream(&mut self, name: &KeptName, limits: History) -> &mut KeptStream {
+    pub(super) fn stream(&mut self, name: &RoomOrTopic, limits: History) -> &mut KeptStream {
         self.due.insert(name.clone());
         let new = || KeptStream::new(limits);
         self.streams.entry(name.clone()).or_insert_with(new)
@@ -164,7 +164,7 @@ impl KeptStream {
     }
 
     /// Logs once that the engine does not store what it is given.
-    pub(super) fn warn_if_late(&mut self, name: &KeptName, is_late: bool) {
+    pub(super) fn warn_if_late(&mut self, name: &RoomOrTopic, is_late: bool) {
         if is_late && !self.has_warned_late {
             tracing::warn!(%name, messages = self.pending.len(), "{LATE}");
         }
@@ -190,11 +190,11 @@ impl KeptStream {
     /// to there.
     pub(super) fn lost_end(
         &self,
-        state: &KeptState,
-        messages: &[KeptMessage<'_>],
+        state: &HistoryState,
+        messages: &[HistoryMessage<'_>],
     ) -> Option<Position> {
         let last = self.feed.as_ref().map(Feed::last)?;
-        let is_other = |message: &KeptMessage<'_>| {
+        let is_other = |message: &HistoryMessage<'_>| {
             self.has_recorded(message.sequence, message.packet, last.offset) == Some(false)
         };
         let is_lost = state.last < state.from || messages.iter().any(is_other);
@@ -249,7 +249,7 @@ impl KeptStream {
 /// Returns a number that tells the message of a packet from all others, and 0 if it is none: the run of its node is a random number.
 pub(super) fn id_of(packet: Option<&Packet<'_>>) -> u64 {
     packet.map_or(0, |packet| match &packet.content {
-        Content::Stream(stream) => packet.epoch.wrapping_add(stream.position.message),
+        Content::Sequence(stream) => packet.from.epoch.wrapping_add(stream.point.message),
         _ => 0,
     })
 }

@@ -67,10 +67,10 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 pub use tidewire_proto::backplane::{NODE_BYTES_MAX, NodeIdError, validate_node};
 
-pub use crate::broker::KeptName;
 use crate::broker::Position;
+pub use crate::broker::RoomOrTopic;
 pub(crate) use directed::request_number;
-pub use kept::{KeptMessage, KeptState};
+pub use kept::{HistoryMessage, HistoryState};
 pub use node::Node;
 pub(crate) use node::NodeParts;
 
@@ -137,22 +137,22 @@ pub trait Wire {
     /// Appends a packet to a stream. The id is different for each packet of the cluster. A packet that is appended
     /// again, because its fate was unknown, must not come twice.
     /// Returns false if the packet cannot go out now; the node tries it again.
-    fn append(&mut self, name: &KeptName, id: &str, packet: &[u8]) -> bool;
+    fn append(&mut self, name: &RoomOrTopic, id: &str, packet: &[u8]) -> bool;
 
     /// Makes the stream of a room or topic with these limits, unless there is one, and begins to receive its new packets. Then reads
     /// its packets from this sequence on, at most the newest `messages_max`, and tells them by [`Node::handle_history`]. A later call
     /// reads again. From `u64::MAX` on there are none, and only the state is told. Any other sequence above 0 is that of the newest
     /// packet that the node has, which shows it whether the stream is the one that it knows. A stream that ends below is not, and is
     /// read from its beginning.
-    fn follow(&mut self, name: &KeptName, limits: &History, from: u64);
+    fn follow(&mut self, name: &RoomOrTopic, limits: &History, from: u64);
 
     /// Removes a stream that has lost its newest packets, and makes it again with sequences above those that the node has. Then reads it
     /// as [`follow`](Self::follow) does, from this offset. A stream with another epoch than this is left as it is: another
     /// node has made it.
-    fn replace(&mut self, name: &KeptName, limits: &History, lost: Position);
+    fn replace(&mut self, name: &RoomOrTopic, limits: &History, lost: Position);
 
     /// Ends to receive the packets of a stream. The stream stays.
-    fn unfollow(&mut self, name: &KeptName);
+    fn unfollow(&mut self, name: &RoomOrTopic);
 }
 
 /// The outcome of a turn of a node. The times of [`NodeSettings`] decide when the next one is due.

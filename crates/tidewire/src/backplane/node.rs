@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 use tidewire_io::clock::now_ns;
-use tidewire_proto::backplane::sequence::SentStreams;
+use tidewire_proto::backplane::sequence::SentSequences;
 use tidewire_proto::backplane::{
-    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, ALIVE_OBJECTS, PACKET_OVERHEAD_BYTES_MAX,
-    StreamKind, StreamPosition, encode_alive,
+    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, ALIVE_OBJECTS, NodeLife,
+    PACKET_OVERHEAD_BYTES_MAX, SequenceKind, SequencePoint, encode_alive,
 };
 use tidewire_proto::message::MemberId;
 
@@ -39,8 +39,8 @@ use crate::room::{Directory, Routes};
 
 /// One server of a cluster, with its [`NodeSettings`]. A [`Carrier`](super::Carrier) drives it. See the [module](super) for the contract.
 pub struct Node {
-    pub(super) id: Arc<str>,
-    pub(super) epoch: u64,
+    /// This run of the node.
+    pub(super) me: NodeLife<Arc<str>>,
     pub(super) settings: NodeSettings,
     pub(super) packet_bytes_max: usize,
     pub(super) link: Arc<BackplaneLink>,
@@ -55,7 +55,7 @@ pub struct Node {
     pub(super) rooms: HashMap<Box<str>, LocalRoom>,
     /// The patterns with subscribers on this node.
     pub(super) patterns: HashSet<Box<str>>,
-    pub(super) sent: SentStreams,
+    pub(super) sent: SentSequences,
     /// Authors that are not listed and were noted since they were forgotten last.
     pub(super) authors: usize,
     pub(super) requests: Requests,
@@ -115,7 +115,7 @@ pub(super) struct Life {
     /// Rooms whose members must be told in the next turn, and whether the others must be asked for theirs.
     pub(super) due_rooms: HashMap<Box<str>, bool>,
     /// Positions to tell, the next one last.
-    pub(super) due_positions: Vec<(StreamKind, Box<str>, StreamPosition)>,
+    pub(super) due_positions: Vec<(SequenceKind, Box<str>, SequencePoint)>,
     /// When more rooms and positions may be told.
     pub(super) tell_at: Option<Instant>,
     /// Large rooms whose number of members must be told at the next heartbeat.
@@ -133,8 +133,7 @@ pub(super) struct Life {
 impl Node {
     pub(crate) fn new(parts: NodeParts) -> Self {
         Self {
-            id: parts.settings.id.as_str().into(),
-            epoch: parts.link.epoch,
+            me: parts.link.life().clone(),
             settings: parts.settings,
             packet_bytes_max: parts.packet_bytes_max,
             link: parts.link,
@@ -147,7 +146,7 @@ impl Node {
             peers: Peers::default(),
             rooms: HashMap::new(),
             patterns: HashSet::new(),
-            sent: SentStreams::default(),
+            sent: SentSequences::default(),
             authors: 0,
             requests: Requests::default(),
             kept: KeptStreams::default(),
@@ -186,7 +185,7 @@ impl Node {
     /// The id of the node.
     #[must_use]
     pub fn id(&self) -> &str {
-        &self.id
+        &self.me.node
     }
 
     /// Sets the function that wakes the thread of the carrier. Any thread calls it, and it must not block.
@@ -204,7 +203,10 @@ impl Node {
             self.config.refuse_shared(false);
             self.counters.backplane_reconnects.add_shared(1);
             if std::mem::take(&mut self.life.is_cut_off_logged) {
-                tracing::info!(node = &*self.id, "the node reaches its backplane again");
+                tracing::info!(
+                    node = &*self.me.node,
+                    "the node reaches its backplane again"
+                );
             }
             if was_told {
                 self.announce_everywhere(REJOINED);
@@ -220,7 +222,7 @@ impl Node {
         if self.life.cut_off.is_none() {
             if let Some(unlogged) = self.life.cut_off_log.may_log(now_ns()) {
                 tracing::warn!(
-                    node = &*self.id,
+                    node = &*self.me.node,
                     unlogged,
                     "the node is cut off from its backplane"
                 );
@@ -238,14 +240,14 @@ impl Node {
         self.life.is_too_narrow = bytes < PACKET_BYTES_MIN;
         if self.life.is_too_narrow {
             let error = BackplaneError::PacketLimit { bytes };
-            tracing::error!(node = &*self.id, %error, "the node is cut off from its backplane");
+            tracing::error!(node = &*self.me.node, %error, "the node is cut off from its backplane");
             return;
         }
         if bytes >= self.packet_bytes_max {
             return;
         }
         tracing::error!(
-            node = &*self.id,
+            node = &*self.me.node,
             bytes,
             "the backplane carries shorter packets than before, so longer messages of rooms and topics are refused; raise its \
              limit, and start the server again"
@@ -260,7 +262,7 @@ impl Node {
     pub fn handle_refusal(&mut self, text: &str) {
         if let Some(unlogged) = self.life.refusals.may_log(now_ns()) {
             tracing::error!(
-                node = &*self.id,
+                node = &*self.me.node,
                 text,
                 unlogged,
                 "the backplane refuses the node"
@@ -354,7 +356,7 @@ impl Node {
     /// Subscribes to what every node gets, and asks the others.
     fn begin(&mut self, now: Instant, wire: &mut dyn Wire) {
         wire.subscribe(Subject::Nodes);
-        wire.subscribe(Subject::Node(&self.id));
+        wire.subscribe(Subject::Node(&self.me.node));
         self.life.beat_at = Some(now);
         self.life.claimed_at = Some(now + self.settings.claim);
     }
@@ -406,7 +408,7 @@ impl Node {
             self.life.asks = true;
         }
         if self.is_claiming() {
-            self.alive(ALIVE_ASKS, Subject::Node(&self.id), wire);
+            self.alive(ALIVE_ASKS, Subject::Node(&self.me.node), wire);
         } else {
             let flags = if self.life.asks { ALIVE_ASKS } else { 0 };
             self.life.asks &= !self.alive(flags, Subject::Nodes, wire);
@@ -469,8 +471,8 @@ impl Node {
     fn send_due(&mut self, wire: &mut dyn Wire) {
         for (to, flags, beat) in std::mem::take(&mut self.life.due) {
             let mut packet = Vec::new();
-            encode_alive(&self.id, self.epoch, flags, beat, &mut packet);
-            let is_to_namesake = to.as_deref() == Some(&*self.id);
+            encode_alive(self.me.borrow(), flags, beat, &mut packet);
+            let is_to_namesake = to.as_deref() == Some(&*self.me.node);
             let subject = to.as_deref().map_or(Subject::Nodes, Subject::Node);
             if !self.is_cut_off() && (is_to_namesake || !self.is_claiming()) {
                 // A lost answer is followed by the next one.
@@ -487,7 +489,7 @@ impl Node {
 
     fn alive(&self, flags: u8, to: Subject<'_>, wire: &mut dyn Wire) -> bool {
         let mut packet = Vec::new();
-        encode_alive(&self.id, self.epoch, flags, self.life.beat, &mut packet);
+        encode_alive(self.me.borrow(), flags, self.life.beat, &mut packet);
         !self.is_cut_off() && wire.publish(to, &packet)
     }
 
@@ -525,12 +527,12 @@ impl Node {
         let id = self.settings.id.clone();
         if self.life.started.is_some() {
             // Two that start together both object, so neither starts.
-            let namesake = Arc::clone(&self.id);
+            let namesake = Arc::clone(&self.me.node);
             self.life.due.push((Some(namesake), ALIVE_OBJECTS, 0));
             return self.fail(BackplaneError::DuplicateNode { id });
         }
         if flags.is_some_and(|flags| flags & ALIVE_ASKS != 0) {
-            let namesake = Arc::clone(&self.id);
+            let namesake = Arc::clone(&self.me.node);
             self.life.due.push((Some(namesake), ALIVE_OBJECTS, 0));
         }
         if !std::mem::replace(&mut self.life.has_logged_duplicate, true) {
@@ -548,7 +550,7 @@ impl Drop for Node {
     fn drop(&mut self) {
         if self.life.stops_at.is_none() && !self.life.has_failed {
             tracing::error!(
-                node = &*self.id,
+                node = &*self.me.node,
                 "the thread of the node has ended, so this server is cut off from its cluster; start it again"
             );
             self.link.set_full(true);
@@ -569,7 +571,7 @@ impl Drop for Node {
 impl fmt::Debug for Node {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut fields = formatter.debug_struct("Node");
-        fields.field("id", &self.id).field("life", &self.life);
+        fields.field("id", &self.me.node).field("life", &self.life);
         fields.finish_non_exhaustive()
     }
 }

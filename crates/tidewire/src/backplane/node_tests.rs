@@ -6,8 +6,8 @@ use std::time::Instant;
 use crossbeam_utils::CachePadded;
 use tidewire_proto::backplane::entry::encode_here;
 use tidewire_proto::backplane::{
-    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, Asked, Content, Entry, Packet, StreamKind,
-    StreamPosition, encode_alive, encode_asked, encode_stream,
+    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, Asked, Content, Entry, NodeLife, Packet,
+    SequenceKind, SequencePoint, encode_alive, encode_asked, encode_sequence,
 };
 use tidewire_proto::codec::{Codec, Decoded, Presence};
 use tidewire_proto::message::{Kind, MemberId, PresenceEvent};
@@ -23,7 +23,10 @@ use crate::observe::LaneCounters;
 use crate::room::{Directory, SharedRoom};
 use crate::session::SessionId;
 
-const OTHER: (&str, u64) = ("two", 7);
+const OTHER: NodeLife<&str> = NodeLife {
+    node: "two",
+    epoch: 7,
+};
 
 const NODE_TWO: &str = "Node(\"two\")";
 
@@ -51,15 +54,15 @@ impl Wire for Recorder {
 
     fn unsubscribe(&mut self, _: Subject<'_>) {}
 
-    fn append(&mut self, _: &KeptName, _: &str, _: &[u8]) -> bool {
+    fn append(&mut self, _: &RoomOrTopic, _: &str, _: &[u8]) -> bool {
         true
     }
 
-    fn follow(&mut self, _: &KeptName, _: &History, _: u64) {}
+    fn follow(&mut self, _: &RoomOrTopic, _: &History, _: u64) {}
 
-    fn replace(&mut self, _: &KeptName, _: &History, _: Position) {}
+    fn replace(&mut self, _: &RoomOrTopic, _: &History, _: Position) {}
 
-    fn unfollow(&mut self, _: &KeptName) {}
+    fn unfollow(&mut self, _: &RoomOrTopic) {}
 }
 
 struct Rig {
@@ -74,7 +77,7 @@ impl Rig {
     fn start(limits: Limits) -> Self {
         let mut settings = NodeSettings::new("one").unwrap();
         settings.services = vec!["echo".to_owned()];
-        let link = Arc::new(BackplaneLink::new("one", 1, 60_000, true));
+        let link = Arc::new(BackplaneLink::new(NodeLife::new("one", 1), 60_000, true));
         let directory = Directory::new(&limits, None, Some(Arc::clone(&link)));
         let kind = tidewire_io::poller::PollerKind::Poll;
         let builder = Server::builder().limits(limits);
@@ -117,7 +120,7 @@ impl Rig {
 
     /// Gives the node a heartbeat of the other one.
     fn hear(&mut self) {
-        self.receive(|(node, epoch), out| encode_alive(node, epoch, 0, 1, out));
+        self.receive(|other, out| encode_alive(other, 0, 1, out));
     }
 
     /// Lets a heartbeat of both nodes pass. Returns how often the other one is asked for its members.
@@ -144,21 +147,21 @@ impl Rig {
     }
 
     /// Gives the node a packet of the other one.
-    fn receive(&mut self, encode: impl FnOnce((&str, u64), &mut Vec<u8>)) {
+    fn receive(&mut self, encode: impl FnOnce(NodeLife<&str>, &mut Vec<u8>)) {
         let mut packet = Vec::new();
         encode(OTHER, &mut packet);
         self.node.handle_packet(&packet, self.now);
     }
 
     /// Gives the node entries of the other one in a room or topic.
-    fn receive_entries(&mut self, to: (StreamKind, &str), at: (u64, u64), entries: &[Entry<'_>]) {
-        let position = StreamPosition {
+    fn receive_entries(&mut self, to: (SequenceKind, &str), at: (u64, u64), entries: &[Entry<'_>]) {
+        let position = SequencePoint {
             start: 1,
             message: at.0,
             change: at.1,
         };
         self.receive(|other, out| {
-            encode_stream(other, to, position, out);
+            encode_sequence(other, to, position, out);
             entries.iter().for_each(|entry| entry.encode(out));
         });
     }
@@ -172,13 +175,13 @@ impl Rig {
             members.iter().copied(),
             &mut here,
         );
-        let position = StreamPosition {
+        let position = SequencePoint {
             start: 1,
             message: 0,
             change,
         };
         self.receive(|other, out| {
-            encode_stream(other, (StreamKind::Room, "lobby"), position, out);
+            encode_sequence(other, (SequenceKind::Room, "lobby"), position, out);
             out.extend_from_slice(&here);
         });
     }
@@ -228,7 +231,7 @@ fn asks(sent: &[(String, Vec<u8>)], addressee: &str) -> usize {
 fn told(sent: &[(String, Vec<u8>)]) -> Vec<(bool, u32)> {
     let mut told = Vec::new();
     for (_, packet) in sent.iter().filter(|(to, _)| to == "Room(\"lobby\")") {
-        let Content::Stream(stream) = Packet::decode(packet).unwrap().content else {
+        let Content::Sequence(stream) = Packet::decode(packet).unwrap().content else {
             continue;
         };
         for entry in stream.entries.flatten() {
@@ -316,7 +319,7 @@ fn the_end_of_a_subscription_looks_at_its_own_topic_alone() {
     for number in 0..TOPICS {
         let topic = format!("t.{number}");
         rig.subscribe(&topic);
-        rig.receive_entries((StreamKind::Topic, &topic), (0, 0), &published);
+        rig.receive_entries((SequenceKind::Topic, &topic), (0, 0), &published);
     }
     rig.turn();
     let start = Instant::now();
@@ -341,7 +344,7 @@ fn positions_are_forgotten_with_the_last_subscription_that_matches() {
         let stays = rig.subscribe("z");
         for topic in ["a.b", "z"] {
             let published = [Entry::Published { payload: b"x" }];
-            rig.receive_entries((StreamKind::Topic, topic), (0, 0), &published);
+            rig.receive_entries((SequenceKind::Topic, topic), (0, 0), &published);
         }
         let last = shared.remove(last);
         for (shared, left) in shared.iter().zip([2, 2]).chain([(&last, 1), (&stays, 0)]) {
@@ -352,7 +355,7 @@ fn positions_are_forgotten_with_the_last_subscription_that_matches() {
     }
 }
 
-const LOBBY: (StreamKind, &str) = (StreamKind::Room, "lobby");
+const LOBBY: (SequenceKind, &str) = (SequenceKind::Room, "lobby");
 
 const ANN: (MemberId, &str) = (MemberId(1), "ann");
 
@@ -548,7 +551,7 @@ fn the_lag_of_a_slow_node_is_measured() {
         });
         let beat = asked.next_back().unwrap();
         (0..late).for_each(|_| _ = rig.beat_both());
-        rig.receive(|(node, epoch), out| encode_alive(node, epoch, ALIVE_ANSWERS, beat, out));
+        rig.receive(|other, out| encode_alive(other, ALIVE_ANSWERS, beat, out));
         rig.beat();
         assert_eq!(rig.figures().peers[0].lag, Some(heartbeat * late));
     }
@@ -569,12 +572,12 @@ fn a_room_at_the_limit_of_presence_is_not_listed_and_counted_in_turn() {
     let alias = rig.node.directory.alias_of("lobby").unwrap();
     let is_list = |rig: &mut Rig| {
         rig.receive(|other, out| {
-            encode_stream(other, LOBBY, StreamPosition::default(), out);
+            encode_sequence(other, LOBBY, SequencePoint::default(), out);
             encode_here(true, 0, std::iter::empty(), out);
         });
         rig.wire.sent.clear();
         rig.turn();
-        let Content::Stream(stream) = Packet::decode(&rig.wire.sent[0].1).unwrap().content else {
+        let Content::Sequence(stream) = Packet::decode(&rig.wire.sent[0].1).unwrap().content else {
             panic!("no stream");
         };
         let entry = stream.entries.flatten().next();
@@ -597,7 +600,7 @@ fn a_room_at_the_limit_of_presence_is_not_listed_and_counted_in_turn() {
 #[test]
 fn packets_behind_a_farewell_are_no_duplicates() {
     let mut rig = Rig::start(Limits::default());
-    rig.receive(|(node, epoch), out| encode_alive(node, epoch, ALIVE_LEAVES, 1, out));
+    rig.receive(|other, out| encode_alive(other, ALIVE_LEAVES, 1, out));
     rig.hear();
     rig.beat();
     assert_eq!(rig.node.counters.backplane_duplicates.read(), 0);

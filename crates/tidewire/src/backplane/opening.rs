@@ -5,15 +5,15 @@
 
 use std::collections::{HashMap, HashSet};
 
-use tidewire_proto::backplane::{Asked, StreamKind, encode_asked};
+use tidewire_proto::backplane::{Asked, SequenceKind, encode_asked};
 
 use super::{Node, Subject, Wire};
-use crate::broker::KeptName;
+use crate::broker::RoomOrTopic;
 
 /// The subscriptions of rooms and patterns without members. See the module.
 #[derive(Debug, Default)]
 pub(super) struct Openings {
-    all: HashMap<KeptName, Opening>,
+    all: HashMap<RoomOrTopic, Opening>,
     /// Questions so far.
     asked: u64,
 }
@@ -28,7 +28,7 @@ struct Opening {
 
 impl Node {
     /// Subscribes to what joins wait for, and asks the engine whether it has the subscriptions.
-    pub(super) fn begin_openings(&mut self, wanted: HashSet<KeptName>, wire: &mut dyn Wire) {
+    pub(super) fn begin_openings(&mut self, wanted: HashSet<RoomOrTopic>, wire: &mut dyn Wire) {
         let mut asks = false;
         for followed in wanted {
             if self.link.is_cut_off() || self.is_subscribed(&followed) {
@@ -58,12 +58,15 @@ impl Node {
     /// Whether a packet of this room belongs to a subscription without members.
     pub(super) fn is_opening(&self, room: &str) -> bool {
         !self.openings.all.is_empty()
-            && self.openings.all.contains_key(&KeptName::Room(room.into()))
+            && self
+                .openings
+                .all
+                .contains_key(&RoomOrTopic::Room(room.into()))
     }
 
     /// Takes a subscription that was made before the first member, if there is one.
-    pub(super) fn take_opening(&mut self, kind: StreamKind, name: &str) -> bool {
-        let followed = KeptName::new(kind, name);
+    pub(super) fn take_opening(&mut self, kind: SequenceKind, name: &str) -> bool {
+        let followed = RoomOrTopic::new(kind, name);
         let is_known = self.openings.all.remove(&followed).is_some();
         if is_known {
             self.directory.forget_opening(&followed);
@@ -79,7 +82,7 @@ impl Node {
             opening.question.take_if(|_| stands).is_some()
         };
         let all = self.openings.all.iter_mut();
-        let ended: Vec<KeptName> = all
+        let ended: Vec<RoomOrTopic> = all
             .filter_map(|(followed, opening)| stands(opening).then(|| followed.clone()))
             .collect();
         for followed in ended {
@@ -130,15 +133,15 @@ impl Node {
         }
     }
 
-    fn end_opening(&mut self, followed: &KeptName) {
+    fn end_opening(&mut self, followed: &RoomOrTopic) {
         self.directory.end_opening(followed);
         self.kept.has_answers = true;
     }
 
-    fn is_subscribed(&self, followed: &KeptName) -> bool {
+    fn is_subscribed(&self, followed: &RoomOrTopic) -> bool {
         match followed {
-            KeptName::Room(room) => self.rooms.contains_key(&**room),
-            KeptName::Topic(pattern) => self.patterns.contains(&**pattern),
+            RoomOrTopic::Room(room) => self.rooms.contains_key(&**room),
+            RoomOrTopic::Topic(pattern) => self.patterns.contains(&**pattern),
         }
     }
 
@@ -151,7 +154,7 @@ impl Node {
             payload: &[],
         };
         let mut packet = Vec::new();
-        encode_asked((&self.id, self.epoch), &asked, &mut packet);
+        encode_asked(self.me.borrow(), &asked, &mut packet);
         // A question that does not go out is asked again at the next heartbeat.
         let _ = wire.ask(NO_SERVICE, request, &packet);
     }
@@ -162,10 +165,10 @@ pub(super) fn question_of(request: u64) -> Option<u64> {
     (request & QUESTION != 0).then_some(request & !QUESTION)
 }
 
-fn subject(followed: &KeptName) -> Subject<'_> {
+fn subject(followed: &RoomOrTopic) -> Subject<'_> {
     match followed {
-        KeptName::Room(room) => Subject::Room(room),
-        KeptName::Topic(pattern) => Subject::Pattern(pattern),
+        RoomOrTopic::Room(room) => Subject::Room(room),
+        RoomOrTopic::Topic(pattern) => Subject::Pattern(pattern),
     }
 }
 

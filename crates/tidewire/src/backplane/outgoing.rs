@@ -4,17 +4,17 @@ use std::collections::HashMap;
 
 use tidewire_proto::backplane::entry::encode_here;
 use tidewire_proto::backplane::{
-    Entries, StreamKind, StreamPosition, encode_stream, encode_whisper,
+    Entries, SequenceKind, SequencePoint, encode_sequence, encode_whisper,
 };
 
 use super::{Node, Subject, Wire};
-use crate::broker::{Addressee, Item, KeptName};
+use crate::broker::{Addressee, Item, RoomOrTopic};
 use crate::session::SessionId;
 
 /// A packet that is being filled.
 #[derive(Debug)]
 struct Draft {
-    kind: StreamKind,
+    kind: SequenceKind,
     name: Box<str>,
     entries: Vec<u8>,
     messages: u64,
@@ -26,7 +26,7 @@ struct Draft {
 struct Drafts {
     all: Vec<Draft>,
     /// The draft that is being filled, for each room and topic.
-    index: HashMap<(StreamKind, Box<str>), usize>,
+    index: HashMap<(SequenceKind, Box<str>), usize>,
     /// The draft of the last entry, because most follow one of the same room.
     last: usize,
 }
@@ -35,7 +35,7 @@ impl Drafts {
     /// Returns the draft of a room or topic that has room for this many bytes.
     fn draft(
         &mut self,
-        kind: StreamKind,
+        kind: SequenceKind,
         name: &str,
         bytes: usize,
         bytes_max: usize,
@@ -81,7 +81,7 @@ impl Node {
                 (_, None) => continue,
                 (Addressee::Member { node, member }, Some(entry)) => {
                     let mut packet = Vec::new();
-                    let me = (&*self.id, self.epoch);
+                    let me = self.me.borrow();
                     encode_whisper(me, item.name, member, &entry, &mut packet);
                     let is_sent = self.publish(Subject::Node(node), &packet, wire);
                     self.count(1, is_sent);
@@ -89,11 +89,11 @@ impl Node {
                 }
                 (Addressee::Stream { kind, session }, _) => {
                     let session = SessionId::from_number(session);
-                    self.append(&KeptName::new(kind, item.name), session, item.entry);
+                    self.append(&RoomOrTopic::new(kind, item.name), session, item.entry);
                     continue;
                 }
-                (Addressee::Room, Some(entry)) => (StreamKind::Room, entry),
-                (Addressee::Topic, Some(entry)) => (StreamKind::Topic, entry),
+                (Addressee::Room, Some(entry)) => (SequenceKind::Room, entry),
+                (Addressee::Topic, Some(entry)) => (SequenceKind::Topic, entry),
             };
             if !self.tells_change(item.name, &entry) {
                 continue;
@@ -117,14 +117,14 @@ impl Node {
     /// whether they went out.
     pub(super) fn send_stream(
         &mut self,
-        (kind, name): (StreamKind, &str),
+        (kind, name): (SequenceKind, &str),
         (messages, changes): (u64, u64),
         entries: &[u8],
         wire: &mut dyn Wire,
     ) -> bool {
         let position = self.sent.next(kind, name, (messages, changes), STREAMS_MAX);
         let mut packet = Vec::with_capacity(entries.len() + name.len() + HEADER_BYTES);
-        encode_stream((&self.id, self.epoch), (kind, name), position, &mut packet);
+        encode_sequence(self.me.borrow(), (kind, name), position, &mut packet);
         packet.extend_from_slice(entries);
         let is_sent = packet.len() <= self.packet_bytes_max
             && self.publish(subject(kind, name), &packet, wire);
@@ -136,14 +136,14 @@ impl Node {
     /// lost. Returns whether it was sent.
     pub(super) fn send_position(
         &self,
-        kind: StreamKind,
+        kind: SequenceKind,
         name: &str,
-        position: StreamPosition,
+        position: SequencePoint,
         wire: &mut dyn Wire,
     ) -> bool {
         let mut packet = Vec::new();
-        encode_stream((&self.id, self.epoch), (kind, name), position, &mut packet);
-        if kind == StreamKind::Room && !self.rooms.contains_key(name) {
+        encode_sequence(self.me.borrow(), (kind, name), position, &mut packet);
+        if kind == SequenceKind::Room && !self.rooms.contains_key(name) {
             encode_here(false, 0, std::iter::empty(), &mut packet);
         }
         // If it is lost on its way, the next message or question tells the position.
@@ -168,10 +168,10 @@ impl Node {
     }
 }
 
-fn subject(kind: StreamKind, name: &str) -> Subject<'_> {
+fn subject(kind: SequenceKind, name: &str) -> Subject<'_> {
     match kind {
-        StreamKind::Room => Subject::Room(name),
-        StreamKind::Topic => Subject::Topic(name),
+        SequenceKind::Room => Subject::Room(name),
+        SequenceKind::Topic => Subject::Topic(name),
     }
 }
 

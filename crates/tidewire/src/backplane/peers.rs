@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidewire_proto::backplane::sequence::ReceivedStreams;
+use tidewire_proto::backplane::sequence::ReceivedSequences;
 
 use super::PeerFigures;
 
@@ -21,7 +21,7 @@ pub(super) struct Peer {
     heard_at: Instant,
     /// A dead node keeps its positions: if it was only slow, its losses are counted when it is back.
     pub(super) is_alive: bool,
-    pub(super) streams: ReceivedStreams,
+    pub(super) streams: ReceivedSequences,
     lag: Option<Duration>,
     pub(super) lost: u64,
     /// The epochs of earlier runs, the latest last.
@@ -97,7 +97,7 @@ impl Peers {
         if let Some(peer) = self.all.get_mut(id) {
             peer.is_alive = false;
             peer.left_at = Some(now);
-            peer.streams = ReceivedStreams::default();
+            peer.streams = ReceivedSequences::default();
         }
     }
 
@@ -204,7 +204,7 @@ impl Peer {
             epoch,
             heard_at: now,
             is_alive: true,
-            streams: ReceivedStreams::default(),
+            streams: ReceivedSequences::default(),
             lag: None,
             lost: 0,
             received: 0,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tidewire_proto::backplane::entry::encode_here;
-use tidewire_proto::backplane::{Entry, Here, StreamKind};
+use tidewire_proto::backplane::{Entry, Here, SequenceKind};
 use tidewire_proto::body::validate_name;
 use tidewire_proto::codec::{Codec, Presence};
 use tidewire_proto::message::{MemberId, PresenceEvent};
@@ -76,7 +76,7 @@ impl Node {
                 // The room was closed and opened again, and its subscription stays.
                 Some(room) => *room = LocalRoom::new(shared, true),
                 None => {
-                    if !self.take_opening(StreamKind::Room, name) {
+                    if !self.take_opening(SequenceKind::Room, name) {
                         wire.subscribe(Subject::Room(name));
                     }
                     let room = LocalRoom::new(shared, true);
@@ -157,7 +157,7 @@ impl Node {
             .directory
             .room(name)
             .filter(|_| self.is_opening(name))?;
-        self.take_opening(StreamKind::Room, name);
+        self.take_opening(SequenceKind::Room, name);
         let room = LocalRoom::new(Arc::clone(&shared), false);
         self.rooms.insert(name.into(), room);
         Some(shared)
@@ -170,7 +170,7 @@ impl Node {
                 wire.unsubscribe(Subject::Room(name));
                 // Messages that pass while the room has no members here are no loss.
                 for peer in self.peers.all.values_mut() {
-                    peer.streams.forget(StreamKind::Room, name);
+                    peer.streams.forget(SequenceKind::Room, name);
                     peer.end_stale(name);
                 }
                 self.life.first_questions.remove(name);
@@ -184,7 +184,7 @@ impl Node {
         for name in names {
             let is_wanted = self.directory.has_pattern(name);
             if is_wanted && self.patterns.insert(name.clone()) {
-                if !self.take_opening(StreamKind::Topic, name) {
+                if !self.take_opening(SequenceKind::Topic, name) {
                     wire.subscribe(Subject::Pattern(name));
                 }
             } else if !is_wanted && self.patterns.remove(name) {
@@ -223,14 +223,14 @@ impl Node {
         }
         for peer in self.peers.all.values_mut() {
             for topic in &topics {
-                peer.streams.forget(StreamKind::Topic, topic);
+                peer.streams.forget(SequenceKind::Topic, topic);
             }
             if wildcards.is_empty() {
                 continue;
             }
             peer.streams.retain(|kind, topic| {
                 let mut has_ended = false;
-                if kind == StreamKind::Topic {
+                if kind == SequenceKind::Topic {
                     ended.each_match(topic, |()| has_ended = true);
                 }
                 !has_ended || is_followed(topic)
@@ -321,7 +321,7 @@ impl Node {
         if let Some(room) = self.rooms.get_mut(name) {
             room.is_counted = members.len() < own;
         }
-        let is_sent = self.send_stream((StreamKind::Room, name), (0, 0), &entries, wire);
+        let is_sent = self.send_stream((SequenceKind::Room, name), (0, 0), &entries, wire);
         if !is_sent {
             self.tell_later(name, asks);
         }

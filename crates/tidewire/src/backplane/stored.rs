@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::Node;
 use super::kept::STORE_TIMEOUT;
-use crate::broker::{KeptName, News, NotStored, StoreQuestion};
+use crate::broker::{News, NotStored, RoomOrTopic, StoreQuestion};
 use crate::session::SessionId;
 
 /// The sessions with messages that wait for their streams, or were lost. See the module.
@@ -52,7 +52,7 @@ pub(super) struct Origin {
 
 impl Node {
     /// Takes a message of a session for the stream of a room or topic.
-    pub(super) fn append(&mut self, name: &KeptName, session: SessionId, entry: &[u8]) {
+    pub(super) fn append(&mut self, name: &RoomOrTopic, session: SessionId, entry: &[u8]) {
         let origin = self.stored.begin(session);
         if !self.keep_pending(name, origin, entry) {
             self.counters.backplane_unsent.add_shared(1);

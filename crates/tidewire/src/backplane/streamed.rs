@@ -3,20 +3,20 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use tidewire_proto::backplane::{Content, Entry, Packet, StreamKind};
+use tidewire_proto::backplane::{Content, Entry, Packet, SequenceKind};
 use tidewire_proto::body::validate_name;
 use tidewire_proto::message::MemberId;
 
 use super::Node;
 use super::kept_stream::id_of;
 use super::presence::Author;
-use crate::broker::KeptName;
+use crate::broker::RoomOrTopic;
 use crate::room::{FRAME_OVERHEAD_BYTES_MAX, Feed, RECORDED_OVERHEAD_BYTES, encode_streamed};
 use crate::session::SessionId;
 
 impl Node {
     /// Records the next packet of a stream, and delivers its message to the lanes.
-    pub(super) fn record(&mut self, name: &KeptName, packet: &[u8], now: Instant) {
+    pub(super) fn record(&mut self, name: &RoomOrTopic, packet: &[u8], now: Instant) {
         let Some(kept) = self.kept.streams.get_mut(name) else {
             return;
         };
@@ -31,8 +31,8 @@ impl Node {
             return self.record_hole(name, &feed);
         };
         let overhead = match name {
-            KeptName::Room(_) => FRAME_OVERHEAD_BYTES_MAX + author.name.len(),
-            KeptName::Topic(topic) => RECORDED_OVERHEAD_BYTES + topic.len(),
+            RoomOrTopic::Room(_) => FRAME_OVERHEAD_BYTES_MAX + author.name.len(),
+            RoomOrTopic::Topic(topic) => RECORDED_OVERHEAD_BYTES + topic.len(),
         };
         if !self.config.fits_shared_frame(payload.len(), overhead) {
             self.counters.backplane_lost.add_shared(1);
@@ -53,7 +53,7 @@ impl Node {
         let codec = &self.config.codec;
         let told = (author.member, &*author.name, author.is_listed);
         // A lane that gets no frame takes the message from the history.
-        let of = (alias, name.kind() == StreamKind::Topic);
+        let of = (alias, name.kind() == SequenceKind::Topic);
         if encode_streamed(codec, of, offset, told, payload, &mut frame).is_err() {
             frame.clear();
         }
@@ -62,7 +62,7 @@ impl Node {
     }
 
     /// Records that the next message cannot be shown, and lets the lanes tell their members that it is missing.
-    fn record_hole(&mut self, name: &KeptName, feed: &Feed) {
+    fn record_hole(&mut self, name: &RoomOrTopic, feed: &Feed) {
         feed.record_hole();
         self.send_hole(name, feed.last().offset);
     }
@@ -71,11 +71,11 @@ impl Node {
     /// author.
     fn read_message<'p>(
         &mut self,
-        of: &KeptName,
+        of: &RoomOrTopic,
         packet: Packet<'p>,
         now: Instant,
     ) -> Option<(Author, SessionId, &'p [u8])> {
-        let Content::Stream(mut stream) = packet.content else {
+        let Content::Sequence(mut stream) = packet.content else {
             return None;
         };
         if (stream.kind, stream.name) != (of.kind(), of.text()) {
@@ -83,14 +83,14 @@ impl Node {
         }
         let (member, name, payload) = match (of, stream.entries.next()??) {
             (
-                KeptName::Room(_),
+                RoomOrTopic::Room(_),
                 Entry::ChatMessage {
                     member,
                     name,
                     payload,
                 },
             ) => (member, name, payload),
-            (KeptName::Topic(_), Entry::Published { payload }) => (MemberId(0), "", payload),
+            (RoomOrTopic::Topic(_), Entry::Published { payload }) => (MemberId(0), "", payload),
             _ => return None,
         };
         let is_announced = member == MemberId(0);
@@ -98,8 +98,8 @@ impl Node {
             return None;
         }
         let name = if is_announced { "" } else { name };
-        if packet.node == &*self.id && packet.epoch == self.epoch {
-            self.confirm(of, stream.position.message, now);
+        if packet.from == self.me.borrow() {
+            self.confirm(of, stream.point.message, now);
             let session = self.directory.session_in(of.text(), member);
             let session = session.filter(|_| !is_announced);
             let author = Author {
@@ -111,10 +111,10 @@ impl Node {
         }
         self.counters.backplane_received.add_shared(1);
         let peers = &self.peers.all;
-        let node = peers.get_key_value(packet.node);
-        let node = node.filter(|(_, peer)| peer.epoch == packet.epoch && peer.is_alive);
+        let node = peers.get_key_value(packet.from.node);
+        let node = node.filter(|(_, peer)| peer.epoch == packet.from.epoch && peer.is_alive);
         let node = node.map(|(id, _)| Arc::clone(id));
-        let node = node.filter(|_| of.kind() == StreamKind::Room);
+        let node = node.filter(|_| of.kind() == SequenceKind::Room);
         let known = node.and_then(|node| self.author(&node, of.text(), (member, name)));
         // Numbers of members are those of a run of their node.
         let author = known.unwrap_or_else(|| Author {

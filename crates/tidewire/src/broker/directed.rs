@@ -7,6 +7,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tidewire_proto::backplane::NodeLife;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
 
@@ -17,9 +18,8 @@ use super::BackplaneLink;
 pub(crate) enum Directed {
     /// A packet for a session of another node.
     Message {
-        node: Box<str>,
         /// The run of that node in which the session was open.
-        epoch: u64,
+        to: NodeLife<Arc<str>>,
         packet: Vec<u8>,
     },
     /// A request to a service.
@@ -54,9 +54,7 @@ pub(crate) type Outcome = Result<Vec<u8>, (ErrorCode, String)>;
 /// A request of another node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Asker {
-    pub(crate) node: Arc<str>,
-    /// The run of that node.
-    pub(crate) epoch: u64,
+    pub(crate) from: NodeLife<Arc<str>>,
     pub(crate) request: u64,
 }
 
@@ -115,7 +113,7 @@ impl RemoteTicket {
 
     /// Answers the request. A reply that fits no packet is an error for the caller, too.
     pub(crate) fn reply(self, payload: &[u8]) -> Result<(), EncodeError> {
-        let limit = self.link.payload_bytes_max;
+        let limit = self.link.payload_bytes_max();
         if payload.len() > limit {
             let error = EncodeError::PayloadTooLarge {
                 bytes: payload.len() as u64,
@@ -182,8 +180,7 @@ mod tests {
 
     fn ticket(link: &Arc<BackplaneLink>, request: u64) -> RemoteTicket {
         let asker = Asker {
-            node: "two".into(),
-            epoch: 7,
+            from: NodeLife::new("two", 7),
             request,
         };
         RemoteTicket::new(Arc::clone(link), asker, Arc::default())
@@ -191,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_ticket_answers_once_and_when_it_is_dropped() {
-        let link = Arc::new(BackplaneLink::new("one", 1, 100, false));
+        let link = Arc::new(BackplaneLink::new(NodeLife::new("one", 1), 100, false));
         ticket(&link, 1).reply(b"yes").unwrap();
         ticket(&link, 2).refuse(ErrorCode::NotFound, &"ä".repeat(1_000));
         assert!(ticket(&link, 3).reply(&[0; 101]).is_err());
@@ -224,7 +221,7 @@ mod tests {
     fn replies_that_wait_for_the_node_are_bounded_and_the_others_are_refused() {
         const BYTES: usize = 1 << 20;
         const REPLIES: usize = 100;
-        let link = Arc::new(BackplaneLink::new("one", 1, BYTES, false));
+        let link = Arc::new(BackplaneLink::new(NodeLife::new("one", 1), BYTES, false));
         for request in 0..REPLIES {
             ticket(&link, request as u64).reply(&[0; BYTES]).unwrap();
         }

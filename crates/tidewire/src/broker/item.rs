@@ -1,6 +1,6 @@
 //! Messages of a lane for other nodes, collected for a turn and posted together.
 
-use tidewire_proto::backplane::{Entries, Entry, StreamKind};
+use tidewire_proto::backplane::{Entries, Entry, SequenceKind};
 use tidewire_proto::message::MemberId;
 
 /// The addressee of an item.
@@ -10,7 +10,7 @@ pub(crate) enum Addressee<'a> {
     Room,
     /// The stream of a room or topic that keeps a history.
     Stream {
-        kind: StreamKind,
+        kind: SequenceKind,
         /// The number of the session that sent the message.
         session: u64,
     },
@@ -61,8 +61,8 @@ impl<'a> Item<'a> {
             Addressee::Topic => out.push(TOPIC),
             Addressee::Stream { kind, session } => {
                 out.push(match kind {
-                    StreamKind::Room => ROOM_STREAM,
-                    StreamKind::Topic => TOPIC_STREAM,
+                    SequenceKind::Room => ROOM_STREAM,
+                    SequenceKind::Topic => TOPIC_STREAM,
                 });
                 out.extend_from_slice(&session.to_le_bytes());
             }
@@ -108,8 +108,8 @@ impl<'a> Item<'a> {
             TOPIC => Addressee::Topic,
             ROOM_STREAM | TOPIC_STREAM => Addressee::Stream {
                 kind: match *kind {
-                    ROOM_STREAM => StreamKind::Room,
-                    _ => StreamKind::Topic,
+                    ROOM_STREAM => SequenceKind::Room,
+                    _ => SequenceKind::Topic,
                 },
                 session: take_number(&mut item)?,
             },
@@ -173,8 +173,8 @@ mod tests {
         let items = [
             (Addressee::Room, "lobby"),
             (Addressee::Topic, "price.eur"),
-            (stream(StreamKind::Room), "lobby"),
-            (stream(StreamKind::Topic), "price.eur"),
+            (stream(SequenceKind::Room), "lobby"),
+            (stream(SequenceKind::Topic), "price.eur"),
             (Addressee::Member { node: "n2", member }, "lobby"),
             (Addressee::Own(News::AsksStored, 8), ""),
             (Addressee::Own(News::Ended, u64::MAX), ""),

@@ -2,20 +2,20 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
-use std::sync::{OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
-use super::{Directed, Item, KeptName, StoreQuestion};
+use tidewire_proto::backplane::NodeLife;
+
+use super::{Directed, Item, RoomOrTopic, StoreQuestion};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The lanes' side of a node. See the module.
 pub(crate) struct BackplaneLink {
-    /// The id of the node.
-    pub(crate) node: Box<str>,
-    /// The run of the node.
-    pub(crate) epoch: u64,
+    /// This run of the node.
+    life: NodeLife<Arc<str>>,
     /// The longest payload that a packet carries.
-    pub(crate) payload_bytes_max: usize,
+    payload_bytes_max: usize,
     waiting: Mutex<Waiting>,
     /// Whether the node has ended and takes nothing any more.
     is_closed: AtomicBool,
@@ -48,9 +48,9 @@ pub(crate) struct Work {
     /// Patterns that got their first subscriber or lost their last one.
     pub(crate) patterns: HashSet<Box<str>>,
     /// Rooms and patterns whose subscription lanes wait for.
-    pub(crate) openings: HashSet<KeptName>,
+    pub(crate) openings: HashSet<RoomOrTopic>,
     /// Rooms and topics whose history lanes wait for.
-    pub(crate) histories: HashSet<KeptName>,
+    pub(crate) histories: HashSet<RoomOrTopic>,
     /// Messages, requests and answers for one node each.
     pub(crate) directed: VecDeque<Directed>,
     /// The server drains, and takes no more requests of other nodes.
@@ -61,14 +61,12 @@ pub(crate) struct Work {
 
 impl BackplaneLink {
     pub(crate) fn new(
-        node: &str,
-        epoch: u64,
+        life: NodeLife<Arc<str>>,
         payload_bytes_max: usize,
         keeps_histories: bool,
     ) -> Self {
         Self {
-            node: node.into(),
-            epoch,
+            life,
             payload_bytes_max,
             waiting: Mutex::default(),
             is_closed: AtomicBool::new(false),
@@ -77,6 +75,16 @@ impl BackplaneLink {
             is_full: AtomicBool::new(false),
             is_cut_off: AtomicBool::new(false),
         }
+    }
+
+    /// This run of the node.
+    pub(crate) fn life(&self) -> &NodeLife<Arc<str>> {
+        &self.life
+    }
+
+    /// The longest payload that a packet carries.
+    pub(crate) fn payload_bytes_max(&self) -> usize {
+        self.payload_bytes_max
     }
 
     /// Whether the engine keeps histories.
@@ -149,12 +157,12 @@ impl BackplaneLink {
     }
 
     /// Notes that lanes wait until the node has subscribed to a room or pattern.
-    pub(crate) fn note_opening(&self, name: KeptName) {
+    pub(crate) fn note_opening(&self, name: RoomOrTopic) {
         self.note(|work| work.openings.insert(name));
     }
 
     /// Notes that lanes wait for the history of a room or topic.
-    pub(crate) fn note_history(&self, name: &KeptName) {
+    pub(crate) fn note_history(&self, name: &RoomOrTopic) {
         self.note(|work| work.histories.insert(name.clone()));
     }
 
@@ -263,7 +271,7 @@ mod tests {
 
     #[test]
     fn a_link_is_bounded_and_gives_back_what_does_not_fit() {
-        let link = BackplaneLink::new("one", 1, 100, false);
+        let link = BackplaneLink::new(NodeLife::new("one", 1), 100, false);
         let post = |bytes| link.post(bytes, &mut Vec::new());
         assert!(post(vec![0; 2 * BATCH_BYTES_MAX]).is_ok(), "alone");
         assert_eq!(post(vec![1]), Err(vec![1]));
@@ -284,7 +292,7 @@ mod tests {
 
     #[test]
     fn requests_are_bounded_and_answers_have_their_places() {
-        let link = BackplaneLink::new("one", 1, 100, false);
+        let link = BackplaneLink::new(NodeLife::new("one", 1), 100, false);
         let ask = |request| Directed::Ask {
             request,
             timeout_ms: 1,
@@ -304,7 +312,7 @@ mod tests {
     #[test]
     fn a_request_that_races_with_the_end_of_the_node_is_taken_by_it_or_given_back() {
         const EACH: u64 = 2_000;
-        let link = BackplaneLink::new("one", 1, 100, false);
+        let link = BackplaneLink::new(NodeLife::new("one", 1), 100, false);
         let (taken, given_back) = thread::scope(|scope| {
             let callers = [(); 2].map(|()| {
                 scope.spawn(|| {

@@ -7,11 +7,11 @@
 
 mod directed;
 mod item;
-mod kept_name;
 mod link;
+mod room_or_topic;
 mod store_question;
 
-pub use kept_name::KeptName;
+pub use room_or_topic::RoomOrTopic;
 pub use tidewire_proto::message::Position;
 
 pub(crate) use directed::{

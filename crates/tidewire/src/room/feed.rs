@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use tidewire_io::clock::now_ns;
-use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::message::MemberId;
 use tidewire_proto::topic::Pattern;
 
@@ -21,7 +21,7 @@ use super::directory::Directory;
 use super::history::{Histories, History, RoomHistory};
 use super::ring::Kept;
 use super::shared_room::SharedRoom;
-use crate::broker::{BackplaneLink, KeptName, Position};
+use crate::broker::{BackplaneLink, Position, RoomOrTopic};
 
 /// A history that the node opens.
 #[derive(Debug)]
@@ -56,31 +56,31 @@ impl Directory {
         self.link().is_some_and(BackplaneLink::is_full)
     }
 
-    fn histories_of(&self, name: &KeptName) -> &Histories {
+    fn histories_of(&self, name: &RoomOrTopic) -> &Histories {
         match name {
-            KeptName::Room(_) => &self.histories,
-            KeptName::Topic(_) => &self.kept_topics.histories,
+            RoomOrTopic::Room(_) => &self.histories,
+            RoomOrTopic::Topic(_) => &self.kept_topics.histories,
         }
     }
 
     /// Returns a room with members here, or a topic with subscribers here.
-    pub(crate) fn shared(&self, name: &KeptName) -> Option<Arc<SharedRoom>> {
+    pub(crate) fn shared(&self, name: &RoomOrTopic) -> Option<Arc<SharedRoom>> {
         match name {
-            KeptName::Room(room) => self.by_name(room),
-            KeptName::Topic(topic) => self.lock().topic(topic).cloned(),
+            RoomOrTopic::Room(room) => self.by_name(room),
+            RoomOrTopic::Topic(topic) => self.lock().topic(topic).cloned(),
         }
     }
 
     /// Returns a room with members here, or a topic with subscribers that its history feeds.
-    pub(crate) fn fed(&self, name: &KeptName) -> Option<Arc<SharedRoom>> {
-        let is_room = name.kind() == StreamKind::Room;
+    pub(crate) fn fed(&self, name: &RoomOrTopic) -> Option<Arc<SharedRoom>> {
+        let is_room = name.kind() == SequenceKind::Room;
         // The subscribers of a topic that the history does not feed get its messages on another way.
         self.shared(name)
             .filter(|shared| is_room || shared.is_fed())
     }
 
     /// Keeps the history of a room or topic open, if the node has it.
-    fn hold(&self, name: &KeptName) -> Option<Held> {
+    fn hold(&self, name: &RoomOrTopic) -> Option<Held> {
         let table = self.histories_of(name).table();
         let history = table.get(name.text()).filter(|history| history.is_fed)?;
         history.holds.fetch_add(1, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Directory {
     /// Keeps the history of a topic open, if the node has it. A pattern with a wildcard has none.
     pub(super) fn hold_topic(&self, pattern: &Pattern<'_>) -> Option<Held> {
         self.link().filter(|link| link.keeps_histories())?;
-        self.hold(&KeptName::new(StreamKind::Topic, pattern.text()))
+        self.hold(&RoomOrTopic::new(SequenceKind::Topic, pattern.text()))
     }
 
     /// Whether a room or topic can be entered now. If not, the node is asked to open its history, or to subscribe to it if it keeps
@@ -99,7 +99,7 @@ impl Directory {
     /// A failure is told to all that waited for it. Whoever comes later makes the node try again.
     pub(crate) fn readiness(
         &self,
-        name: &KeptName,
+        name: &RoomOrTopic,
         limits: Option<History>,
         is_repeating: bool,
     ) -> Readiness {
@@ -140,7 +140,7 @@ impl Directory {
     }
 
     /// The limits of a history that lanes wait for.
-    pub(crate) fn wanted_history(&self, name: &KeptName) -> Option<History> {
+    pub(crate) fn wanted_history(&self, name: &RoomOrTopic) -> Option<History> {
         let wanted = self.histories_of(name).wanted();
         let found = wanted.get(name.text()).filter(|it| it.failure.is_none());
         found.map(|it| it.limits)
@@ -152,7 +152,7 @@ impl Directory {
     }
 
     /// Lets sessions enter the room or topic of a history.
-    pub(crate) fn open_feed(&self, name: &KeptName, feed: &Feed) {
+    pub(crate) fn open_feed(&self, name: &RoomOrTopic, feed: &Feed) {
         let histories = self.histories_of(name);
         histories
             .table()
@@ -162,7 +162,7 @@ impl Directory {
     }
 
     /// Refuses the joins and subscriptions that wait for a history.
-    pub(crate) fn fail_feed(&self, name: &KeptName, text: &str) {
+    pub(crate) fn fail_feed(&self, name: &RoomOrTopic, text: &str) {
         let histories = self.histories_of(name);
         if let Some(wanted) = histories.wanted().get_mut(name.text()) {
             wanted.failure = Some((text.into(), false));
@@ -171,7 +171,7 @@ impl Directory {
     }
 
     /// Whether the node still opens a history, or still makes a subscription.
-    pub(super) fn awaits(&self, name: &KeptName) -> bool {
+    pub(super) fn awaits(&self, name: &RoomOrTopic) -> bool {
         if self.link().is_none_or(BackplaneLink::is_closed) {
             return false;
         }
@@ -191,12 +191,12 @@ impl Directory {
     }
 
     /// Returns the history that the node feeds for this room or topic.
-    pub(super) fn fed_history(&self, name: &KeptName) -> Option<Arc<RoomHistory>> {
+    pub(super) fn fed_history(&self, name: &RoomOrTopic) -> Option<Arc<RoomHistory>> {
         Some(self.hold(name)?.history())
     }
 
     /// Removes a history that nobody uses. Returns whether it was removed.
-    pub(crate) fn close_feed(&self, name: &KeptName, feed: &Feed) -> bool {
+    pub(crate) fn close_feed(&self, name: &RoomOrTopic, feed: &Feed) -> bool {
         let mut table = self.histories_of(name).table();
         // While the table is locked, no lane begins to hold it.
         let is_unused = self.is_unused(name, feed);
@@ -209,7 +209,7 @@ impl Directory {
     }
 
     /// Whether nobody uses a history.
-    pub(crate) fn is_unused(&self, name: &KeptName, feed: &Feed) -> bool {
+    pub(crate) fn is_unused(&self, name: &RoomOrTopic, feed: &Feed) -> bool {
         // A lane that lets go of it after this is a member or subscriber, who is seen below.
         let is_held = feed.0.holds.load(Ordering::Acquire) > 0;
         let shared = self.shared(name);
@@ -283,6 +283,8 @@ impl Feed {
 
 #[cfg(test)]
 mod tests {
+    use tidewire_proto::backplane::NodeLife;
+
     use super::*;
     use crate::limits::Limits;
 
@@ -290,9 +292,9 @@ mod tests {
     /// meanwhile, somebody else was told later, and names that nobody asked for again stayed for ever.
     #[test]
     fn a_failure_is_told_to_all_that_waited_and_to_nobody_later() {
-        let link = Arc::new(BackplaneLink::new("one", 1, 1_000, true));
+        let link = Arc::new(BackplaneLink::new(NodeLife::new("one", 1), 1_000, true));
         let directory = Directory::new(&Limits::default(), None, Some(Arc::clone(&link)));
-        let room = KeptName::Room("lobby".into());
+        let room = RoomOrTopic::Room("lobby".into());
         let limits = Some(History::default());
         let fails = |is_repeating| {
             let readiness = directory.readiness(&room, limits, is_repeating);
@@ -316,7 +318,7 @@ mod tests {
         assert!(!directory.awaits(&room));
         assert!(fails(false) && fails(true), "it waited when the node ended");
         assert!(matches!(
-            directory.readiness(&KeptName::Room("new".into()), limits, false),
+            directory.readiness(&RoomOrTopic::Room("new".into()), limits, false),
             Readiness::Failed(_)
         ));
     }

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::body::{PositionBody, Recovery, RecoveryBody, Since};
 use tidewire_proto::codec::{AnyCodec, Codec, Subscription};
 use tidewire_proto::error::EncodeError;
@@ -19,7 +19,7 @@ use tidewire_proto::message::{Kind, Message};
 use super::history::{History, PastMessage};
 use super::recorded::encode_kept;
 use super::rooms::{Joined, LaneRooms};
-use crate::broker::{KeptName, Position};
+use crate::broker::{Position, RoomOrTopic};
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, SessionId, append_with_header};
 
@@ -43,7 +43,7 @@ impl LaneRooms<'_> {
     ) -> Option<RecoveryBody> {
         let directory = Arc::clone(&self.table.directory);
         let (shared, name) = directory.by_alias(joined.room)?;
-        if let Some(fed) = directory.fed_history(&KeptName::new(StreamKind::Room, &name)) {
+        if let Some(fed) = directory.fed_history(&RoomOrTopic::new(SequenceKind::Room, &name)) {
             shared.history.get_or_init(|| fed);
             return self.plan_replay(id, joined.room, since);
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::backplane::{Entry, StreamKind};
+use tidewire_proto::backplane::{Entry, SequenceKind};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::MemberId;
@@ -60,7 +60,7 @@ impl LaneRooms<'_> {
             payload,
         };
         let room = shared.name.as_deref().ok_or(RoomError::NoSuchRoom)?;
-        let (kind, session) = (StreamKind::Room, sender.number());
+        let (kind, session) = (SequenceKind::Room, sender.number());
         let to = Addressee::Stream { kind, session };
         self.exchange.send_to_nodes(to, room, &entry);
         Ok(())
@@ -88,7 +88,7 @@ impl LaneRooms<'_> {
                 false => rooms.append_without_offset(&shared, topic, payload),
             }
         })?;
-        let (kind, session) = (StreamKind::Topic, sender.number());
+        let (kind, session) = (SequenceKind::Topic, sender.number());
         let to = Addressee::Stream { kind, session };
         let published = Entry::Published { payload };
         self.exchange.send_to_nodes(to, topic, &published);

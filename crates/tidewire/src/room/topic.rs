@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::backplane::{Entry, StreamKind};
+use tidewire_proto::backplane::{Entry, SequenceKind};
 use tidewire_proto::body::{RecoveryBody, Since};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::EncodeError;
@@ -29,7 +29,7 @@ use super::rooms::LaneRooms;
 use super::routes::Match;
 use super::shared_room::SharedRoom;
 use super::spanning::Origin;
-use crate::broker::{Addressee, KeptName};
+use crate::broker::{Addressee, RoomOrTopic};
 use crate::mailbox::LaneSet;
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, SessionId};
@@ -312,7 +312,7 @@ impl LaneRooms<'_> {
         let history = match directory.topic_history(topic, || self.sessions.owner_of(id))? {
             TopicHistory::Here(history) => history,
             TopicHistory::Stream => {
-                directory.fed_history(&KeptName::new(StreamKind::Topic, topic))?
+                directory.fed_history(&RoomOrTopic::new(SequenceKind::Topic, topic))?
             }
         };
         shared.history.get_or_init(|| history);

@@ -6,7 +6,7 @@
 //! not read meanwhile, and the lane gives the same message to the service again when the node has answered. Rejected: a reply
 //! with a position that is corrected later, because a cut between the two would lose or repeat the number of missing messages.
 
-use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::connection::PauseReason;
 use tidewire_proto::message::{Kind, Message};
 
@@ -14,7 +14,7 @@ use super::feed::Readiness;
 use super::history::History;
 use super::rooms::LaneRooms;
 use crate::auth::WhenFull;
-use crate::broker::KeptName;
+use crate::broker::RoomOrTopic;
 use crate::session::{SessionId, TimerKey};
 
 /// The joins and subscriptions of a lane that wait.
@@ -33,7 +33,7 @@ pub(super) struct WaitingJoins {
 #[derive(Debug)]
 pub(crate) struct WaitingJoin {
     pub(crate) id: SessionId,
-    of: KeptName,
+    of: RoomOrTopic,
     kind: Kind,
     flags: u8,
     channel: u16,
@@ -52,7 +52,7 @@ struct WaitingName {
 }
 
 impl WaitingJoin {
-    fn new(id: SessionId, of: KeptName, message: &Message<'_>) -> Self {
+    fn new(id: SessionId, of: RoomOrTopic, message: &Message<'_>) -> Self {
         Self {
             id,
             of,
@@ -83,7 +83,7 @@ impl LaneRooms<'_> {
     pub(crate) fn readiness(
         &mut self,
         id: SessionId,
-        of: &KeptName,
+        of: &RoomOrTopic,
         limits: Option<History>,
         message: &Message<'_>,
     ) -> Readiness {
@@ -130,7 +130,7 @@ impl LaneRooms<'_> {
         if waiting.len() >= NAMES_MAX {
             return false;
         }
-        let (name, of) = (Box::from(name), KeptName::new(StreamKind::Room, ""));
+        let (name, of) = (Box::from(name), RoomOrTopic::new(SequenceKind::Room, ""));
         let reactor = &mut self.sessions.reactor;
         if waiting.is_empty() {
             let at_ns = reactor.now_ns.saturating_add(NAMES_CHECK_NS);

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::body::{
     ErrorCode, JoinBody, JoinedBody, RecoveryBody, RoomCall, Roster, Since, typed_name,
 };
@@ -95,7 +95,7 @@ impl Chat {
             return Ok(());
         }
         // A history stays open until the session is in the room.
-        let Some(_open) = cx.await_entrance((StreamKind::Room, body.room), history, message)?
+        let Some(_open) = cx.await_entrance((SequenceKind::Room, body.room), history, message)?
         else {
             return Ok(());
         };
@@ -204,7 +204,7 @@ impl Chat {
         }
         let history = self.limits_of(&self.lobby);
         let line = Message::new(Kind::OneWay, 0, text.as_bytes());
-        let _open = match cx.await_entrance((StreamKind::Room, &self.lobby), history, &line) {
+        let _open = match cx.await_entrance((SequenceKind::Room, &self.lobby), history, &line) {
             Ok(Some(open)) => open,
             Ok(None) => return Ok(()),
             Err(refusal) => return prompt_again(cx, refusal.text()),

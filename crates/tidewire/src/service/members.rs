@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::body::{ErrorCode, GoAwayCode, RecoveryBody, Since};
 use tidewire_proto::message::Message;
 
 use super::{Context, HandlerError, HandlerResult};
-use crate::broker::KeptName;
+use crate::broker::RoomOrTopic;
 use crate::room::{History, Joined, PastMessage, Readiness, RoomError};
 use crate::session::SessionId;
 
@@ -133,11 +133,11 @@ impl Context<'_> {
     /// the message again later.
     pub(super) fn await_entrance(
         &mut self,
-        (kind, name): (StreamKind, &str),
+        (kind, name): (SequenceKind, &str),
         limits: Option<History>,
         message: &Message<'_>,
     ) -> Result<Option<Readiness>, HandlerError> {
-        let of = KeptName::new(kind, name);
+        let of = RoomOrTopic::new(kind, name);
         match self.core.rooms().readiness(self.id, &of, limits, message) {
             Readiness::Waits => {
                 self.stopped = true;

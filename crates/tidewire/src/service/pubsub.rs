@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::body::{ErrorCode, Since, SubscribeBody};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
@@ -200,7 +200,7 @@ impl PubSub {
         // A history stays open until the session is a subscriber. One that is refused below opens none.
         let _open = match checked {
             Err(_) => None,
-            Ok(_) => match cx.await_entrance((StreamKind::Topic, pattern), history, message)? {
+            Ok(_) => match cx.await_entrance((SequenceKind::Topic, pattern), history, message)? {
                 None => return Ok(()),
                 open => open,
             },

@@ -15,7 +15,7 @@ use tidewire::backplane::Subject;
 use tidewire::{
     Chat, Client, ErrorCode, HandlerError, History, Limits, PubSub, Server, TopicEvent,
 };
-use tidewire_proto::backplane::{Entry, StreamKind, StreamPosition, encode_stream};
+use tidewire_proto::backplane::{Entry, NodeLife, SequenceKind, SequencePoint, encode_sequence};
 use tidewire_proto::body::RoomCall;
 use tidewire_proto::message::{MemberId, PresenceEvent};
 use tidewire_testkit::backplane::kept::{Reader, kept_chat};
@@ -222,11 +222,11 @@ fn a_hundred_rooms_open_and_close_without_a_trace() {
 }
 
 /// Returns a packet of the room "lobby" by a node that does not exist.
-fn forged(position: StreamPosition, entries: &[Entry<'_>]) -> Vec<u8> {
+fn forged(position: SequencePoint, entries: &[Entry<'_>]) -> Vec<u8> {
     let mut packet = Vec::new();
-    encode_stream(
-        ("evil", 7),
-        (StreamKind::Room, "lobby"),
+    encode_sequence(
+        NodeLife::new("evil", 7),
+        (SequenceKind::Room, "lobby"),
         position,
         &mut packet,
     );
@@ -247,14 +247,14 @@ fn hostile_packets_neither_stop_a_node_nor_fill_its_memory() {
     let one = chat_of(builder, &engine, settings("one"));
     let mut ann = member(&one, "ann");
     let lobby = Subject::Room("lobby");
-    let at = |message, change| StreamPosition {
+    let at = |message, change| SequencePoint {
         start: 1,
         message,
         change,
     };
     engine.inject(lobby, &forged(at(0, 0), &[]));
     engine.inject(lobby, &forged(at(u64::MAX, 0), &[]));
-    let next = StreamPosition {
+    let next = SequencePoint {
         start: 2,
         ..at(u64::MAX, u64::MAX)
     };

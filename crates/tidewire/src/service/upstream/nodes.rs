@@ -57,7 +57,7 @@ impl NodesLink {
         if self.pending.len() >= self.upstream.0.terms.in_flight_max {
             return Err((UpstreamError::TooMany, asked.then));
         }
-        let (bytes, limit) = (call.payload.len(), link.payload_bytes_max);
+        let (bytes, limit) = (call.payload.len(), link.payload_bytes_max());
         if bytes > limit {
             let (bytes, limit) = (bytes as u64, limit as u64);
             let error = tidewire_proto::error::EncodeError::PayloadTooLarge { bytes, limit };

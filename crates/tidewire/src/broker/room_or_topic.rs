@@ -3,30 +3,30 @@
 use std::fmt;
 use std::sync::Arc;
 
-use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::text::escaped;
 
 /// The room or topic of a stream. Streams are those of [`NodeSettings`](crate::backplane::NodeSettings).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum KeptName {
+pub enum RoomOrTopic {
     /// A room.
     Room(Arc<str>),
     /// A topic. It is no pattern.
     Topic(Arc<str>),
 }
 
-impl KeptName {
-    pub(crate) fn new(kind: StreamKind, name: &str) -> Self {
+impl RoomOrTopic {
+    pub(crate) fn new(kind: SequenceKind, name: &str) -> Self {
         match kind {
-            StreamKind::Room => Self::Room(name.into()),
-            StreamKind::Topic => Self::Topic(name.into()),
+            SequenceKind::Room => Self::Room(name.into()),
+            SequenceKind::Topic => Self::Topic(name.into()),
         }
     }
 
-    pub(crate) fn kind(&self) -> StreamKind {
+    pub(crate) fn kind(&self) -> SequenceKind {
         match self {
-            Self::Room(_) => StreamKind::Room,
-            Self::Topic(_) => StreamKind::Topic,
+            Self::Room(_) => SequenceKind::Room,
+            Self::Topic(_) => SequenceKind::Topic,
         }
     }
 
@@ -39,7 +39,7 @@ impl KeptName {
 }
 
 /// For logs: peers choose topics, so hazardous characters are escaped.
-impl fmt::Display for KeptName {
+impl fmt::Display for RoomOrTopic {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self {
             Self::Room(_) => "room",
@@ -56,7 +56,7 @@ mod tests {
     /// Regression: a topic reached the log as its publisher wrote it.
     #[test]
     fn a_name_is_shown_without_characters_that_change_the_line() {
-        let name = KeptName::Topic("a\u{202e}b".into());
+        let name = RoomOrTopic::Topic("a\u{202e}b".into());
         assert_eq!(name.to_string(), "topic a\\u{202e}b");
     }
 }
