@@ -10,7 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep_until, timeout};
 
 use crate::error::NatsError;
-use crate::kept::{News, What, sequence_of};
+use crate::kept::{News, What, offset_of};
 use crate::retry::QuietLog;
 use crate::subject::{Prefix, unserved_request};
 use crate::wire::{Inbox, NatsWire, Packets};
@@ -157,8 +157,8 @@ fn receive(node: &mut Node, wire: &NatsWire, message: &Message) {
         return;
     };
     // One without a sequence is not of JetStream.
-    if let Some(sequence) = sequence_of(message) {
-        node.handle_appended(name, HistoryMessage { sequence, packet }, Instant::now());
+    if let Some(offset) = offset_of(message) {
+        node.handle_appended(name, HistoryMessage { offset, packet }, Instant::now());
     }
 }
 
@@ -170,8 +170,8 @@ fn handle_news(node: &mut Node, wire: &NatsWire, news: &News) {
         What::Read(state, packets) => {
             let messages: Vec<HistoryMessage<'_>> = packets
                 .iter()
-                .map(|(sequence, packet)| HistoryMessage {
-                    sequence: *sequence,
+                .map(|(offset, packet)| HistoryMessage {
+                    offset: *offset,
                     packet,
                 })
                 .collect();

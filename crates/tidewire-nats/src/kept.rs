@@ -17,7 +17,7 @@ use async_nats::jetstream::{Context, ErrorCode};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt};
 use tidewire::History;
-use tidewire::backplane::{RoomOrTopic, HistoryState};
+use tidewire::backplane::{HistoryState, RoomOrTopic};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
 
@@ -346,7 +346,7 @@ fn epoch_of(info: &Info) -> u64 {
 }
 
 /// The sequence of a packet that JetStream publishes again.
-pub(crate) fn sequence_of(message: &Message) -> Option<u64> {
+pub(crate) fn offset_of(message: &Message) -> Option<u64> {
     let headers = message.headers.as_ref()?;
     headers.get("Nats-Sequence")?.as_str().parse().ok()
 }

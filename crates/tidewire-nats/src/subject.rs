@@ -281,7 +281,10 @@ mod tests {
     #[test]
     fn the_streams_of_a_cluster_are_found_by_their_names() {
         let prefix = Prefix::new("prod.chat").unwrap();
-        let (room, topic) = (RoomOrTopic::Room("a.b".into()), RoomOrTopic::Topic("a.b".into()));
+        let (room, topic) = (
+            RoomOrTopic::Room("a.b".into()),
+            RoomOrTopic::Topic("a.b".into()),
+        );
         assert_eq!(prefix.stream(&room), "prod=2Echat=room=a=2Eb");
         assert_eq!(prefix.stream(&topic), "prod=2Echat=topic=a=2Eb");
         for (name, other) in [(&room, &topic), (&topic, &room)] {

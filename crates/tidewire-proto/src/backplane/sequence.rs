@@ -11,7 +11,24 @@
 
 use std::collections::HashMap;
 
-use super::{SequenceKind, SequencePoint};
+use super::{Entry, SequenceKind, SequencePoint};
+
+/// The numbers of messages and of changes of presence among the entries of a packet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EntryCounts {
+    /// Messages.
+    pub messages: u64,
+    /// Changes of presence.
+    pub changes: u64,
+}
+
+impl EntryCounts {
+    /// Counts an entry.
+    pub fn add(&mut self, entry: &Entry<'_>) {
+        self.messages += u64::from(entry.is_message());
+        self.changes += u64::from(entry.is_change());
+    }
+}
 
 /// The sequences of this node. See the module.
 #[derive(Debug, Default)]
@@ -38,7 +55,7 @@ impl SentSequences {
         &mut self,
         kind: SequenceKind,
         name: &str,
-        (messages, changes): (u64, u64),
+        counts: EntryCounts,
         sequences_max: usize,
     ) -> SequencePoint {
         self.clock += 1;
@@ -61,10 +78,10 @@ impl SentSequences {
             }
         });
         let point = sequence.next;
-        sequence.next.message += messages;
-        sequence.next.change += changes;
+        sequence.next.message += counts.messages;
+        sequence.next.change += counts.changes;
         sequence.used = used;
-        sequence.is_unmarked |= messages + changes > 0;
+        sequence.is_unmarked |= counts.messages + counts.changes > 0;
         point
     }
 
@@ -144,13 +161,13 @@ pub struct Arrival {
 }
 
 impl ReceivedSequences {
-    /// Notes a packet with its point and its numbers of messages and changes.
+    /// Notes a packet with its point and what it has.
     pub fn arrive(
         &mut self,
         kind: SequenceKind,
         name: &str,
         point: SequencePoint,
-        (messages, changes): (u64, u64),
+        EntryCounts { messages, changes }: EntryCounts,
     ) -> Arrival {
         let after = SequencePoint {
             start: point.start,
@@ -235,15 +252,19 @@ mod tests {
 
     const ROOM: SequenceKind = SequenceKind::Room;
 
+    fn entries(messages: u64, changes: u64) -> EntryCounts {
+        EntryCounts { messages, changes }
+    }
+
     fn lost(received: &mut ReceivedSequences, point: SequencePoint, messages: u64) -> (u64, u64) {
-        let arrival = received.arrive(ROOM, "lobby", point, (messages, 0));
+        let arrival = received.arrive(ROOM, "lobby", point, entries(messages, 0));
         (arrival.lost, arrival.known)
     }
 
     #[test]
     fn every_missing_message_is_counted_once() {
         let (mut sent, mut received) = (SentSequences::default(), ReceivedSequences::default());
-        let mut next = |messages| sent.next(ROOM, "lobby", (messages, 0), 10);
+        let mut next = |messages| sent.next(ROOM, "lobby", entries(messages, 0), 10);
         assert_eq!(
             lost(&mut received, next(5), 5),
             (0, 0),
@@ -265,15 +286,15 @@ mod tests {
     #[test]
     fn a_sequence_that_begins_anew_hides_no_loss() {
         let (mut sent, mut received) = (SentSequences::default(), ReceivedSequences::default());
-        let first = sent.next(ROOM, "lobby", (5, 0), 2);
+        let first = sent.next(ROOM, "lobby", entries(5, 0), 2);
         lost(&mut received, first, 5);
         for name in ["a", "b", "c", "d"] {
-            sent.next(ROOM, name, (1, 0), 2);
+            sent.next(ROOM, name, entries(1, 0), 2);
         }
         assert!(sent.len() <= 2);
-        let begun = sent.next(ROOM, "lobby", (2, 0), 2);
+        let begun = sent.next(ROOM, "lobby", entries(2, 0), 2);
         assert!(begun.start > first.start && begun.message == 0);
-        let second = sent.next(ROOM, "lobby", (1, 0), 2);
+        let second = sent.next(ROOM, "lobby", entries(1, 0), 2);
         assert_eq!(lost(&mut received, second, 1), (2, 0));
         assert_eq!(
             lost(&mut received, first, 5),
@@ -285,8 +306,8 @@ mod tests {
     #[test]
     fn a_point_is_told_again_once_a_sequence_is_silent() {
         let mut sent = SentSequences::default();
-        sent.next(ROOM, "busy", (1, 0), 10);
-        sent.next(SequenceKind::Topic, "a.b", (1, 0), 10);
+        sent.next(ROOM, "busy", entries(1, 0), 10);
+        sent.next(SequenceKind::Topic, "a.b", entries(1, 0), 10);
         let mut told = Vec::new();
         let mut mark = |sent: &mut SentSequences, since| {
             told.clear();
@@ -298,7 +319,7 @@ mod tests {
         };
         let (now, first) = mark(&mut sent, 0);
         assert_eq!(first, [], "both were used since");
-        sent.next(ROOM, "busy", (1, 0), 10);
+        sent.next(ROOM, "busy", entries(1, 0), 10);
         let (now, second) = mark(&mut sent, now);
         assert_eq!(second, [("a.b".to_owned(), 1)]);
         assert_eq!(mark(&mut sent, now).1, [("busy".to_owned(), 2)]);
@@ -311,7 +332,7 @@ mod tests {
     #[test]
     fn a_point_that_was_not_sent_is_told_at_the_next_time() {
         let mut sent = SentSequences::default();
-        sent.next(ROOM, "lobby", (1, 0), 10);
+        sent.next(ROOM, "lobby", entries(1, 0), 10);
         let now = sent.mark(0, |_, _, _| true);
         let mut calls = 0;
         for is_sent in [false, false, true, true] {
@@ -335,7 +356,7 @@ mod tests {
         lost(&mut received, at(0), 1);
         for number in 0..2 * RECEIVED_MAX as u64 {
             let topic = number.to_string();
-            received.arrive(SequenceKind::Topic, &topic, at(0), (1, 0));
+            received.arrive(SequenceKind::Topic, &topic, at(0), entries(1, 0));
             if number.is_multiple_of(1_000) {
                 assert_eq!(lost(&mut received, at(1 + number / 1_000), 1), (0, 0));
             }
@@ -348,10 +369,11 @@ mod tests {
     #[test]
     fn missing_changes_of_presence_ask_for_the_members() {
         let (mut sent, mut received) = (SentSequences::default(), ReceivedSequences::default());
-        let mut arrive = |point, changes| received.arrive(ROOM, "lobby", point, (0, changes));
-        assert!(!arrive(sent.next(ROOM, "lobby", (0, 1), 10), 1).is_stale);
-        let skipped = sent.next(ROOM, "lobby", (0, 1), 10);
-        assert!(arrive(sent.next(ROOM, "lobby", (0, 1), 10), 1).is_stale);
+        let mut arrive =
+            |point, changes| received.arrive(ROOM, "lobby", point, entries(0, changes));
+        assert!(!arrive(sent.next(ROOM, "lobby", entries(0, 1), 10), 1).is_stale);
+        let skipped = sent.next(ROOM, "lobby", entries(0, 1), 10);
+        assert!(arrive(sent.next(ROOM, "lobby", entries(0, 1), 10), 1).is_stale);
         assert!(arrive(skipped, 1).has_known_changes, "it came late");
     }
 }

@@ -1,6 +1,6 @@
 //! Packets of other nodes.
 
-use tidewire_proto::backplane::sequence::ReceivedSequences;
+use tidewire_proto::backplane::sequence::{EntryCounts, ReceivedSequences};
 use tidewire_proto::backplane::{
     Content, Packet, encode_alive, encode_answered, encode_asked, encode_directed, encode_given_up,
     encode_sequence, encode_whisper, encode_working,
@@ -36,19 +36,17 @@ pub fn backplane(bytes: &[u8]) {
                 sequence.point,
                 &mut again,
             );
-            let (mut messages, mut changes) = (0, 0);
+            let mut counts = EntryCounts::default();
             for entry in sequence.entries {
                 let Some(entry) = entry else {
                     // The rest is malformed, and what came before is as it was.
                     assert!(bytes.starts_with(&again));
                     return;
                 };
-                messages += u64::from(entry.is_message());
-                changes += u64::from(entry.is_change());
+                counts.add(&entry);
                 entry.encode(&mut again);
             }
             let mut received = ReceivedSequences::default();
-            let counts = (messages, changes);
             let first = received.arrive(sequence.kind, sequence.name, sequence.point, counts);
             assert_eq!((first.lost, first.known), (0, 0));
             let second = received.arrive(sequence.kind, sequence.name, sequence.point, counts);

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidewire::backplane::{
-    Backplane, BackplaneError, Carrier, HistoryMessage, RoomOrTopic, HistoryState, Node, Subject, Wire,
+    Backplane, BackplaneError, Carrier, HistoryMessage, HistoryState, Node, RoomOrTopic, Subject,
+    Wire,
 };
 use tidewire::{History, Position};
 use tidewire_proto::backplane::{Content, Packet};
@@ -287,16 +288,16 @@ fn drive(node: &mut Node, wire: &mut InprocWire, received: &Receiver<Event>, ahe
             match event {
                 Event::Packet(packet) => node.handle_packet(&packet, now()),
                 Event::Unserved(request) => node.handle_unserved(request),
-                Event::Appended(name, sequence, packet) => {
+                Event::Appended(name, offset, packet) => {
                     let packet = &packet[..];
-                    let message = HistoryMessage { sequence, packet };
+                    let message = HistoryMessage { offset, packet };
                     node.handle_appended(&name, message, now());
                 }
                 Event::Read(name, state, packets) => {
                     let first = state.last + 1 - packets.len() as u64;
                     let messages: Vec<HistoryMessage<'_>> = (first..)
                         .zip(&packets)
-                        .map(|(sequence, packet)| HistoryMessage { sequence, packet })
+                        .map(|(offset, packet)| HistoryMessage { offset, packet })
                         .collect();
                     node.handle_history(&name, state, &messages, now());
                 }

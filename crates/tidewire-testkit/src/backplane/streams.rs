@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use tidewire::History;
-use tidewire::backplane::{RoomOrTopic, HistoryState};
+use tidewire::backplane::{HistoryState, RoomOrTopic};
 
 /// The streams of rooms and topics that keep a history.
 #[derive(Debug, Default)]
@@ -81,7 +81,12 @@ impl Streams {
     }
 
     /// Appends a packet. Returns its sequence, unless the stream has it already.
-    pub(super) fn append(&mut self, name: &RoomOrTopic, id: &str, packet: &Arc<[u8]>) -> Option<u64> {
+    pub(super) fn append(
+        &mut self,
+        name: &RoomOrTopic,
+        id: &str,
+        packet: &Arc<[u8]>,
+    ) -> Option<u64> {
         let stream = self.all.get_mut(name)?;
         if !stream.ids.insert(id.to_owned()) {
             return None;

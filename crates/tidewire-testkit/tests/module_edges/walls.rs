@@ -28,12 +28,11 @@ const WIDE: &[(&str, usize)] = &[
     ("LaneRooms", 117),
     ("LaneSessions", 135),
     ("Link", 44),
-    ("Node", 117),
     ("ServerBuilder", 42),
 ];
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 837;
+const OPEN_FIELDS_MAX: usize = 771;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

@@ -45,20 +45,18 @@
 //! 10. A stream may lose its newest packets, as by a power cut, and then gives their sequences to others. A node that finds this
 //!     replaces the stream, so that all nodes begin a new epoch.
 
-mod directed;
-mod incoming;
-mod kept;
-mod kept_stream;
+mod author;
+mod heartbeats;
+mod histories;
+mod membership;
 mod node;
-#[cfg(test)]
-mod node_tests;
-mod opening;
-mod outgoing;
+mod openings;
 mod peers;
 mod presence;
-mod stored;
-mod streamed;
+mod requests;
+mod to_engine;
 mod to_lanes;
+mod topics;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,10 +67,10 @@ pub use tidewire_proto::backplane::{NODE_BYTES_MAX, NodeIdError, validate_node};
 
 use crate::broker::Position;
 pub use crate::broker::RoomOrTopic;
-pub(crate) use directed::request_number;
-pub use kept::{HistoryMessage, HistoryState};
+pub use histories::{HistoryMessage, HistoryState};
 pub use node::Node;
 pub(crate) use node::NodeParts;
+pub(crate) use requests::request_number;
 
 use crate::room::History;
 

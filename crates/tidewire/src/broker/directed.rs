@@ -13,7 +13,7 @@ use tidewire_proto::error::EncodeError;
 
 use super::BackplaneLink;
 
-/// Work for the node.
+/// Work for the node that concerns one other node.
 #[derive(Debug)]
 pub(crate) enum Directed {
     /// A packet for a session of another node.
@@ -22,6 +22,13 @@ pub(crate) enum Directed {
         to: NodeLife<Arc<str>>,
         packet: Vec<u8>,
     },
+    /// A step of a request.
+    Request(RequestWork),
+}
+
+/// A step of a request between two nodes.
+#[derive(Debug)]
+pub(crate) enum RequestWork {
     /// A request to a service.
     Ask {
         request: u64,
@@ -41,10 +48,18 @@ impl Directed {
     pub(super) fn charged_bytes(&self) -> usize {
         match self {
             Self::Message { packet, .. } => size_of::<Self>() + packet.len(),
-            Self::Ask { payload, .. } => size_of::<Self>() + payload.len(),
-            Self::Answer { outcome, .. } => outcome.as_ref().map_or(0, Vec::len),
-            Self::GiveUp { .. } => 0,
+            Self::Request(RequestWork::Ask { payload, .. }) => size_of::<Self>() + payload.len(),
+            Self::Request(RequestWork::Answer { outcome, .. }) => {
+                outcome.as_ref().map_or(0, Vec::len)
+            }
+            Self::Request(RequestWork::GiveUp { .. }) => 0,
         }
+    }
+}
+
+impl From<RequestWork> for Directed {
+    fn from(work: RequestWork) -> Self {
+        Self::Request(work)
     }
 }
 
@@ -136,11 +151,12 @@ impl RemoteTicket {
 
     fn post(&mut self, outcome: Outcome) {
         if let Some(to) = self.asker.take() {
-            let answer = Directed::Answer { to, outcome };
-            if let Err(Directed::Answer { to, .. }) = self.link.direct(answer) {
+            let answer = RequestWork::Answer { to, outcome };
+            if let Err(Directed::Request(RequestWork::Answer { to, .. })) = self.link.direct(answer)
+            {
                 let outcome = Err((ErrorCode::LimitReached, TOO_MANY.to_owned()));
                 // A node that has ended cannot answer. The asking node knows that it is gone.
-                let _ = self.link.direct(Directed::Answer { to, outcome });
+                let _ = self.link.direct(RequestWork::Answer { to, outcome });
             }
         }
     }
@@ -195,7 +211,7 @@ mod tests {
         drop(ticket(&link, 4));
         let mut codes = Vec::new();
         for (index, directed) in link.take().directed.into_iter().enumerate() {
-            let Directed::Answer { to, outcome } = directed else {
+            let Directed::Request(RequestWork::Answer { to, outcome }) = directed else {
                 panic!("no answer");
             };
             assert_eq!(to.request, index as u64 + 1);
@@ -230,7 +246,7 @@ mod tests {
         let bytes: usize = directed.iter().map(Directed::charged_bytes).sum();
         assert_eq!(bytes, 33 * BYTES);
         let refusal = directed.iter().filter(|it| match it {
-            Directed::Answer { outcome, .. } => outcome
+            Directed::Request(RequestWork::Answer { outcome, .. }) => outcome
                 .as_ref()
                 .is_err_and(|(code, _)| *code == ErrorCode::LimitReached),
             _ => false,

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 
 use tidewire_proto::backplane::NodeLife;
 
-use super::{Directed, Item, RoomOrTopic, StoreQuestion};
+use super::{Directed, Item, RequestWork, RoomOrTopic, StoreQuestion};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
@@ -16,7 +16,7 @@ pub(crate) struct BackplaneLink {
     life: NodeLife<Arc<str>>,
     /// The longest payload that a packet carries.
     payload_bytes_max: usize,
-    waiting: Mutex<Waiting>,
+    queued: Mutex<QueuedWork>,
     /// Whether the node has ended and takes nothing any more.
     is_closed: AtomicBool,
     waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -29,7 +29,7 @@ pub(crate) struct BackplaneLink {
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedWork {
     work: Work,
     batch_bytes: usize,
     directed_bytes: usize,
@@ -68,7 +68,7 @@ impl BackplaneLink {
         Self {
             life,
             payload_bytes_max,
-            waiting: Mutex::default(),
+            queued: Mutex::default(),
             is_closed: AtomicBool::new(false),
             waker: OnceLock::new(),
             keeps_histories,
@@ -131,17 +131,17 @@ impl BackplaneLink {
         batch: Vec<u8>,
         questions: &mut Vec<StoreQuestion>,
     ) -> Result<u64, Vec<u8>> {
-        let Some(mut waiting) = self.lock_open() else {
+        let Some(mut queued) = self.lock_open() else {
             questions.clear();
             return Ok(Item::messages_of(&batch));
         };
-        if waiting.batch_bytes > 0 && waiting.batch_bytes + batch.len() > BATCH_BYTES_MAX {
+        if queued.batch_bytes > 0 && queued.batch_bytes + batch.len() > BATCH_BYTES_MAX {
             return Err(batch);
         }
-        waiting.batch_bytes += batch.len();
-        waiting.work.batches.push_back(batch);
-        waiting.work.questions.extend(questions.drain(..));
-        drop(waiting);
+        queued.batch_bytes += batch.len();
+        queued.work.batches.push_back(batch);
+        queued.work.questions.extend(questions.drain(..));
+        drop(queued);
         self.wake();
         Ok(0)
     }
@@ -167,30 +167,33 @@ impl BackplaneLink {
     }
 
     fn note(&self, insert: impl FnOnce(&mut Work) -> bool) {
-        if let Some(mut waiting) = self.lock_open() {
-            insert(&mut waiting.work);
-            drop(waiting);
+        if let Some(mut queued) = self.lock_open() {
+            insert(&mut queued.work);
+            drop(queued);
             self.wake();
         }
     }
 
     /// Posts work for one other node. Gives it back if too much waits, or if the node has ended.
-    pub(crate) fn direct(&self, directed: Directed) -> Result<(), Directed> {
+    pub(crate) fn direct(&self, directed: impl Into<Directed>) -> Result<(), Directed> {
+        let directed = directed.into();
         let bytes = directed.charged_bytes();
-        let Some(mut waiting) = self.lock_open() else {
+        let Some(mut queued) = self.lock_open() else {
             return Err(directed);
         };
         // The requests of this node take no room from its answers.
-        let (waits, bytes_max) = match matches!(directed, Directed::Answer { .. }) {
-            true => (&mut waiting.answer_bytes, ANSWER_BYTES_MAX),
-            false => (&mut waiting.directed_bytes, DIRECTED_BYTES_MAX),
+        let (waits, bytes_max) = match directed {
+            Directed::Request(RequestWork::Answer { .. }) => {
+                (&mut queued.answer_bytes, ANSWER_BYTES_MAX)
+            }
+            _ => (&mut queued.directed_bytes, DIRECTED_BYTES_MAX),
         };
         if bytes > 0 && *waits > bytes_max {
             return Err(directed);
         }
         *waits += bytes;
-        waiting.work.directed.push_back(directed);
-        drop(waiting);
+        queued.work.directed.push_back(directed);
+        drop(queued);
         self.wake();
         Ok(())
     }
@@ -220,9 +223,9 @@ impl BackplaneLink {
 
     /// Takes all work, and notes under the same lock that nothing more is taken.
     fn end(&self) -> Work {
-        let mut waiting = self.lock();
+        let mut queued = self.lock();
         self.is_closed.store(true, Ordering::SeqCst);
-        std::mem::take(&mut *waiting).work
+        std::mem::take(&mut *queued).work
     }
 
     fn wake(&self) {
@@ -233,14 +236,14 @@ impl BackplaneLink {
 
     /// Locks the work of a node that has not ended. The end is noted under the same lock. Work that came after the node's
     /// last look would never be done, and its questions would never be answered.
-    fn lock_open(&self) -> Option<MutexGuard<'_, Waiting>> {
-        let waiting = self.lock();
-        (!self.is_closed()).then_some(waiting)
+    fn lock_open(&self) -> Option<MutexGuard<'_, QueuedWork>> {
+        let queued = self.lock();
+        (!self.is_closed()).then_some(queued)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueuedWork> {
         // No code under the lock panics.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -293,7 +296,7 @@ mod tests {
     #[test]
     fn requests_are_bounded_and_answers_have_their_places() {
         let link = BackplaneLink::new(NodeLife::new("one", 1), 100, false);
-        let ask = |request| Directed::Ask {
+        let ask = |request| RequestWork::Ask {
             request,
             timeout_ms: 1,
             service: "s".into(),
@@ -301,7 +304,7 @@ mod tests {
         };
         let accepted = (0..100).take_while(|it| link.direct(ask(*it)).is_ok());
         assert_eq!(accepted.count(), 4);
-        assert!(link.direct(Directed::GiveUp { request: 0 }).is_ok());
+        assert!(link.direct(RequestWork::GiveUp { request: 0 }).is_ok());
         assert_eq!(link.take().directed.len(), 5);
         assert!(link.direct(ask(5)).is_ok());
         link.close();
@@ -316,7 +319,7 @@ mod tests {
         let (taken, given_back) = thread::scope(|scope| {
             let callers = [(); 2].map(|()| {
                 scope.spawn(|| {
-                    let refused = |request| link.direct(Directed::GiveUp { request }).is_err();
+                    let refused = |request| link.direct(RequestWork::GiveUp { request }).is_err();
                     (0..EACH).filter(|request| refused(*request)).count()
                 })
             });

@@ -15,7 +15,7 @@ pub use room_or_topic::RoomOrTopic;
 pub use tidewire_proto::message::Position;
 
 pub(crate) use directed::{
-    Asker, Directed, NodeAnswer, Outcome, RemoteCall, RemoteTicket, RequestFailure,
+    Asker, Directed, NodeAnswer, Outcome, RemoteCall, RemoteTicket, RequestFailure, RequestWork,
 };
 pub(crate) use item::{Addressee, Item, News};
 pub(crate) use link::BackplaneLink;

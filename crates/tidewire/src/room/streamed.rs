@@ -61,7 +61,7 @@ impl LaneRooms<'_> {
         };
         let room = shared.name.as_deref().ok_or(RoomError::NoSuchRoom)?;
         let (kind, session) = (SequenceKind::Room, sender.number());
-        let to = Addressee::Stream { kind, session };
+        let to = Addressee::History { kind, session };
         self.exchange.send_to_nodes(to, room, &entry);
         Ok(())
     }
@@ -89,7 +89,7 @@ impl LaneRooms<'_> {
             }
         })?;
         let (kind, session) = (SequenceKind::Topic, sender.number());
-        let to = Addressee::Stream { kind, session };
+        let to = Addressee::History { kind, session };
         let published = Entry::Published { payload };
         self.exchange.send_to_nodes(to, topic, &published);
         Ok(congested)

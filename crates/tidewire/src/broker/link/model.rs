@@ -11,7 +11,7 @@ fn a_request_that_races_with_the_end_of_the_node_is_taken_by_it_or_given_back() 
         let link = Arc::new(BackplaneLink::new(NodeLife::new("one", 1), 100, false));
         let callers = [0, 1].map(|request| {
             let link = Arc::clone(&link);
-            loom::thread::spawn(move || link.direct(Directed::GiveUp { request }).is_err())
+            loom::thread::spawn(move || link.direct(RequestWork::GiveUp { request }).is_err())
         });
         let mut taken = link.take().directed.len();
         taken += link.end().directed.len();

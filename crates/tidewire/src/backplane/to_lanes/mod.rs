@@ -3,26 +3,33 @@
 //! A lane that does not take its batches slows neither the node nor the other lanes: beyond a limit its messages are dropped
 //! and counted, and its members are told how many, before the next message that they get.
 
+mod frames;
+
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
 use tidewire_proto::codec::{AnyCodec, Codec};
 
-use crate::mailbox::{BatchEntry, LaneMessage, LaneSet, Lanes, Mailbox, messages_of};
+use crate::mailbox::{BatchEntry, LaneMessage, LaneSet, Lanes, messages_of};
 use crate::observe::LaneCounters;
+use crate::room::SharedRoom;
 use crate::session::SessionId;
 
 /// Batches for the lanes. See the module.
 #[derive(Debug)]
 pub(super) struct ToLanes {
     lanes: Arc<Lanes>,
-    batches: Vec<Waiting>,
+    codec: AnyCodec,
+    counters: Arc<CachePadded<LaneCounters>>,
+    queues: Vec<LaneQueue>,
     /// See [`take_unshown`](Self::take_unshown).
     unshown: Vec<(usize, u16)>,
 }
 
+/// The frames that wait for one lane.
 #[derive(Debug, Default)]
-struct Waiting {
+struct LaneQueue {
     batch: Vec<u8>,
     /// Dropped messages by alias, that the members have not been told of.
     dropped: HashMap<u16, u64>,
@@ -33,85 +40,79 @@ struct Waiting {
 }
 
 impl ToLanes {
-    pub(super) fn new(lanes: Arc<Lanes>) -> Self {
-        let mut batches = Vec::new();
-        batches.resize_with(lanes.all().len(), Waiting::default);
-        let unshown = Vec::new();
+    pub(super) fn new(
+        lanes: Arc<Lanes>,
+        codec: AnyCodec,
+        counters: Arc<CachePadded<LaneCounters>>,
+    ) -> Self {
+        let mut queues = Vec::new();
+        queues.resize_with(lanes.all().len(), LaneQueue::default);
         Self {
             lanes,
-            batches,
-            unshown,
+            codec,
+            counters,
+            queues,
+            unshown: Vec::new(),
         }
-    }
-
-    /// The mailboxes of all lanes.
-    pub(super) fn lanes(&self) -> &[Arc<Mailbox>] {
-        self.lanes.all()
     }
 
     /// Adds a frame of a room or topic for lanes. It stands for this many messages: one, or those that a gap
     /// tells of. Returns how many lanes had no room for it.
-    pub(super) fn send(
-        &mut self,
-        codec: &AnyCodec,
-        lanes: LaneSet,
-        (alias, messages): (u16, u64),
-        frame: &[u8],
-    ) -> u64 {
+    fn send(&mut self, lanes: LaneSet, (alias, messages): (u16, u64), frame: &[u8]) -> u64 {
         let mut dropped = 0;
-        for (lane, waiting) in self.batches.iter_mut().enumerate() {
+        for (lane, queue) in self.queues.iter_mut().enumerate() {
             if !lanes.has(lane) {
                 continue;
             }
-            if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX && !waiting.batch.is_empty() {
-                *waiting.dropped.entry(alias).or_default() += messages;
+            if queue.batch.len() + frame.len() > WAITING_BYTES_MAX && !queue.batch.is_empty() {
+                *queue.dropped.entry(alias).or_default() += messages;
                 dropped += 1;
                 continue;
             }
-            if !waiting.dropped.is_empty()
-                && let Some(lost) = waiting.dropped.remove(&alias)
+            if !queue.dropped.is_empty()
+                && let Some(lost) = queue.dropped.remove(&alias)
             {
                 let mut gap = Vec::new();
                 // A codec without gap notices cannot tell; the loss is counted.
-                if codec.encode_gap(alias, lost, &mut gap).is_ok() {
-                    BatchEntry::Room { alias, frame: &gap }.encode(&mut waiting.batch);
+                if self.codec.encode_gap(alias, lost, &mut gap).is_ok() {
+                    BatchEntry::Room { alias, frame: &gap }.encode(&mut queue.batch);
                 }
             }
-            BatchEntry::Room { alias, frame }.encode(&mut waiting.batch);
+            BatchEntry::Room { alias, frame }.encode(&mut queue.batch);
         }
         dropped
     }
 
     /// Adds a change of presence in a room for lanes. It may wait behind more messages than a message may. A lane
     /// without room for it gets a list of the members later.
-    pub(super) fn send_presence(&mut self, lanes: LaneSet, alias: u16, frame: &[u8]) {
-        for (lane, waiting) in self.batches.iter_mut().enumerate() {
+    fn send_presence(&mut self, lanes: LaneSet, alias: u16, frame: &[u8]) {
+        for (lane, queue) in self.queues.iter_mut().enumerate() {
             if !lanes.has(lane) {
                 continue;
             }
-            if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX + PRESENCE_BYTES_MAX {
-                waiting.unshown.insert(alias);
+            if queue.batch.len() + frame.len() > WAITING_BYTES_MAX + PRESENCE_BYTES_MAX {
+                queue.unshown.insert(alias);
                 continue;
             }
-            BatchEntry::Room { alias, frame }.encode(&mut waiting.batch);
+            BatchEntry::Room { alias, frame }.encode(&mut queue.batch);
         }
     }
 
-    /// Adds a message that the history of its room has at an offset, for lanes. A lane without room for
+    /// Adds a message that the history of its room or topic has at an offset, for the lanes with members. A lane without room for
     /// it takes it from the history later. Without a frame, lanes take it from there at once.
     pub(super) fn send_recorded(
         &mut self,
-        lanes: LaneSet,
-        alias: u16,
+        shared: &SharedRoom,
         (number, author): (u64, SessionId),
         frame: &[u8],
     ) {
-        for (lane, waiting) in self.batches.iter_mut().enumerate() {
+        let (lanes, alias) = (shared.lanes(), shared.alias);
+        for (lane, queue) in self.queues.iter_mut().enumerate() {
             if !lanes.has(lane) {
                 continue;
             }
-            if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX && !waiting.batch.is_empty() {
-                waiting.behind.insert(alias, number);
+            if queue.batch.len() + frame.len() > WAITING_BYTES_MAX && !queue.batch.is_empty() {
+                queue.behind.insert(alias, number);
                 continue;
             }
             let is_author_here = author != SessionId::NONE && author.lane() == lane;
@@ -125,7 +126,7 @@ impl ToLanes {
                 },
                 frame,
             };
-            entry.encode(&mut waiting.batch);
+            entry.encode(&mut queue.batch);
         }
     }
 
@@ -138,14 +139,14 @@ impl ToLanes {
     }
 
     /// Adds a frame for one session. Returns whether there was room.
-    pub(super) fn send_to(&mut self, id: SessionId, frame: &[u8]) -> bool {
-        let Some(waiting) = self.batches.get_mut(id.lane()) else {
+    fn send_to(&mut self, id: SessionId, frame: &[u8]) -> bool {
+        let Some(queue) = self.queues.get_mut(id.lane()) else {
             return false;
         };
-        if waiting.batch.len() + frame.len() > WAITING_BYTES_MAX && !waiting.batch.is_empty() {
+        if queue.batch.len() + frame.len() > WAITING_BYTES_MAX && !queue.batch.is_empty() {
             return false;
         }
-        BatchEntry::Session { id, frame }.encode(&mut waiting.batch);
+        BatchEntry::Session { id, frame }.encode(&mut queue.batch);
         true
     }
 
@@ -155,45 +156,45 @@ impl ToLanes {
     }
 
     /// Posts the batches. Returns whether some wait because a mailbox is full.
-    pub(super) fn post(&mut self, codec: &AnyCodec, counters: &LaneCounters) -> bool {
+    pub(super) fn post(&mut self) -> bool {
         let mut is_waiting = false;
-        let batches = self.batches.iter_mut().zip(self.lanes.all());
-        for (lane, (waiting, mailbox)) in batches.enumerate() {
-            if waiting.batch.is_empty() {
+        let queues = self.queues.iter_mut().zip(self.lanes.all());
+        for (lane, (queue, mailbox)) in queues.enumerate() {
+            if queue.batch.is_empty() {
                 continue;
             }
             if mailbox.is_retired() {
                 // Its sessions are closed. No lane had this message, so it is not one that lanes have lost among them.
-                let dropped = messages_of(&waiting.batch);
-                counters.backplane_dropped.add_shared(dropped);
-                waiting.batch.clear();
+                let dropped = messages_of(&queue.batch);
+                self.counters.backplane_dropped.add_shared(dropped);
+                queue.batch.clear();
                 continue;
             }
             let next = self.lanes.spare_batches.take();
-            let batch = std::mem::replace(&mut waiting.batch, next);
+            let batch = std::mem::replace(&mut queue.batch, next);
             if let Err(LaneMessage::Batch(back)) = mailbox.post(LaneMessage::Batch(batch)) {
-                let next = std::mem::replace(&mut waiting.batch, back);
+                let next = std::mem::replace(&mut queue.batch, back);
                 self.lanes.spare_batches.put(next);
                 is_waiting = true;
                 continue;
             }
-            for (alias, number) in waiting.behind.drain() {
+            for (alias, number) in queue.behind.drain() {
                 let entry = BatchEntry::Recorded {
                     alias,
                     number,
                     author: SessionId::NONE,
                     frame: &[],
                 };
-                entry.encode(&mut waiting.batch);
+                entry.encode(&mut queue.batch);
                 is_waiting = true;
             }
-            is_waiting |= !waiting.unshown.is_empty();
-            let unshown = waiting.unshown.drain();
+            is_waiting |= !queue.unshown.is_empty();
+            let unshown = queue.unshown.drain();
             self.unshown.extend(unshown.map(|alias| (lane, alias)));
-            for (alias, lost) in waiting.dropped.drain() {
+            for (alias, lost) in queue.dropped.drain() {
                 let mut gap = Vec::new();
-                if codec.encode_gap(alias, lost, &mut gap).is_ok() {
-                    BatchEntry::Room { alias, frame: &gap }.encode(&mut waiting.batch);
+                if self.codec.encode_gap(alias, lost, &mut gap).is_ok() {
+                    BatchEntry::Room { alias, frame: &gap }.encode(&mut queue.batch);
                     is_waiting = true;
                 }
             }
@@ -246,7 +247,7 @@ mod tests {
         let lanes = Arc::new(Lanes::default());
         lanes.set(mailboxes.to_vec());
         let codec = AnyCodec::Tw1(Tw1);
-        let mut to_lanes = ToLanes::new(lanes);
+        let mut to_lanes = ToLanes::new(lanes, codec.clone(), Arc::default());
         let mut frame = Vec::new();
         let payload = vec![7; 64 * 1024];
         let message = tidewire_proto::message::Message::new(Kind::Deliver, 9, &payload);
@@ -258,8 +259,8 @@ mod tests {
         let both = shared.get();
         let (mut dropped, mut quick) = (0, 0);
         for _ in 0..OFFERED {
-            dropped += to_lanes.send(&codec, both, (9, 1), &frame);
-            to_lanes.post(&codec, &LaneCounters::default());
+            dropped += to_lanes.send(both, (9, 1), &frame);
+            to_lanes.post();
             quick += taken(&mailboxes[1]).len() as u64;
         }
         assert_eq!(quick, OFFERED);
@@ -268,7 +269,7 @@ mod tests {
         loop {
             let more = taken(&mailboxes[0]);
             kinds.extend(more);
-            if !to_lanes.post(&codec, &LaneCounters::default()) && mailboxes[0].is_empty() {
+            if !to_lanes.post() && mailboxes[0].is_empty() {
                 break;
             }
         }
@@ -286,15 +287,12 @@ mod tests {
         let lanes = Arc::new(Lanes::default());
         lanes.set(vec![Arc::clone(&mailbox)]);
         let codec = AnyCodec::Tw1(Tw1);
-        let mut to_lanes = ToLanes::new(lanes);
+        let mut to_lanes = ToLanes::new(lanes, codec, Arc::clone(&counters));
         for _ in 0..2 {
-            assert_eq!(
-                to_lanes.send(&codec, Receiver::Lane(0).into(), (9, 1), &[0; 64]),
-                0
-            );
+            assert_eq!(to_lanes.send(Receiver::Lane(0).into(), (9, 1), &[0; 64]), 0);
         }
         mailbox.retire();
-        assert!(!to_lanes.post(&codec, &counters), "nothing waits");
+        assert!(!to_lanes.post(), "nothing waits");
         let counts = [&counters.backplane_dropped, &counters.mail_undelivered];
         assert_eq!(counts.map(|counter| counter.read()), [2, 0]);
     }
@@ -305,16 +303,13 @@ mod tests {
         let lanes = Arc::new(Lanes::default());
         lanes.set(vec![Mailbox::new(Arc::default()).unwrap()]);
         let codec = AnyCodec::Tw1(Tw1);
-        let mut to_lanes = ToLanes::new(lanes);
+        let mut to_lanes = ToLanes::new(lanes, codec.clone(), Arc::default());
         let frame = vec![0; 64 * 1024];
-        while to_lanes.send(&codec, Receiver::Lane(0).into(), (9, 1), &frame) == 0 {}
+        while to_lanes.send(Receiver::Lane(0).into(), (9, 1), &frame) == 0 {}
         let mut gap = Vec::new();
         codec.encode_gap(9, 100, &mut gap).unwrap();
         gap.resize(frame.len(), 0);
-        assert_eq!(
-            to_lanes.send(&codec, Receiver::Lane(0).into(), (9, 100), &gap),
-            1
-        );
-        assert_eq!(to_lanes.batches[0].dropped.get(&9), Some(&101));
+        assert_eq!(to_lanes.send(Receiver::Lane(0).into(), (9, 100), &gap), 1);
+        assert_eq!(to_lanes.queues[0].dropped.get(&9), Some(&101));
     }
 }

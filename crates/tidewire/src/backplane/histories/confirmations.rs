@@ -1,7 +1,7 @@
 //! Messages of sessions until they are stored, and the sessions that wait for that.
 //!
 //! The messages of a session between two of its questions are a *span*. A question is answered when its span and those before it
-//! have no message left that waits for its stream. So the answer depends on messages of its own session alone, and a stream that
+//! have no message left that waits for its history. So the answer depends on messages of its own session alone, and a history that
 //! fails keeps no other session waiting.
 //!
 //! A loss is told once, by the next question that somebody still waits for.
@@ -9,35 +9,34 @@
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
 
-use super::Node;
-use super::kept::STORE_TIMEOUT;
-use crate::broker::{News, NotStored, RoomOrTopic, StoreQuestion};
+use super::STORE_TIMEOUT;
+use crate::broker::{News, NotStored, StoreQuestion};
 use crate::session::SessionId;
 
-/// The sessions with messages that wait for their streams, or were lost. See the module.
+/// The sessions with messages that wait for their histories, or were lost. See the module.
 #[derive(Debug, Default)]
-pub(super) struct Stored {
-    senders: HashMap<SessionId, Sender>,
+pub(super) struct Confirmations {
+    senders: HashMap<SessionId, StoringSession>,
     /// Questions of the batches that the node has not read.
     questions: VecDeque<StoreQuestion>,
-    /// Messages that are no longer pending, but which their streams may still give back, by their numbers.
-    doubts: HashMap<u64, (Origin, Instant)>,
+    /// Messages that are no longer pending, but which their histories may still give back, by their numbers.
+    doubts: HashMap<u64, (SpanId, Instant)>,
 }
 
 #[derive(Debug, Default)]
-struct Sender {
+struct StoringSession {
     /// Spans that end with a question.
     asked: VecDeque<(Span, StoreQuestion)>,
     /// The number of the first of them.
     first: u64,
-    /// The span behind the last question.
+    /// The span after the last question.
     open: Span,
     has_ended: bool,
 }
 
 #[derive(Debug, Default)]
 struct Span {
-    /// Messages that wait for their streams.
+    /// Messages that wait for their histories.
     waiting: u64,
     /// Messages that may not be stored.
     given_up: u64,
@@ -45,23 +44,12 @@ struct Span {
 
 /// The span of a message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Origin {
+pub(super) struct SpanId {
     session: SessionId,
     span: u64,
 }
 
-impl Node {
-    /// Takes a message of a session for the stream of a room or topic.
-    pub(super) fn append(&mut self, name: &RoomOrTopic, session: SessionId, entry: &[u8]) {
-        let origin = self.stored.begin(session);
-        if !self.keep_pending(name, origin, entry) {
-            self.counters.backplane_unsent.add_shared(1);
-            self.stored.end(origin, false);
-        }
-    }
-}
-
-impl Stored {
+impl Confirmations {
     /// Takes the questions of the batches that the node reads next.
     pub(super) fn take_questions(&mut self, questions: VecDeque<StoreQuestion>) {
         self.questions = questions;
@@ -86,52 +74,52 @@ impl Stored {
         self.answer(session);
     }
 
-    /// Notes that a message waits for its stream.
-    pub(super) fn begin(&mut self, session: SessionId) -> Origin {
+    /// Notes that a message waits for its history.
+    pub(super) fn begin(&mut self, session: SessionId) -> SpanId {
         let sender = self.senders.entry(session).or_default();
         sender.open.waiting += 1;
         let span = sender.first + sender.asked.len() as u64;
-        Origin { session, span }
+        SpanId { session, span }
     }
 
     /// Notes that a message is stored, or was given up.
-    pub(super) fn end(&mut self, origin: Origin, is_stored: bool) {
-        let Some(sender) = self.senders.get_mut(&origin.session) else {
+    pub(super) fn end(&mut self, id: SpanId, is_stored: bool) {
+        let Some(sender) = self.senders.get_mut(&id.session) else {
             return;
         };
-        let index = (origin.span - sender.first) as usize;
+        let index = (id.span - sender.first) as usize;
         let span = match sender.asked.get_mut(index) {
             Some((span, _)) => span,
             None => &mut sender.open,
         };
         span.waiting -= 1;
         span.given_up += u64::from(!is_stored);
-        self.answer(origin.session);
+        self.answer(id.session);
     }
 
-    /// Notes that a message is no longer pending, and that its stream may still give it back.
-    pub(super) fn doubt(&mut self, number: u64, origin: Origin, now: Instant) {
+    /// Notes that a message is no longer pending, and that its history may still give it back.
+    pub(super) fn doubt(&mut self, number: u64, id: SpanId, now: Instant) {
         match self.doubts.len() < DOUBTS_MAX {
-            true => drop(self.doubts.insert(number, (origin, now))),
-            false => self.end(origin, false),
+            true => drop(self.doubts.insert(number, (id, now))),
+            false => self.end(id, false),
         }
     }
 
-    /// Notes that a stream has given back a message that is not pending.
+    /// Notes that a history has given back a message that is not pending.
     pub(super) fn end_doubt(&mut self, number: u64) {
-        if let Some((origin, _)) = self.doubts.remove(&number) {
-            self.end(origin, true);
+        if let Some((id, _)) = self.doubts.remove(&number) {
+            self.end(id, true);
         }
     }
 
-    /// Gives up the messages that no stream has given back in time.
+    /// Gives up the messages that no history has given back in time.
     pub(super) fn end_doubts(&mut self, now: Instant) {
         let is_late =
-            |(_, since): &(Origin, Instant)| now.saturating_duration_since(*since) > STORE_TIMEOUT;
+            |(_, since): &(SpanId, Instant)| now.saturating_duration_since(*since) > STORE_TIMEOUT;
         let late = self.doubts.extract_if(|_, doubt| is_late(doubt));
-        let late: Vec<Origin> = late.map(|(_, (origin, _))| origin).collect();
-        for origin in late {
-            self.end(origin, false);
+        let late: Vec<SpanId> = late.map(|(_, (id, _))| id).collect();
+        for id in late {
+            self.end(id, false);
         }
     }
 
@@ -164,7 +152,7 @@ impl Stored {
     }
 }
 
-/// Messages that are no longer pending and may still come back: those of a few reads of full streams.
+/// Messages that are no longer pending and may still come back: those of a few reads of full histories.
 const DOUBTS_MAX: usize = 65_536;
 
 #[cfg(test)]
@@ -199,7 +187,7 @@ mod tests {
 
     const SESSION: SessionId = SessionId::NONE;
 
-    fn ask(stored: &mut Stored, number: u32, answers: &Answers) {
+    fn ask(stored: &mut Confirmations, number: u32, answers: &Answers) {
         let question = StoreQuestion::new(Answer(number, answers.clone()));
         stored.take_questions([question].into());
         stored.note(News::AsksStored, SESSION);
@@ -213,7 +201,7 @@ mod tests {
 
     #[test]
     fn answers_wait_for_all_earlier_messages_whatever_order_they_come_back_in() {
-        let (mut stored, answers) = (Stored::default(), Answers::default());
+        let (mut stored, answers) = (Confirmations::default(), Answers::default());
         ask(&mut stored, 0, &answers);
         assert_eq!(told(&answers), [(0, Ok(()))], "there is no message");
         let first = stored.begin(SESSION);
@@ -232,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_loss_is_told_by_the_first_question_that_is_not_cancelled() {
-        let (mut stored, answers) = (Stored::default(), Answers::default());
+        let (mut stored, answers) = (Confirmations::default(), Answers::default());
         let message = stored.begin(SESSION);
         answers.are_cancelled.store(true, Ordering::Relaxed);
         ask(&mut stored, 1, &answers);
@@ -246,7 +234,7 @@ mod tests {
 
     #[test]
     fn a_message_in_doubt_is_stored_if_it_comes_back_and_else_given_up() {
-        let (mut stored, answers) = (Stored::default(), Answers::default());
+        let (mut stored, answers) = (Confirmations::default(), Answers::default());
         let now = Instant::now();
         for number in 0..2 {
             let message = stored.begin(SESSION);
@@ -262,7 +250,7 @@ mod tests {
 
     #[test]
     fn a_session_that_has_ended_leaves_nothing_behind() {
-        let mut stored = Stored::default();
+        let mut stored = Confirmations::default();
         let messages = [0; 2].map(|_| stored.begin(SESSION));
         stored.end(messages[0], false);
         stored.note(News::Ended, SESSION);

@@ -1,4 +1,4 @@
-//! Messages for one session, and requests to services, between this node and one other.
+//! Requests to services, between this node and one other.
 //!
 //! ```text
 //!   lane ── ask ──▶ node ── packet to the service ──▶ engine chooses ──▶ node ── call ──▶ lane
@@ -15,83 +15,92 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crossbeam_utils::CachePadded;
 use tidewire_proto::backplane::{
-    Answered, Asked, Directed as DirectedPacket, NodeLife, Working, encode_answered, encode_asked,
-    encode_given_up, encode_working,
+    Answered, Asked, NodeLife, Working, encode_answered, encode_asked, encode_given_up,
+    encode_working,
 };
 use tidewire_proto::body::ErrorCode;
-use tidewire_proto::codec::Codec;
 
-use super::opening::question_of;
-use super::{Node, Subject, Wire};
+use super::to_engine::ToEngine;
+use super::{Subject, Wire};
 use crate::broker::{
-    Asker, Directed, NodeAnswer, Outcome, RemoteCall, RemoteTicket, RequestFailure,
+    Asker, BackplaneLink, NodeAnswer, Outcome, RemoteCall, RemoteTicket, RequestFailure,
+    RequestWork,
 };
-use crate::mailbox::LaneMessage;
-use crate::session::SessionId;
+use crate::mailbox::{LaneMessage, Lanes};
+use crate::observe::LaneCounters;
 
 /// The requests of a node. See the module.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Requests {
+    link: Arc<BackplaneLink>,
+    lanes: Arc<Lanes>,
+    counters: Arc<CachePadded<LaneCounters>>,
+    /// The services that other nodes may call here.
+    services: Vec<String>,
+    /// Whether the node has subscribed to its services.
+    is_offering: bool,
     /// Requests of this node, each with the node that works on it, once that has said so.
     asked: HashMap<u64, Option<Arc<str>>>,
     /// Requests of other nodes that a lane of this one works on.
-    taken: HashMap<Asker, Taken>,
-    taken_bytes: usize,
+    served: HashMap<Asker, ServedRequest>,
+    served_bytes: usize,
     /// Refusals that go out in the next turn.
     refused: Vec<(Asker, ErrorCode, &'static str)>,
     /// The lane that gets the next request.
     next_lane: usize,
-    /// Whether requests of other nodes are taken.
-    is_offering: bool,
 }
 
 /// A request of another node.
 #[derive(Debug)]
-struct Taken {
+struct ServedRequest {
     is_cancelled: Arc<AtomicBool>,
     deadline: Instant,
     bytes: usize,
 }
 
 impl Requests {
-    /// Ends the work on a request of another node. Returns whether it was not over.
-    fn release(&mut self, asker: &Asker) -> bool {
-        let Some(taken) = self.taken.remove(asker) else {
-            return false;
-        };
-        taken.is_cancelled.store(true, Ordering::Relaxed);
-        self.taken_bytes -= taken.bytes;
-        true
+    pub(super) fn new(
+        services: Vec<String>,
+        link: Arc<BackplaneLink>,
+        lanes: Arc<Lanes>,
+        counters: Arc<CachePadded<LaneCounters>>,
+    ) -> Self {
+        Self {
+            link,
+            lanes,
+            counters,
+            services,
+            is_offering: false,
+            asked: HashMap::new(),
+            served: HashMap::new(),
+            served_bytes: 0,
+            refused: Vec::new(),
+            next_lane: 0,
+        }
     }
-}
 
-impl Node {
     /// Becomes one of the nodes that answer requests to the services of this one.
-    pub(super) fn offer_services(&mut self, wire: &mut dyn Wire) {
-        if !std::mem::replace(&mut self.requests.is_offering, true) {
-            for service in &self.settings.services {
+    pub(super) fn offer(&mut self, wire: &mut dyn Wire) {
+        if !std::mem::replace(&mut self.is_offering, true) {
+            for service in &self.services {
                 wire.subscribe(Subject::Service(service));
             }
         }
     }
 
     /// Leaves requests to other nodes, because this one ends.
-    pub(super) fn withdraw_services(&mut self, wire: &mut dyn Wire) {
-        for service in std::mem::take(&mut self.settings.services) {
+    pub(super) fn withdraw(&mut self, wire: &mut dyn Wire) {
+        for service in std::mem::take(&mut self.services) {
             wire.unsubscribe(Subject::Service(&service));
         }
     }
 
-    pub(super) fn send_directed(&mut self, directed: Directed, wire: &mut dyn Wire) {
-        match directed {
-            Directed::Message { to, packet } => {
-                let peer = self.peers.all.get(&*to.node);
-                let is_there = peer.is_some_and(|peer| peer.is_alive && peer.epoch == to.epoch);
-                let is_sent = is_there && self.publish(Subject::Node(&to.node), &packet, wire);
-                self.count(1, is_sent);
-            }
-            Directed::Ask {
+    /// Sends a request, the end of one, or an answer.
+    pub(super) fn send(&mut self, work: RequestWork, engine: &ToEngine, wire: &mut dyn Wire) {
+        match work {
+            RequestWork::Ask {
                 request,
                 timeout_ms,
                 service,
@@ -104,39 +113,37 @@ impl Node {
                     payload: &payload,
                 };
                 let mut packet = Vec::with_capacity(payload.len() + 128);
-                encode_asked(self.me.borrow(), &asked, &mut packet);
-                if !self.is_cut_off() && wire.ask(&service, request, &packet) {
-                    self.requests.asked.insert(request, None);
+                encode_asked(engine.me(), &asked, &mut packet);
+                if !engine.is_cut_off() && wire.ask(&service, request, &packet) {
+                    self.asked.insert(request, None);
                 } else {
-                    self.end_request(request, Err(RequestFailure::CutOff));
+                    self.end(request, Err(RequestFailure::CutOff));
                 }
             }
-            Directed::GiveUp { request } => {
-                if let Some(Some(node)) = self.requests.asked.remove(&request) {
+            RequestWork::GiveUp { request } => {
+                if let Some(Some(node)) = self.asked.remove(&request) {
                     let mut packet = Vec::new();
-                    encode_given_up(self.me.borrow(), request, &mut packet);
+                    encode_given_up(engine.me(), request, &mut packet);
                     // If it is lost, the other node gives the request up at its deadline.
-                    let _ = self.publish(Subject::Node(&node), &packet, wire);
+                    let _ = engine.publish(Subject::Node(&node), &packet, wire);
                 }
             }
-            Directed::Answer { to, outcome } => {
-                if self.requests.release(&to) {
-                    let is_sent = self.send_answer(&to, &outcome, wire);
-                    self.count_served(1, is_sent);
+            RequestWork::Answer { to, outcome } => {
+                if self.release(&to) {
+                    self.send_answer(&to, &outcome, engine, wire);
                 }
             }
         }
     }
 
-    /// Answers the requests that came since the last turn and were not taken.
-    pub(super) fn refuse_requests(&mut self, wire: &mut dyn Wire) {
-        for (to, code, text) in std::mem::take(&mut self.requests.refused) {
-            let is_sent = self.send_answer(&to, &Err((code, text.to_owned())), wire);
-            self.count_served(1, is_sent);
+    /// Answers the requests that came since the last turn and were refused.
+    pub(super) fn send_refusals(&mut self, engine: &ToEngine, wire: &mut dyn Wire) {
+        for (to, code, text) in std::mem::take(&mut self.refused) {
+            self.send_answer(&to, &Err((code, text.to_owned())), engine, wire);
         }
     }
 
-    fn send_answer(&self, to: &Asker, outcome: &Outcome, wire: &mut dyn Wire) -> bool {
+    fn send_answer(&self, to: &Asker, outcome: &Outcome, engine: &ToEngine, wire: &mut dyn Wire) {
         let outcome = match outcome {
             Ok(payload) => Ok(&payload[..]),
             Err((code, text)) => Err((*code, &text[..])),
@@ -147,8 +154,9 @@ impl Node {
             outcome,
         };
         let mut packet = Vec::new();
-        encode_answered(self.me.borrow(), &answered, &mut packet);
-        self.publish(Subject::Node(&to.from.node), &packet, wire)
+        encode_answered(engine.me(), &answered, &mut packet);
+        let is_sent = engine.publish(Subject::Node(&to.from.node), &packet, wire);
+        self.count_served(1, is_sent);
     }
 
     fn count_served(&self, requests: u64, is_sent: bool) {
@@ -159,21 +167,18 @@ impl Node {
     }
 
     /// Passes the outcome of a request to its lane.
-    fn end_request(&self, request: u64, outcome: Result<Vec<u8>, RequestFailure>) {
-        if let Some(lane) = self.to_lanes.lanes().get(lane_of(request)) {
+    fn end(&self, request: u64, outcome: Result<Vec<u8>, RequestFailure>) {
+        if let Some(lane) = self.lanes.all().get(lane_of(request)) {
             let answer = Box::new(NodeAnswer { request, outcome });
             // A lane that has ended has no caller.
             let _ = lane.post(LaneMessage::NodeAnswer(answer));
         }
     }
 
-    /// Notes that no node has subscribed to the service of a request that [`Wire::ask`] got.
-    pub fn handle_unserved(&mut self, request: u64) {
-        if let Some(question) = question_of(request) {
-            return self.handle_answered_question(question);
-        }
-        if self.requests.asked.remove(&request).is_some() {
-            self.end_request(request, Err(RequestFailure::Unserved));
+    /// Notes that no node has subscribed to the service of a request.
+    pub(super) fn handle_unserved(&mut self, request: u64) {
+        if self.asked.remove(&request).is_some() {
+            self.end(request, Err(RequestFailure::Unserved));
         }
     }
 
@@ -183,34 +188,31 @@ impl Node {
         asked: &Asked<'_>,
         now: Instant,
     ) {
-        let asker = Asker {
-            from,
-            request: asked.request,
-        };
-        if self.requests.taken.contains_key(&asker) {
+        let request = asked.request;
+        let asker = Asker { from, request };
+        if self.served.contains_key(&asker) {
             return;
         }
         self.counters.backplane_taken.add_shared(1);
-        let requests = &mut self.requests;
-        let has_room = requests.taken.len() < TAKEN_MAX
-            && requests.taken_bytes + asked.payload.len() <= TAKEN_BYTES_MAX;
-        let refusal = match self.settings.services.iter().any(|it| it == asked.service) {
+        let bytes = asked.payload.len();
+        let has_room =
+            self.served.len() < SERVED_MAX && self.served_bytes + bytes <= SERVED_BYTES_MAX;
+        let refusal = match self.services.iter().any(|it| it == asked.service) {
             false => Some((ErrorCode::Draining, "the node no longer has this service")),
             true if !has_room => Some((ErrorCode::LimitReached, "the node has too many requests")),
             true => None,
         };
         if let Some((code, text)) = refusal {
-            return requests.refused.push((asker, code, text));
+            return self.refused.push((asker, code, text));
         }
         let is_cancelled = Arc::new(AtomicBool::new(false));
-        let bytes = asked.payload.len();
-        requests.taken_bytes += bytes;
-        let taken = Taken {
+        self.served_bytes += bytes;
+        let served = ServedRequest {
             is_cancelled: Arc::clone(&is_cancelled),
             deadline: now + Duration::from_millis(asked.left_ms.into()),
             bytes,
         };
-        requests.taken.insert(asker.clone(), taken);
+        self.served.insert(asker.clone(), served);
         let ticket = RemoteTicket::new(Arc::clone(&self.link), asker, is_cancelled);
         self.call_lane(RemoteCall {
             service: asked.service.into(),
@@ -222,10 +224,10 @@ impl Node {
     /// Gives a request to the next lane that runs. Without one it is dropped, and so answered.
     fn call_lane(&mut self, call: RemoteCall) {
         let mut message = LaneMessage::RemoteCall(Box::new(call));
-        let lanes = self.to_lanes.lanes();
+        let lanes = self.lanes.all();
         for _ in 0..lanes.len() {
-            self.requests.next_lane = (self.requests.next_lane + 1) % lanes.len();
-            match lanes[self.requests.next_lane].post(message) {
+            self.next_lane = (self.next_lane + 1) % lanes.len();
+            match lanes[self.next_lane].post(message) {
                 Ok(()) => return,
                 Err(back) => message = back,
             }
@@ -237,8 +239,8 @@ impl Node {
     }
 
     pub(super) fn handle_answered(&mut self, answered: &Answered<'_>) {
-        if answered.epoch != self.me.epoch
-            || self.requests.asked.remove(&answered.request).is_none()
+        if answered.epoch != self.link.life().epoch
+            || self.asked.remove(&answered.request).is_none()
         {
             // The caller has given up, or an earlier run has asked.
             return;
@@ -247,13 +249,13 @@ impl Node {
             Ok(payload) => Ok(payload.to_vec()),
             Err((code, text)) => Err(RequestFailure::Refused(code, text.to_owned())),
         };
-        self.end_request(answered.request, outcome);
+        self.end(answered.request, outcome);
     }
 
     pub(super) fn handle_working(&mut self, node: &Arc<str>, working: &Working<'_>) {
-        if working.epoch == self.me.epoch {
+        if working.epoch == self.link.life().epoch {
             for request in working.requests() {
-                if let Some(worker) = self.requests.asked.get_mut(&request) {
+                if let Some(worker) = self.asked.get_mut(&request) {
                     *worker = Some(Arc::clone(node));
                 }
             }
@@ -261,66 +263,59 @@ impl Node {
     }
 
     pub(super) fn handle_given_up(&mut self, from: NodeLife<Arc<str>>, request: u64) {
-        let asker = Asker { from, request };
-        if self.requests.release(&asker) {
+        if self.release(&Asker { from, request }) {
             self.count_served(1, false);
         }
     }
 
     /// Ends all that this node and a dead one do for each other.
-    pub(super) fn forget_requests_of(&mut self, dead: &Arc<str>) {
-        let asked = self.requests.asked.iter();
+    pub(super) fn forget_node(&mut self, dead: &Arc<str>) {
+        let asked = self.asked.iter();
         let lost = asked.filter(|(_, worker)| worker.as_ref() == Some(dead));
         let lost: Vec<u64> = lost.map(|(request, _)| *request).collect();
         for request in lost {
-            self.requests.asked.remove(&request);
-            self.end_request(request, Err(RequestFailure::NodeGone));
+            self.asked.remove(&request);
+            self.end(request, Err(RequestFailure::NodeGone));
         }
         self.release_where(|asker, _| asker.from.node == *dead);
     }
 
-    fn release_where(&mut self, is_over: impl Fn(&Asker, &Taken) -> bool) {
-        let taken = self.requests.taken.iter();
-        let over = taken.filter(|(asker, taken)| is_over(asker, taken));
+    fn release_where(&mut self, is_over: impl Fn(&Asker, &ServedRequest) -> bool) {
+        let served = self.served.iter();
+        let over = served.filter(|(asker, served)| is_over(asker, served));
         let over: Vec<Asker> = over.map(|(asker, _)| asker.clone()).collect();
         for asker in &over {
-            self.requests.release(asker);
+            self.release(asker);
         }
         self.count_served(over.len() as u64, false);
     }
 
+    /// Ends the work on a request of another node. Returns whether it was not over.
+    fn release(&mut self, asker: &Asker) -> bool {
+        let Some(served) = self.served.remove(asker) else {
+            return false;
+        };
+        served.is_cancelled.store(true, Ordering::Relaxed);
+        self.served_bytes -= served.bytes;
+        true
+    }
+
     /// Gives up requests of other nodes whose deadlines have passed, and tells which ones are worked on. Called at a heartbeat.
-    pub(super) fn tell_requests(&mut self, now: Instant, wire: &mut dyn Wire) {
-        self.release_where(|_, taken| taken.deadline <= now);
+    pub(super) fn tell(&mut self, now: Instant, engine: &ToEngine, wire: &mut dyn Wire) {
+        self.release_where(|_, served| served.deadline <= now);
         let mut of: HashMap<&NodeLife<Arc<str>>, Vec<u64>> = HashMap::new();
-        for asker in self.requests.taken.keys() {
-            let requests = of.entry(&asker.from).or_default();
-            requests.push(asker.request);
+        for asker in self.served.keys() {
+            of.entry(&asker.from).or_default().push(asker.request);
         }
-        let requests_max = (self.entry_bytes_max() / size_of::<u64>()).max(1);
+        let requests_max = (engine.entry_bytes_max() / size_of::<u64>()).max(1);
         for (asker, requests) in of {
             for part in requests.chunks(requests_max) {
                 let mut packet = Vec::new();
-                let me = self.me.borrow();
-                encode_working(me, asker.epoch, part.iter().copied(), &mut packet);
+                let numbers = part.iter().copied();
+                encode_working(engine.me(), asker.epoch, numbers, &mut packet);
                 // The next heartbeat tells it again.
-                let _ = self.publish(Subject::Node(&asker.node), &packet, wire);
+                let _ = engine.publish(Subject::Node(&asker.node), &packet, wire);
             }
-        }
-    }
-
-    /// Delivers a message of another node to its session.
-    pub(super) fn handle_directed(&mut self, directed: &DirectedPacket<'_>) {
-        let mut frame = Vec::new();
-        let codec = &self.config.codec;
-        let is_for_this_run = directed.epoch == self.me.epoch;
-        let id = SessionId::from_number(directed.session);
-        let is_delivered = is_for_this_run
-            && codec.encode(&directed.message, &mut frame).is_ok()
-            && self.to_lanes.send_to(id, &frame);
-        match is_delivered {
-            true => self.counters.backplane_received.add_shared(1),
-            false => self.counters.backplane_dropped.add_shared(1),
         }
     }
 }
@@ -338,7 +333,7 @@ fn lane_of(request: u64) -> usize {
 const LANE_SHIFT: u32 = 56;
 
 /// Requests of other nodes that lanes work on at once.
-const TAKEN_MAX: usize = 16_384;
+const SERVED_MAX: usize = 16_384;
 
 /// Bytes of these requests.
-const TAKEN_BYTES_MAX: usize = 32 << 20;
+const SERVED_BYTES_MAX: usize = 32 << 20;

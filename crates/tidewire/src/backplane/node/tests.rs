@@ -15,12 +15,13 @@ use tidewire_proto::topic::Pattern;
 
 use super::*;
 use crate::Server;
-use crate::broker::{Addressee, BackplaneLink, Item, News};
+use crate::backplane::Turn;
+use crate::broker::{Addressee, BackplaneLink, Item, News, Position};
 use crate::engine::Outgoing;
 use crate::limits::Limits;
 use crate::mailbox::{BatchEntry, LaneMessage, Lanes, Mailbox, MessageQueue};
 use crate::observe::LaneCounters;
-use crate::room::{Directory, SharedRoom};
+use crate::room::{Directory, History, SharedRoom};
 use crate::session::SessionId;
 
 const OTHER: NodeLife<&str> = NodeLife {
@@ -330,7 +331,7 @@ fn the_end_of_a_subscription_looks_at_its_own_topic_alone() {
         rig.turn();
     }
     assert!(start.elapsed() < Duration::from_secs(10));
-    assert_eq!(rig.node.peers.all["two"].streams.len(), TOPICS);
+    assert_eq!(rig.node.peers.sequences_of("two"), TOPICS);
 }
 
 /// The positions in a topic are kept as long as any subscription matches it.
@@ -350,7 +351,7 @@ fn positions_are_forgotten_with_the_last_subscription_that_matches() {
         for (shared, left) in shared.iter().zip([2, 2]).chain([(&last, 1), (&stays, 0)]) {
             rig.node.directory.unsubscribe(shared, 0);
             rig.turn();
-            assert_eq!(rig.node.peers.all["two"].streams.len(), left);
+            assert_eq!(rig.node.peers.sequences_of("two"), left);
         }
     }
 }
@@ -469,7 +470,10 @@ fn a_slow_lane_misses_no_member_of_another_node() {
         let count = |kind| frames.iter().filter(|frame| frame.0 == kind).count() as u64;
         assert_eq!(count(Kind::Deliver), offered - 1);
         let mut gap = Vec::new();
-        let (codec, alias) = (&rig.node.config.codec, rig.node.rooms["lobby"].shared.alias);
+        let (codec, alias) = (
+            &rig.node.config.codec,
+            rig.node.presence.room("lobby").unwrap().alias,
+        );
         codec.encode_gap(alias, 1, &mut gap).unwrap();
         assert!(frames.contains(&(Kind::Gap, gap)));
         let mut shown = Vec::new();
