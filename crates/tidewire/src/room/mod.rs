@@ -1,5 +1,6 @@
 //! Rooms and topics on a lane: membership, fan-out, slow subscribers, and the directory of the whole server.
 
+mod appending;
 mod directory;
 mod expiring;
 mod fanout;

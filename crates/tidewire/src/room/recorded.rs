@@ -17,7 +17,7 @@ use super::shared_room::SharedRoom;
 use super::spanning::Origin;
 use crate::broker::Position;
 use crate::mailbox::{BatchEntry, LaneSet};
-use crate::session::{LaneSessions, SessionId};
+use crate::session::SessionId;
 
 impl LaneRooms<'_> {
     /// Sends a chat message, as `say` does, and records it if the room has a history.
@@ -41,7 +41,10 @@ impl LaneRooms<'_> {
             payload,
         };
         self.recorded(&history, alias, &message, |rooms, offset| {
-            rooms.say_at(id, alias, payload, offset)
+            let offset = Some(offset);
+            rooms.say_at(id, alias, payload, offset, |codec, chat, out| {
+                encode_chat_at(codec, offset, chat, out)
+            })
         })
     }
 
@@ -169,23 +172,20 @@ impl LaneRooms<'_> {
                 continue;
             };
             self.append_gap(alias, &mut lost);
-            let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-            let Some(log) = outbox.logs.get_mut(alias) else {
-                return;
+            let author = match history.is_fed {
+                true => self.slot_of_member(alias, message.member),
+                false => None,
             };
             let expected = message.payload.len() + FRAME_OVERHEAD_BYTES_MAX;
-            let appended = log.append_with(expected, |out| {
-                encode_kept(&config.codec, alias, is_topic, offset, &message, out)
+            let appended = self.append_of(alias, author, expected, |codec, out| {
+                encode_kept(codec, alias, is_topic, offset, &message, out)
             });
             match appended {
-                Ok((position, bytes)) => {
-                    let own = match history.is_fed {
-                        true => self.skip_own_of(alias, message.member, position, bytes),
-                        false => 0,
-                    };
-                    self.count_and_plan(alias, position, bytes, own);
+                Some(Ok(_)) => {}
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "a message of the history was not sent");
                 }
-                Err(error) => tracing::debug!(%error, "a message of the history was not sent"),
+                None => return,
             }
         }
         self.append_gap(alias, &mut lost);

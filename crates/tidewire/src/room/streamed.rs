@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use tidewire_proto::backplane::{Entry, SequenceKind};
-use tidewire_proto::codec::Codec;
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::MemberId;
 
+use super::appending::{Appended, LaneLogs};
 use super::refusal::{PublishError, RoomError};
 use super::replay::encode_position;
 use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use super::shared_room::SharedRoom;
 use super::topic::RECORDED_OVERHEAD_BYTES;
 use crate::broker::{Addressee, Position};
-use crate::session::{LaneSessions, Member, SessionId};
+use crate::session::{Member, SessionId};
 
 impl LaneRooms<'_> {
     /// Gives a chat message to the node. It is delivered when the stream gives it back.
@@ -97,90 +98,76 @@ impl LaneRooms<'_> {
 
     /// Appends the frame of a message whose author is a session of this lane, which does not get it.
     pub(super) fn deliver_own(&mut self, alias: u16, author: SessionId, frame: &[u8]) {
-        let Some(log) = self.sessions.outbox.logs.get_mut(alias) else {
-            return;
-        };
-        let appended = log.append_with::<EncodeError>(frame.len(), |out| {
+        let author = self.sessions.slot_of(author);
+        let _ = self.append_of(alias, author, frame.len(), |_, out| {
             out.extend_from_slice(frame);
             Ok(())
         });
-        if let Ok((position, bytes)) = appended {
-            let slot = self.sessions.slot_of(author);
-            let own = slot.map_or(0, |slot| self.skip_own(alias, slot, position, bytes));
-            self.count_and_plan(alias, position, bytes, own);
-        }
     }
 
-    /// Lets the author of the newest message of a log skip it. Returns 1 if it is a member of this lane.
-    pub(super) fn skip_own_of(
+    /// Returns the slot of a member of this lane.
+    pub(super) fn slot_of_member(&self, alias: u16, member: MemberId) -> Option<usize> {
+        let room = self.table.get(alias).filter(|_| member != MemberId(0))?;
+        let is_it = |slot: &&usize| {
+            let session = self.sessions.get(**slot);
+            let own = session.and_then(|it| it.profile.member.as_ref());
+            own.is_some_and(|own| own.id == member)
+        };
+        room.members.iter().find(is_it).copied()
+    }
+
+    /// Appends a frame to the log of a room or topic, whose author may be a session of this lane, which does not get it.
+    pub(super) fn append_of(
         &mut self,
         alias: u16,
-        author: MemberId,
-        position: u64,
-        bytes: usize,
-    ) -> u64 {
-        let room = self.table.get(alias).filter(|_| author != MemberId(0));
-        let mut members = room.into_iter().flat_map(|room| &room.members);
-        let slot = members.find(|slot| {
-            let session = self.sessions.get(**slot);
-            let member = session.and_then(|it| it.profile.member.as_ref());
-            member.is_some_and(|member| member.id == author)
-        });
-        let slot = slot.copied();
-        slot.map_or(0, |slot| self.skip_own(alias, slot, position, bytes))
-    }
-
-    fn skip_own(&mut self, alias: u16, slot: usize, position: u64, bytes: usize) -> u64 {
-        let LaneSessions { slab, outbox, .. } = &mut *self.sessions;
-        let session = &mut slab[slot];
-        let index = session.room_membership(alias);
-        let (Some(index), Some(log)) = (index, outbox.logs.get_mut(alias)) else {
-            return 0;
-        };
-        let subscriber = &mut session.memberships[index].subscriber;
-        // A subscriber that is being sent the history gets nothing from the log.
-        if subscriber.next_of_history().is_some() {
-            return 0;
-        }
-        subscriber.skip_own(log, position, bytes);
-        1
+        author: Option<usize>,
+        bytes_expected: usize,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Option<Result<Appended, EncodeError>> {
+        let (logs, slab) = LaneLogs::of(self.sessions, self.exchange.lane);
+        let rooms = &mut self.table.rooms;
+        rooms.append(
+            logs,
+            alias,
+            bytes_expected,
+            encode,
+            |log, position, bytes| {
+                let Some(session) = author.map(|slot| &mut slab[slot]) else {
+                    return 0;
+                };
+                let Some(index) = session.room_membership(alias) else {
+                    return 0;
+                };
+                let subscriber = &mut session.memberships[index].subscriber;
+                // A subscriber that is being sent the history gets nothing from the log.
+                if subscriber.next_of_history().is_some() {
+                    return 0;
+                }
+                subscriber.skip_own(log, position, bytes);
+                1
+            },
+        )
     }
 
     /// Appends the position that the next message follows to the log of a room or topic.
     #[cold]
     pub(super) fn append_position(&mut self, alias: u16, position: Position) {
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        let Some(log) = outbox.logs.get_mut(alias) else {
-            return;
-        };
-        if !config.codec.has_positions() {
-            // Its clients cannot come back with a position either.
-            return;
-        }
-        let appended = log.append_with(FRAME_OVERHEAD_BYTES_MAX, |out| {
-            encode_position(&config.codec, alias, position, out)
-        });
-        if let Ok((position, bytes)) = appended {
-            self.count_and_plan(alias, position, bytes, 0);
+        // Clients of a codec without positions cannot come back with a position either.
+        if self.sessions.config.codec.has_positions() {
+            let _ = self.append(alias, FRAME_OVERHEAD_BYTES_MAX, |codec, out| {
+                encode_position(codec, alias, position, out)
+            });
         }
     }
 
     /// Appends the notice that messages are missing to the log of a room. The caller has counted them.
     pub(super) fn append_gap(&mut self, alias: u16, lost: &mut u64) {
         let count = std::mem::take(lost);
-        if count == 0 {
-            return;
-        }
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        let Some(log) = outbox.logs.get_mut(alias) else {
-            return;
-        };
-        // A codec without gap notices cannot tell; the loss is counted.
-        let appended = log.append_with(FRAME_OVERHEAD_BYTES_MAX, |out| {
-            config.codec.encode_gap(alias, count, out)
-        });
-        if let Ok((position, bytes)) = appended {
-            self.count_and_plan(alias, position, bytes, 0);
+        if count > 0 {
+            // A codec without gap notices cannot tell; the loss is counted.
+            let _ = self.append(alias, FRAME_OVERHEAD_BYTES_MAX, |codec, out| {
+                codec.encode_gap(alias, count, out)
+            });
         }
     }
 }

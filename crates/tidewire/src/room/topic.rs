@@ -19,6 +19,7 @@ use tidewire_proto::message::{Kind, MemberId, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
+use super::appending::LaneLogs;
 use super::history::{History, RoomHistory};
 use super::kept_topics::TopicHistory;
 use super::recorded::encode_kept;
@@ -348,16 +349,17 @@ impl LaneRooms<'_> {
         let alias = shared.alias;
         let name = if shared.is_wildcard { topic } else { "" };
         let message = Message::new(Kind::Deliver, alias, payload).with_name(name);
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        if let Some(log) = outbox.logs.get_mut(alias) {
-            let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
-            let (position, bytes) = log.append_with(expected, |out| {
-                delivery.encode_again(&config.codec, &message, out)
-            })?;
-            self.handle_appended(alias, (position, bytes), 0, None, || Origin::Published {
-                topic,
-                payload,
-            });
+        let (logs, _) = LaneLogs::of(self.sessions, self.exchange.lane);
+        let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
+        let appended = self.table.rooms.append(
+            logs,
+            alias,
+            expected,
+            |codec, out| delivery.encode_again(codec, &message, out),
+            |_, _, _| 0,
+        );
+        if let Some(appended) = appended {
+            self.pass_on(appended?, None, || Origin::Published { topic, payload });
             return Ok(());
         }
         let others = shared.others(self.exchange.lane);

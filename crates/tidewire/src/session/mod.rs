@@ -65,6 +65,7 @@ pub(crate) use send::{Taken, encode_within};
 pub(crate) use service_timers::{ServiceTimer, ServiceTimers};
 pub use service_timers::{TimerError, TimerId};
 pub(crate) use shared::{SessionShared, SessionTable};
+pub(crate) use slab::SessionSlab;
 pub(crate) use table_shares::{Shares, TableFull};
 
 use crate::address::Endpoint;
