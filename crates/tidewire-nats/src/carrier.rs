@@ -10,8 +10,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep_until, timeout};
 
 use crate::error::NatsError;
-use crate::kept::{News, What, offset_of};
 use crate::retry::QuietLog;
+use crate::streams::{News, What, offset_of};
 use crate::subject::{Prefix, unserved_request};
 use crate::wire::{Inbox, NatsWire, Packets};
 

@@ -14,7 +14,7 @@ use tidewire::{History, Position};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, unconstrained};
 
-use crate::kept::{News, REQUEST_MAX, Reader, headers_of};
+use crate::streams::{News, REQUEST_MAX, Reader, headers_of};
 use crate::subject::Prefix;
 
 /// The way of a node to NATS. See the module.

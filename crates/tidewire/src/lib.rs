@@ -79,6 +79,7 @@ mod config;
 mod describe;
 mod dial;
 mod engine;
+mod history;
 mod lane;
 pub mod layer;
 mod limits;
@@ -111,6 +112,7 @@ pub use client::{
 };
 pub use config::PolicyError;
 pub use describe::describe;
+pub use history::History;
 pub use lane::LaneError;
 pub use limits::{DATAGRAM_FRAME_BYTES_MAX, Limits, RateLimit, RateLimitError, WhenExceeded};
 pub use mailbox::EnqueueError;
@@ -120,7 +122,7 @@ pub use observe::log;
 pub use observe::otlp;
 pub use observe::{DatagramDrop, DropReason, Metrics, MetricsReader};
 pub use room::{
-    History, JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError, RoomFigures,
+    JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError, RoomFigures,
     SubscribeError,
 };
 pub use server::{

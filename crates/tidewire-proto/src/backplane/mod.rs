@@ -170,7 +170,7 @@ pub const PACKET_OVERHEAD_BYTES_MAX: usize = 1024;
 const MAGIC: &[u8; 2] = b"TB";
 const VERSION: u8 = 1;
 const ALIVE: u8 = 1;
-const STREAM: u8 = 2;
+const SEQUENCE: u8 = 2;
 const WHISPER: u8 = 3;
 
 /// Bytes that are no packet of this version.
@@ -242,7 +242,7 @@ impl<'a> Packet<'a> {
             GIVEN_UP => Content::GivenUp {
                 request: reader.u64()?,
             },
-            STREAM => {
+            SEQUENCE => {
                 let kind = match reader.u8()? {
                     0 => SequenceKind::Room,
                     1 => SequenceKind::Topic,
@@ -306,7 +306,7 @@ pub fn encode_sequence(
     point: SequencePoint,
     out: &mut Vec<u8>,
 ) {
-    begin(STREAM, from, out);
+    begin(SEQUENCE, from, out);
     out.push(match kind {
         SequenceKind::Room => 0,
         SequenceKind::Topic => 1,
@@ -378,10 +378,7 @@ mod tests {
             flags: 1,
             beat: 258,
         };
-        assert_eq!(
-            (packet.node, packet.epoch, packet.content),
-            ("n1", 7, content)
-        );
+        assert_eq!((packet.from, packet.content), (ME, content));
         for end in 0..bytes.len() {
             assert!(Packet::decode(&bytes[..end]).is_err(), "{end}");
         }
@@ -432,7 +429,7 @@ mod tests {
         assert_eq!(decoded.unwrap(), entries);
 
         bytes.clear();
-        encode_whisper(("n1", 7), "lobby", MemberId(4), &message, &mut bytes);
+        encode_whisper(ME, "lobby", MemberId(4), &message, &mut bytes);
         let content = Packet::decode(&bytes).unwrap().content;
         let (room, target) = ("lobby", MemberId(4));
         assert_eq!(
@@ -450,7 +447,7 @@ mod tests {
         assert_eq!(Packet::decode(b"{}"), Err(PacketError::Foreign));
         assert_eq!(Packet::decode(b"TB\x02rest"), Err(PacketError::Version(2)));
         let mut bytes = Vec::new();
-        encode_alive("a.b", 7, 0, 0, &mut bytes);
+        encode_alive(NodeLife::new("a.b", 7), 0, 0, &mut bytes);
         assert_eq!(Packet::decode(&bytes), Err(PacketError::Malformed));
         for (id, is_valid) in [
             ("", false),

@@ -95,7 +95,7 @@ impl Topics {
         self.directory.refresh(&mut self.routes);
         let mut matches = Vec::new();
         self.routes.each_match(topic, |shared| {
-            if !shared.lanes().is_empty() && !shared.is_fed() {
+            if !shared.lanes().is_empty() && !shared.is_numbered_by_carrier() {
                 matches.push(Arc::clone(shared));
             }
         });

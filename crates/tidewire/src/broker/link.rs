@@ -22,7 +22,7 @@ pub(crate) struct BackplaneLink {
     waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Whether the engine keeps histories.
     keeps_histories: bool,
-    /// Whether so many messages wait for their streams that no more are taken.
+    /// Whether so many messages wait for their histories that no more are taken.
     is_full: AtomicBool,
     /// Whether the node cannot reach the others.
     is_cut_off: AtomicBool,
@@ -92,7 +92,7 @@ impl BackplaneLink {
         self.keeps_histories
     }
 
-    /// Sets whether messages of rooms and topics with a history are refused, because too many wait for their streams.
+    /// Sets whether messages of rooms and topics with a history are refused, because too many wait for them.
     pub(crate) fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
     }

@@ -1,4 +1,4 @@
-//! Where a message stands in the history of its room or topic, and the way from the lanes of a server to its node, which takes
+//! The position of a message in the history of its room or topic, and the way from the lanes of a server to its node, which takes
 //! their messages to other servers.
 //!
 //! The lanes and the directory use it; [`backplane`](crate::backplane) is at its other end. A server without a backplane has

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::text::escaped;
 
-/// The room or topic of a stream. Streams are those of [`NodeSettings`](crate::backplane::NodeSettings).
+/// The name of a room or topic, as the nodes of [`NodeSettings`](crate::backplane::NodeSettings) have it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RoomOrTopic {
     /// A room.

@@ -19,7 +19,7 @@ pub(crate) trait StoreAnswer: Send {
 /// The reason why messages count as not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum NotStored {
-    /// The node had to give messages up, or cannot know whether the stream has them.
+    /// The node had to give messages up, or cannot know whether the history has them.
     #[error(
         "{messages} messages that were sent before may not be stored, because their histories did not confirm them; send again \
          what must not be missing"

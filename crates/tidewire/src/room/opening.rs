@@ -64,13 +64,13 @@ impl Directory {
         if let Some(stands) = self.openings.lock().get_mut(name) {
             *stands = true;
         }
-        self.note_answer();
+        self.histories().note_answer();
     }
 
     /// Forgets that the subscription of a room or pattern has been made. It has members now, or nobody has joined.
     pub(crate) fn forget_opening(&self, name: &RoomOrTopic) {
         self.openings.lock().remove(name);
-        self.note_answer();
+        self.histories().note_answer();
     }
 
     /// Whether a room or pattern has members here.

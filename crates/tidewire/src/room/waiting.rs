@@ -1,4 +1,4 @@
-//! Joins and subscriptions that wait for the node: until it has the history of their room or topic, see [`feed`](super::feed), or
+//! Joins and subscriptions that wait for the node: until it has the history of their room or topic, see [`history`](crate::history), or
 //! until it gets what other nodes send, see [`opening`](super::opening). And joins that wait for a taken name, while the lane of
 //! the session that has it finds out whether its peer is still there.
 //!
@@ -10,11 +10,10 @@ use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::connection::PauseReason;
 use tidewire_proto::message::{Kind, Message};
 
-use super::feed::Readiness;
-use super::history::History;
 use super::rooms::LaneRooms;
 use crate::auth::WhenFull;
 use crate::broker::RoomOrTopic;
+use crate::history::{History, Readiness};
 use crate::session::{SessionId, TimerKey};
 
 /// The joins and subscriptions of a lane that wait.
@@ -88,7 +87,7 @@ impl LaneRooms<'_> {
         message: &Message<'_>,
     ) -> Readiness {
         // The number of answers is read before the node is asked, so that no answer is missed.
-        let answers = self.table.directory.node_answers();
+        let answers = self.table.directory.histories().answers();
         let readiness = self
             .table
             .directory
@@ -197,7 +196,7 @@ impl LaneRooms<'_> {
         };
         let free = waiting.for_names.extract_if(.., is_free);
         let mut ready: Vec<WaitingJoin> = free.map(|it| it.join).collect();
-        let answers = directory.node_answers();
+        let answers = directory.histories().answers();
         if std::mem::replace(&mut waiting.answers, answers) != answers {
             let is_ready = |join: &mut WaitingJoin| !directory.awaits(&join.of);
             ready.extend(waiting.joins.extract_if(.., is_ready));

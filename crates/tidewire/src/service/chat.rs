@@ -19,7 +19,8 @@ use super::answers::is_flush;
 use super::chat_hooks::Hooks;
 use super::chat_past::Past;
 use crate::auth::Action;
-use crate::room::{History, Joined, KeptPattern, RoomError};
+use crate::history::{History, HistoryPattern};
+use crate::room::{Joined, RoomError};
 use crate::service::{ActionKind, Context, HandlerError, HandlerResult, Part, Service};
 use crate::session::{CloseReason, SendError};
 
@@ -34,7 +35,7 @@ pub struct Chat {
     policy: Option<Policy>,
     lobby: String,
     /// The rooms that keep a history, by patterns of their names. The first that matches counts.
-    pub(super) kept_rooms: Vec<KeptPattern>,
+    pub(super) history_patterns: Vec<HistoryPattern>,
     pub(super) past: Past,
     pub(super) hooks: Hooks,
     scratch: Vec<u8>,
@@ -45,7 +46,7 @@ impl Default for Chat {
         Self {
             policy: None,
             lobby: DEFAULT_ROOM.to_owned(),
-            kept_rooms: Vec::new(),
+            history_patterns: Vec::new(),
             past: Past::default(),
             hooks: Hooks::default(),
             scratch: Vec::new(),
@@ -112,7 +113,7 @@ impl Chat {
 
     /// Returns the limits of the history of this room, if it keeps one.
     fn limits_of(&self, room: &str) -> Option<History> {
-        KeptPattern::limits_of(&self.kept_rooms, room)
+        HistoryPattern::limits_of(&self.history_patterns, room)
     }
 
     fn open_history(
@@ -136,7 +137,7 @@ impl Chat {
 
     /// Sends a chat message that the hook has accepted.
     fn say(&self, cx: &mut Context<'_>, room: u16, payload: &[u8]) -> HandlerResult {
-        let is_recorded = !self.kept_rooms.is_empty();
+        let is_recorded = !self.history_patterns.is_empty();
         self.with_message(cx, room, None, payload, |cx, payload| {
             match is_recorded {
                 true => cx.say_recorded(room, payload)?,
@@ -313,7 +314,7 @@ impl fmt::Debug for Chat {
             .debug_struct("Chat")
             .field("policy", &self.policy)
             .field("lobby", &self.lobby)
-            .field("kept_rooms", &self.kept_rooms)
+            .field("history_patterns", &self.history_patterns)
             .finish_non_exhaustive()
     }
 }

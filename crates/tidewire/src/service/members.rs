@@ -8,7 +8,8 @@ use tidewire_proto::message::Message;
 
 use super::{Context, HandlerError, HandlerResult};
 use crate::broker::RoomOrTopic;
-use crate::room::{History, Joined, PastMessage, Readiness, RoomError};
+use crate::history::{History, PastMessage, Readiness};
+use crate::room::{Joined, RoomError};
 use crate::session::SessionId;
 
 impl Context<'_> {

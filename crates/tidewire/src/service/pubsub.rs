@@ -13,7 +13,8 @@ use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 use tidewire_proto::room::Policy;
 
 use super::answers::is_flush;
-use crate::room::{History, KeptPattern, SubscribeError};
+use crate::history::{History, HistoryPattern};
+use crate::room::SubscribeError;
 use crate::service::Context;
 use crate::service::{ActionKind, HandlerError, HandlerResult, Part, Service};
 
@@ -41,7 +42,7 @@ pub struct PubSub {
     before_subscribe: Option<SubscribeHook>,
     before_publish: Option<PublishHook>,
     /// The topics that keep a history. The lane learns them in its first turn.
-    kept_topics: Vec<KeptPattern>,
+    history_patterns: Vec<HistoryPattern>,
 }
 
 type SubscribeHook = Arc<dyn Fn(&mut Context<'_>, &str) -> HandlerResult + Send + Sync>;
@@ -89,7 +90,8 @@ impl PubSub {
     /// ```
     #[must_use]
     pub fn history(mut self, pattern: &str, history: History) -> Self {
-        self.kept_topics.push(KeptPattern::new(pattern, history));
+        self.history_patterns
+            .push(HistoryPattern::new(pattern, history));
         self
     }
 
@@ -191,7 +193,7 @@ impl PubSub {
                 Err(error) => Err(error.into()),
             };
         }
-        let history = cx.core.rooms().kept_limits(cx.id, body.pattern);
+        let history = cx.core.rooms().history_limits(cx.id, body.pattern);
         if history.is_some() {
             cx.check_positions()?;
         }
@@ -236,8 +238,8 @@ impl Service for PubSub {
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<u64> {
-        if !self.kept_topics.is_empty() {
-            let rules = std::mem::take(&mut self.kept_topics);
+        if !self.history_patterns.is_empty() {
+            let rules = std::mem::take(&mut self.history_patterns);
             cx.core.rooms().keep_topics(rules);
         }
         None

@@ -18,7 +18,7 @@ use tidewire::{
 use tidewire_proto::backplane::{Entry, NodeLife, SequenceKind, SequencePoint, encode_sequence};
 use tidewire_proto::body::RoomCall;
 use tidewire_proto::message::{MemberId, PresenceEvent};
-use tidewire_testkit::backplane::kept::{Reader, kept_chat};
+use tidewire_testkit::backplane::histories::{Reader, chat_with_history};
 use tidewire_testkit::backplane::services::{
     ask, assert_requests_conserved, front, front_of, worker,
 };
@@ -408,7 +408,7 @@ fn a_kept_message_that_is_too_long_for_one_node_is_told_and_counted_there_once()
     const LIMIT: usize = 4_096;
     let engine = InprocEngine::default();
     let history = History::last(10);
-    let one = kept_chat(&engine, "one", history);
+    let one = chat_with_history(&engine, "one", history);
     let mut keeps = settings("two");
     keeps.keeps_histories = true;
     let limits = Limits {
@@ -623,7 +623,7 @@ fn fifty_thousand_members_join_one_room_over_two_nodes() {
 fn lost_packets_of_a_kept_room_are_filled_from_the_stream() {
     const MESSAGES: usize = 60;
     let engine = InprocEngine::default();
-    let [one, two] = ["one", "two"].map(|id| kept_chat(&engine, id, History::last(100)));
+    let [one, two] = ["one", "two"].map(|id| chat_with_history(&engine, id, History::last(100)));
     let ann = Reader::join(&one, "ann", None);
     let mut near = Reader::join(&one, "near", None);
     let mut far = Reader::join(&two, "far", None);
@@ -654,7 +654,7 @@ fn lost_packets_of_a_kept_room_are_filled_from_the_stream() {
 #[test]
 fn a_join_of_a_history_that_is_out_of_reach_is_refused() {
     let mut engine = InprocEngine::default();
-    let server = kept_chat(&engine, "one", History::last(100));
+    let server = chat_with_history(&engine, "one", History::last(100));
     let ann = Reader::join(&server, "ann", None);
     engine.cut();
     let client = Client::connect(&server.url()).wait().unwrap();

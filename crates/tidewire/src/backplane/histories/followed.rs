@@ -10,8 +10,9 @@ use super::pending::PendingMessages;
 use super::{HistoryMessage, HistoryState};
 use crate::backplane::Wire;
 use crate::broker::{Position, RoomOrTopic};
+use crate::history::{History, NodeHistory};
 use crate::observe::LaneCounters;
-use crate::room::{Directory, Feed, History};
+use crate::room::Directory;
 
 /// A history that the node follows.
 #[derive(Debug)]
@@ -20,7 +21,7 @@ pub(super) struct FollowedHistory {
     /// Whether lanes want the history. If not, the node only appends.
     is_wanted: bool,
     /// The messages on this node, once the history was read. Those of a node that only appends are none, and lanes do not have it.
-    feed: Option<Feed>,
+    messages: Option<NodeHistory>,
     /// Up to where the node had followed the history before lanes wanted it, until it was read.
     known: Option<Position>,
     /// The ids of the newest messages, up to the last one. They show whether the history is still the one that the node knows.
@@ -90,7 +91,7 @@ impl FollowedHistory {
         Self {
             limits,
             is_wanted: false,
-            feed: None,
+            messages: None,
             known: None,
             ids: VecDeque::new(),
             lost: None,
@@ -110,8 +111,8 @@ impl FollowedHistory {
     }
 
     /// The messages on this node, once the history was read.
-    pub(super) fn feed(&self) -> Option<&Feed> {
-        self.feed.as_ref()
+    pub(super) fn messages(&self) -> Option<&NodeHistory> {
+        self.messages.as_ref()
     }
 
     pub(super) fn pending(&mut self) -> &mut PendingMessages {
@@ -134,7 +135,7 @@ impl FollowedHistory {
     /// Notes that lanes want the history. One that this node only appended to is read from its beginning.
     pub(super) fn want(&mut self) {
         self.is_wanted = true;
-        self.known = self.feed.take().map(|feed| feed.last());
+        self.known = self.messages.take().map(|messages| messages.last());
         self.reading = Reading::Due;
     }
 
@@ -180,7 +181,7 @@ impl FollowedHistory {
             }
         }
         let is_outstanding = self.pending.is_outstanding() && !is_last;
-        if self.pending.appends_again() || self.feed.is_none() || is_outstanding {
+        if self.pending.appends_again() || self.messages.is_none() || is_outstanding {
             return true;
         }
         self.pending.append(name, me, is_last, now, counters, wire)
@@ -198,7 +199,7 @@ impl FollowedHistory {
         let is_late = self.pending.is_late(now);
         self.pending.warn_if_late(name, is_late);
         self.silent_beats += 1;
-        let is_silent = self.silent_beats > silence_max && self.feed.is_some();
+        let is_silent = self.silent_beats > silence_max && self.messages.is_some();
         let is_idle = self.reading == Reading::No;
         if self.reading == Reading::Failed || (is_silent || is_late) && is_idle {
             self.reading = Reading::Due;
@@ -208,11 +209,11 @@ impl FollowedHistory {
         }
         let is_busy = self.has_pending() || self.reading != Reading::No;
         let is_busy = std::mem::take(&mut self.is_offered) || is_busy;
-        let feed = self.feed.as_ref().filter(|_| !is_busy);
-        let is_unused = feed.is_some_and(|feed| directory.is_unused(name, feed));
+        let messages = self.messages.as_ref().filter(|_| !is_busy);
+        let is_unused = messages.is_some_and(|messages| directory.is_unused(name, messages));
         // The last messages of a member that has left may still be on their way from its lane.
         let was_unused = std::mem::replace(&mut self.is_unused, is_unused);
-        if was_unused && feed.is_some_and(|feed| directory.close_feed(name, feed)) {
+        if was_unused && messages.is_some_and(|messages| directory.close_history(name, messages)) {
             return Tended::Closed;
         }
         match self.reading {
@@ -224,7 +225,10 @@ impl FollowedHistory {
     /// Handles a new packet. One that is neither the next one nor known is kept until the history was read.
     pub(super) fn hear(&mut self, message: HistoryMessage<'_>) -> PacketPlace {
         let HistoryMessage { offset, packet } = message;
-        let last = self.feed.as_ref().map(|feed| feed.last().offset);
+        let last = self
+            .messages
+            .as_ref()
+            .map(|messages| messages.last().offset);
         let is_next = last.is_some_and(|last| offset == last + 1);
         if self.reading == Reading::No && is_next {
             self.silent_beats = 0;
@@ -253,7 +257,7 @@ impl FollowedHistory {
     /// Takes the next packet that came early: `Some` with a packet if it is the next one to record, and with none if it is known.
     pub(super) fn take_early(&mut self) -> Option<Option<Box<[u8]>>> {
         let offset = self.early.first()?;
-        let next = self.feed.as_ref()?.last().offset + 1;
+        let next = self.messages.as_ref()?.last().offset + 1;
         if offset > next {
             self.reading = Reading::Due;
             return None;
@@ -290,22 +294,26 @@ impl FollowedHistory {
         let first = messages.first();
         let offset = first.map_or(state.last, |first| first.offset.saturating_sub(1));
         let last = Position { epoch, offset };
-        let known = self.feed.as_ref().map(Feed::last).or(self.known.take());
+        let known = self
+            .messages
+            .as_ref()
+            .map(NodeHistory::last)
+            .or(self.known.take());
         let mut start = ReadStart {
-            is_new: self.feed.is_none() && self.is_wanted,
+            is_new: self.messages.is_none() && self.is_wanted,
             has_hole: known.is_some_and(|it| it.epoch == epoch && it.offset < offset),
             begins_after: None,
         };
-        match &self.feed {
+        match &self.messages {
             None => {
                 self.ids.clear();
-                self.feed = Some(directory.begin_feed(self.own_limits(), last));
+                self.messages = Some(directory.histories().begin(self.own_limits(), last));
                 self.is_offered |= start.is_new;
             }
-            Some(feed) if feed.last().epoch != epoch => {
+            Some(messages) if messages.last().epoch != epoch => {
                 tracing::warn!(%name, "a history was lost, and begins again");
                 self.ids.clear();
-                feed.continue_behind(last);
+                messages.continue_after(last);
                 start.begins_after = Some(offset);
             }
             Some(_) => {}
@@ -319,20 +327,21 @@ impl FollowedHistory {
             tracing::warn!(%name, text, "the backplane does not give a history");
         }
         self.reading = Reading::Failed;
-        let is_unread = self.feed.is_none();
+        let is_unread = self.messages.is_none();
         self.is_wanted &= !is_unread;
         is_unread
     }
 
     /// Passes over packets up to an offset that the history does not have any more. Returns their number.
     pub(super) fn skip_to(&mut self, offset: u64) -> u64 {
-        let last = self.feed.as_ref().map(Feed::last);
-        let (Some(feed), Some(last)) = (&self.feed, last.filter(|last| last.offset < offset))
+        let last = self.messages.as_ref().map(NodeHistory::last);
+        let (Some(messages), Some(last)) =
+            (&self.messages, last.filter(|last| last.offset < offset))
         else {
             return 0;
         };
         self.ids.clear();
-        feed.continue_behind(Position { offset, ..last });
+        messages.continue_after(Position { offset, ..last });
         offset - last.offset
     }
 
@@ -360,8 +369,8 @@ impl FollowedHistory {
     /// its end.
     fn read_from(&self) -> u64 {
         let unread = if self.is_wanted { 0 } else { u64::MAX };
-        let feed = self.feed.as_ref();
-        feed.map_or(unread, |feed| feed.last().offset)
+        let messages = self.messages.as_ref();
+        messages.map_or(unread, |messages| messages.last().offset)
     }
 
     /// Whether the node has recorded this packet at its offset; `None` if it does not know.
@@ -375,7 +384,7 @@ impl FollowedHistory {
     /// Returns the newest position of the node if the history that was read has the same epoch, and does not have the messages up
     /// to there.
     fn lost_end(&self, state: &HistoryState, messages: &[HistoryMessage<'_>]) -> Option<Position> {
-        let last = self.feed.as_ref().map(Feed::last)?;
+        let last = self.messages.as_ref().map(NodeHistory::last)?;
         let is_other =
             |message: &HistoryMessage<'_>| self.has_recorded(*message, last.offset) == Some(false);
         let is_lost = state.last < state.from || messages.iter().any(is_other);

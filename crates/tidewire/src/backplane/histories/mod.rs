@@ -29,8 +29,9 @@ use super::Wire;
 use super::to_engine::ToEngine;
 use crate::broker::{BackplaneLink, News, RoomOrTopic, StoreQuestion};
 use crate::config::Config;
+use crate::history::History;
 use crate::observe::LaneCounters;
-use crate::room::{Directory, History};
+use crate::room::Directory;
 use crate::session::SessionId;
 use confirmations::{Confirmations, SpanId};
 use followed::{FollowedHistory, PacketPlace, Tended};
@@ -125,13 +126,13 @@ impl Histories {
             let known = self.followed.get_mut(name);
             if let Some(known) = known.filter(|known| known.is_wanted()) {
                 known.offer();
-                if let Some(feed) = known.feed() {
-                    self.directory.open_feed(name, feed);
+                if let Some(history) = known.messages() {
+                    self.directory.histories().open(name, history);
                     self.has_answers = true;
                 }
                 continue;
             }
-            let Some(limits) = self.directory.wanted_history(name) else {
+            let Some(limits) = self.directory.histories().wanted_limits(name) else {
                 continue;
             };
             let open = open.iter_mut().find(|(kind, _)| *kind == name.kind());
@@ -140,7 +141,7 @@ impl Histories {
                 .is_none_or(|(_, open)| *open >= limits.rooms_max);
             if is_cut_off || is_full {
                 let text = if is_cut_off { CUT_OFF } else { TOO_MANY };
-                self.directory.fail_feed(name, text);
+                self.directory.histories().fail(name, text);
                 self.has_answers = true;
                 continue;
             }
@@ -181,7 +182,7 @@ impl Histories {
     ) -> bool {
         if !self.followed.contains_key(name) {
             let limits = match name {
-                RoomOrTopic::Topic(topic) => self.directory.kept_limits(topic),
+                RoomOrTopic::Topic(topic) => self.directory.histories().topic_limits(topic),
                 RoomOrTopic::Room(_) => None,
             };
             let Some(limits) = limits else {
@@ -272,7 +273,7 @@ impl Histories {
     pub(super) fn tend(&mut self, now: Instant, wire: &mut dyn Wire) {
         self.confirmations.end_doubts(now);
         let (directory, due) = (&self.directory, &mut self.due);
-        directory.forget_failures();
+        directory.histories().forget_failures();
         // With many histories the silence may last longer before each is read.
         let silence_max = SILENCE_BEATS.max(self.followed.len() / CHECKS_PER_BEAT);
         self.followed.retain(|name, followed| {
@@ -336,9 +337,9 @@ impl Histories {
         self.skip_to(name, state.last, audience);
         let followed = self.followed.get(name);
         if start.is_new
-            && let Some(feed) = followed.and_then(FollowedHistory::feed)
+            && let Some(history) = followed.and_then(FollowedHistory::messages)
         {
-            self.directory.open_feed(name, feed);
+            self.directory.histories().open(name, history);
             self.has_answers = true;
         }
         self.record_early(name, now, audience);
@@ -371,7 +372,7 @@ impl Histories {
             self.followed.remove(name);
             self.due.insert(name.clone());
         }
-        self.directory.fail_feed(name, text);
+        self.directory.histories().fail(name, text);
         self.has_answers = true;
     }
 

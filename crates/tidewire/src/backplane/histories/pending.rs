@@ -214,4 +214,4 @@ const APPENDED_BYTES_MAX: usize = 32 << 10;
 const ID_BYTES_MAX: usize = 128;
 
 const LATE: &str = "a history does not give back the messages of this node; they wait, and are appended again until it does; look \
-     whether the backplane has space on its disk, and whether the limits of the stream were changed there";
+     whether the backplane has space on its disk, and whether the limits of the history were changed there";

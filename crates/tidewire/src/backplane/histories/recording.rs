@@ -12,7 +12,8 @@ use crate::backplane::peers::Peers;
 use crate::backplane::presence::Presence;
 use crate::backplane::to_lanes::ToLanes;
 use crate::broker::RoomOrTopic;
-use crate::room::{FRAME_OVERHEAD_BYTES_MAX, Feed, RECORDED_OVERHEAD_BYTES, encode_streamed};
+use crate::history::{NodeHistory, encode_live};
+use crate::room::{FRAME_OVERHEAD_BYTES_MAX, RECORDED_OVERHEAD_BYTES};
 use crate::session::SessionId;
 
 /// The parts of the node that know the author of a message, and bring the message to the lanes.
@@ -55,10 +56,10 @@ impl Histories {
         audience: &mut Audience<'_>,
     ) {
         let followed = self.followed.get(name);
-        let Some(feed) = followed.and_then(|followed| followed.feed()) else {
+        let Some(history) = followed.and_then(|followed| followed.messages()) else {
             return;
         };
-        if message.offset <= feed.last().offset {
+        if message.offset <= history.last().offset {
             return self.confirm_own(name, message.packet, now);
         }
         self.skip_to(name, message.offset - 1, audience);
@@ -93,7 +94,7 @@ impl Histories {
 
     /// Lets the lanes look into the history, up to an offset. They tell their members what is missing there.
     pub(super) fn send_hole(&self, name: &RoomOrTopic, offset: u64, audience: &mut Audience<'_>) {
-        if let Some(shared) = self.directory.fed(name) {
+        if let Some(shared) = self.directory.receiver_of_history(name) {
             audience
                 .lanes
                 .send_recorded(&shared, (offset, SessionId::NONE), &[]);
@@ -111,7 +112,7 @@ impl Histories {
         let Some(followed) = self.followed.get_mut(name) else {
             return;
         };
-        let Some(feed) = followed.feed().cloned() else {
+        let Some(history) = followed.messages().cloned() else {
             return;
         };
         let is_wanted = followed.is_wanted();
@@ -120,7 +121,7 @@ impl Histories {
         let message = packet.and_then(|packet| self.read_message(name, packet, now, audience));
         let Some(message) = message else {
             self.counters.backplane_malformed.add_shared(1);
-            return self.record_hole(name, &feed, audience);
+            return self.record_hole(name, &history, audience);
         };
         let PacketMessage {
             author,
@@ -133,24 +134,24 @@ impl Histories {
         };
         if !self.config.fits_shared_frame(payload.len(), overhead) {
             self.counters.backplane_lost.add_shared(1);
-            return self.record_hole(name, &feed, audience);
+            return self.record_hole(name, &history, audience);
         }
-        if is_wanted && !feed.has_room_for(author.name(), payload) {
+        if is_wanted && !history.has_room_for(author.name(), payload) {
             self.counters.history_skipped.add_shared(1);
         }
-        feed.record(author.member(), author.name(), payload);
+        history.record(author.member(), author.name(), payload);
         // A lane that gets its first member later finds the message in the history. So the lanes are read after the record.
-        let shared = self.directory.fed(name);
+        let shared = self.directory.receiver_of_history(name);
         let Some(shared) = shared.filter(|shared| !shared.lanes().is_empty()) else {
             return;
         };
-        let offset = feed.last().offset;
+        let offset = history.last().offset;
         let mut frame = Vec::with_capacity(payload.len() + overhead);
         let codec = &self.config.codec;
         let told = (author.member(), author.name(), author.is_listed());
         // A lane that gets no frame takes the message from the history.
         let of = (shared.alias, name.kind() == SequenceKind::Topic);
-        if encode_streamed(codec, of, offset, told, payload, &mut frame).is_err() {
+        if encode_live(codec, of, offset, told, payload, &mut frame).is_err() {
             frame.clear();
         }
         audience
@@ -159,9 +160,9 @@ impl Histories {
     }
 
     /// Records that the next message cannot be shown, and lets the lanes tell their members that it is missing.
-    fn record_hole(&self, name: &RoomOrTopic, feed: &Feed, audience: &mut Audience<'_>) {
-        feed.record_hole();
-        self.send_hole(name, feed.last().offset, audience);
+    fn record_hole(&self, name: &RoomOrTopic, history: &NodeHistory, audience: &mut Audience<'_>) {
+        history.record_hole();
+        self.send_hole(name, history.last().offset, audience);
     }
 
     /// Returns the message of a packet. A message of a topic has no author.

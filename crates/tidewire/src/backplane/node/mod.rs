@@ -434,7 +434,7 @@ impl Drop for Node {
             figures.peers.clear();
         }
         self.counters.backplane_unsent.add_shared(self.link.close());
-        self.directory.note_answer();
+        self.directory.histories().note_answer();
         self.lanes.wake();
         self.histories.count_unappended();
         self.membership.fail(BackplaneError::Thread);

@@ -18,10 +18,11 @@ use crate::Server;
 use crate::backplane::Turn;
 use crate::broker::{Addressee, BackplaneLink, Item, News, Position};
 use crate::engine::Outgoing;
+use crate::history::History;
 use crate::limits::Limits;
 use crate::mailbox::{BatchEntry, LaneMessage, Lanes, Mailbox, MessageQueue};
 use crate::observe::LaneCounters;
-use crate::room::{Directory, History, SharedRoom};
+use crate::room::{Directory, SharedRoom};
 use crate::session::SessionId;
 
 const OTHER: NodeLife<&str> = NodeLife {
@@ -232,10 +233,10 @@ fn asks(sent: &[(String, Vec<u8>)], addressee: &str) -> usize {
 fn told(sent: &[(String, Vec<u8>)]) -> Vec<(bool, u32)> {
     let mut told = Vec::new();
     for (_, packet) in sent.iter().filter(|(to, _)| to == "Room(\"lobby\")") {
-        let Content::Sequence(stream) = Packet::decode(packet).unwrap().content else {
+        let Content::Sequence(sequence) = Packet::decode(packet).unwrap().content else {
             continue;
         };
-        for entry in stream.entries.flatten() {
+        for entry in sequence.entries.flatten() {
             if let Entry::Here(here) = entry {
                 told.push((here.asks, here.count));
             }
@@ -581,10 +582,11 @@ fn a_room_at_the_limit_of_presence_is_not_listed_and_counted_in_turn() {
         });
         rig.wire.sent.clear();
         rig.turn();
-        let Content::Sequence(stream) = Packet::decode(&rig.wire.sent[0].1).unwrap().content else {
-            panic!("no stream");
+        let Content::Sequence(sequence) = Packet::decode(&rig.wire.sent[0].1).unwrap().content
+        else {
+            panic!("no sequence");
         };
-        let entry = stream.entries.flatten().next();
+        let entry = sequence.entries.flatten().next();
         matches!(entry, Some(Entry::Here(here)) if here.members().next().is_some())
     };
     let mut listed = Vec::new();

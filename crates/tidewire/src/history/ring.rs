@@ -1,4 +1,4 @@
-//! The kept messages of a history: one ring of bytes and an index.
+//! The messages of a history: one ring of bytes and an index.
 //!
 //! A message takes its payload, its author's name, five bytes and an entry of eight bytes. The buffers grow by an eighth, so
 //! little of them is unused. Rejected: a list of messages with their own memory, which took 130 bytes more for each.
@@ -8,17 +8,17 @@ use std::collections::VecDeque;
 
 use tidewire_proto::message::MemberId;
 
-/// The kept messages, oldest first. A message that is too large to keep has a place without content, a hole.
+/// The messages, oldest first. A message that is too large to keep has a place without content, a hole.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
     bytes: VecDeque<u8>,
-    index: VecDeque<Entry>,
+    index: VecDeque<RingEntry>,
     /// The number of bytes that were ever removed. It may wrap.
     start: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct RingEntry {
     /// The end of the message in the bytes that were ever added. It may wrap.
     end: u32,
     at: Tick,
@@ -30,12 +30,12 @@ pub(super) struct Tick(u32);
 
 /// A message of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kept<'a> {
+pub(crate) struct Record<'a> {
     /// The author, who may have left; 0 for the room itself, and in topics.
-    pub(super) member: MemberId,
+    pub(crate) member: MemberId,
     /// The name of the author; empty for the room itself, and in topics.
-    pub(super) name: &'a str,
-    pub(super) payload: &'a [u8],
+    pub(crate) name: &'a str,
+    pub(crate) payload: &'a [u8],
 }
 
 impl Tick {
@@ -56,17 +56,17 @@ impl Ring {
 
     /// Bytes that count towards the limit of a history.
     pub(super) fn bytes(&self) -> usize {
-        self.bytes.len() + self.index.len() * size_of::<Entry>()
+        self.bytes.len() + self.index.len() * size_of::<RingEntry>()
     }
 
     /// Memory of the buffers.
     #[cfg(test)]
     pub(super) fn held_bytes(&self) -> usize {
-        self.bytes.capacity() + self.index.capacity() * size_of::<Entry>()
+        self.bytes.capacity() + self.index.capacity() * size_of::<RingEntry>()
     }
 
     /// Appends a message.
-    pub(super) fn push(&mut self, message: &Kept<'_>, at: Tick) {
+    pub(super) fn push(&mut self, message: &Record<'_>, at: Tick) {
         reserve(&mut self.bytes, message.record_bytes());
         message.write(|part| self.bytes.extend(part));
         self.push_entry(at);
@@ -80,7 +80,7 @@ impl Ring {
     fn push_entry(&mut self, at: Tick) {
         reserve(&mut self.index, 1);
         let end = self.start.wrapping_add(self.bytes.len() as u32);
-        self.index.push_back(Entry { end, at });
+        self.index.push_back(RingEntry { end, at });
     }
 
     /// Removes the oldest message.
@@ -111,7 +111,7 @@ impl Ring {
     }
 
     /// Returns the message with this index, or `None` for a hole. It may be copied to `scratch`.
-    pub(super) fn get<'a>(&'a self, index: usize, scratch: &'a mut Vec<u8>) -> Option<Kept<'a>> {
+    pub(super) fn get<'a>(&'a self, index: usize, scratch: &'a mut Vec<u8>) -> Option<Record<'a>> {
         let end = self.index.get(index)?.end;
         let start = match index.checked_sub(1) {
             Some(before) => self.index[before].end,
@@ -130,11 +130,11 @@ impl Ring {
             scratch.extend_from_slice(&second[..to - first.len()]);
             &scratch[..]
         };
-        Kept::read(record)
+        Record::read(record)
     }
 }
 
-impl<'a> Kept<'a> {
+impl<'a> Record<'a> {
     /// Bytes of a message in the ring, without its entry.
     pub(super) fn record_bytes(&self) -> usize {
         MEMBER_BYTES + 1 + self.name.len() + self.payload.len()
@@ -142,7 +142,7 @@ impl<'a> Kept<'a> {
 
     /// Bytes of a message that count towards the limit of a history.
     pub(super) fn held_bytes(&self) -> usize {
-        self.record_bytes() + size_of::<Entry>()
+        self.record_bytes() + size_of::<RingEntry>()
     }
 
     /// Passes the parts of the record to `take`, in their order.
@@ -183,8 +183,8 @@ const SHRINK_BYTES: usize = 4096;
 mod tests {
     use super::*;
 
-    fn kept(payload: &[u8]) -> Kept<'_> {
-        Kept {
+    fn record(payload: &[u8]) -> Record<'_> {
+        Record {
             member: MemberId(7),
             name: "ada",
             payload,
@@ -200,7 +200,7 @@ mod tests {
             let at = Tick::of(0);
             match number % 7 {
                 0 => ring.push_hole(at),
-                _ => ring.push(&kept(&payload(number)), at),
+                _ => ring.push(&record(&payload(number)), at),
             }
             if ring.len() > 20 {
                 ring.pop();
@@ -209,7 +209,7 @@ mod tests {
             for index in 0..ring.len() {
                 let expected = payload(first + index);
                 let is_hole = (first + index).is_multiple_of(7);
-                let expected = (!is_hole).then_some(kept(&expected));
+                let expected = (!is_hole).then_some(record(&expected));
                 assert_eq!(ring.get(index, &mut scratch), expected);
             }
         }
@@ -220,9 +220,9 @@ mod tests {
         const MESSAGES: usize = 100;
         let mut ring = Ring::default();
         for _ in 0..MESSAGES {
-            ring.push(&kept(&[0; 64]), Tick::of(0));
+            ring.push(&record(&[0; 64]), Tick::of(0));
         }
-        let capacity = ring.bytes.capacity() + ring.index.capacity() * size_of::<Entry>();
+        let capacity = ring.bytes.capacity() + ring.index.capacity() * size_of::<RingEntry>();
         let each = capacity / MESSAGES;
         assert!(each <= 64 + 36, "{each} bytes for each message of 64");
     }
@@ -233,7 +233,7 @@ mod tests {
         let mut ring = Ring::default();
         // The ticks wrap between the two times.
         let start_ns = (u64::from(u32::MAX) << TICK_BITS) - SECOND_NS;
-        ring.push(&kept(b"old"), Tick::of(start_ns));
+        ring.push(&record(b"old"), Tick::of(start_ns));
         let after = |seconds| Tick::of(start_ns + seconds * SECOND_NS);
         assert!(!ring.is_oldest_beyond(10 * SECOND_NS, after(9)));
         assert!(ring.is_oldest_beyond(10 * SECOND_NS, after(11)));

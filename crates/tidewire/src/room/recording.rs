@@ -1,21 +1,19 @@
 //! Sending messages of rooms and topics that keep a history.
 //!
 //! A message gets its offset while the history is locked. The log of this lane gets the messages of other lanes that
-//! precede it, and then the message. The other lanes get its frame with the offset; see [`history`](super::history).
+//! precede it, and then the message. The other lanes get its frame with the offset; see [`history`](crate::history).
 
 use std::sync::Arc;
 
-use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec, Tw1};
-use tidewire_proto::error::EncodeError;
-use tidewire_proto::message::{Kind, MemberId, Message};
+use tidewire_proto::codec::ChatMessage;
+use tidewire_proto::message::MemberId;
 
-use super::history::{Records, RoomHistory};
 use super::refusal::RoomError;
-use super::ring::Kept;
 use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use super::shared_room::SharedRoom;
 use super::spanning::Origin;
 use crate::broker::Position;
+use crate::history::{MessageHistory, Numbering, Record, Records, encode_chat_at, encode_record};
 use crate::mailbox::{BatchEntry, LaneSet};
 use crate::session::SessionId;
 
@@ -32,10 +30,10 @@ impl LaneRooms<'_> {
         let (Some(history), Some(member)) = (self.history_here(alias), member) else {
             return self.say(id, alias, payload);
         };
-        if history.is_fed {
-            return self.say_to_stream(id, alias, &member, payload);
+        if history.numbering() == Numbering::Carrier {
+            return self.say_by_carrier(id, alias, &member, payload);
         }
-        let message = Kept {
+        let message = Record {
             member: member.id,
             name: &member.name,
             payload,
@@ -57,15 +55,15 @@ impl LaneRooms<'_> {
         }
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
-        let message = Kept {
+        let message = Record {
             member: NOBODY,
             name: "",
             payload,
         };
         match shared.history.get() {
             None => self.append_announced(&shared, &message, None),
-            Some(history) if history.is_fed => {
-                self.send_to_stream(&shared, SessionId::NONE, (NOBODY, ""), payload)?;
+            Some(history) if history.numbering() == Numbering::Carrier => {
+                self.send_to_carrier(&shared, SessionId::NONE, (NOBODY, ""), payload)?;
                 self.sessions.counters.chat_messages.add(1);
                 Ok(())
             }
@@ -78,7 +76,7 @@ impl LaneRooms<'_> {
     fn append_announced(
         &mut self,
         shared: &SharedRoom,
-        message: &Kept<'_>,
+        message: &Record<'_>,
         offset: Option<u64>,
     ) -> Result<(), RoomError> {
         let chat = ChatMessage {
@@ -102,14 +100,14 @@ impl LaneRooms<'_> {
     /// Sends a message while its history is locked, and records it. `send` gets its offset.
     pub(super) fn recorded<T, E>(
         &mut self,
-        history: &RoomHistory,
+        history: &MessageHistory,
         alias: u16,
-        message: &Kept<'_>,
+        message: &Record<'_>,
         send: impl FnOnce(&mut Self, u64) -> Result<T, E>,
     ) -> Result<T, E> {
         let (lane, now_ns) = (self.exchange.lane, self.sessions.reactor.now_ns);
         let mut records = history.lock();
-        let last = records.last.offset;
+        let last = records.last().offset;
         let has_members = self.table.get(alias).is_some();
         if has_members {
             self.catch_up(history, &mut records, alias, last);
@@ -132,7 +130,7 @@ impl LaneRooms<'_> {
     /// members joined without the history begins with it here.
     pub(super) fn catch_up(
         &mut self,
-        history: &RoomHistory,
+        history: &MessageHistory,
         records: &mut Records,
         alias: u16,
         to: u64,
@@ -145,7 +143,7 @@ impl LaneRooms<'_> {
             // The number of missing messages of the former epoch is unknown.
             let position = Position {
                 offset: has,
-                ..records.last
+                ..records.last()
             };
             self.append_position(alias, position);
             history.note_arrival(records, lane, has);
@@ -158,9 +156,10 @@ impl LaneRooms<'_> {
             .get(alias)
             .is_some_and(|room| room.shared.pattern.is_some());
         let mut scratch = Vec::new();
+        let is_of_carrier = history.numbering() == Numbering::Carrier;
         // The history of a node waits for its lanes only up to a limit.
         let first = records.first().clamp(has + 1, to + 1);
-        let mut lost = match history.is_fed {
+        let mut lost = match is_of_carrier {
             true => first - (has + 1),
             false => 0,
         };
@@ -168,17 +167,17 @@ impl LaneRooms<'_> {
         self.sessions.counters.backplane_dropped.add_shared(lost);
         for offset in first..=to {
             let Some(message) = records.get(offset, &mut scratch) else {
-                lost += u64::from(history.is_fed);
+                lost += u64::from(is_of_carrier);
                 continue;
             };
             self.append_gap(alias, &mut lost);
-            let author = match history.is_fed {
+            let author = match is_of_carrier {
                 true => self.slot_of_member(alias, message.member),
                 false => None,
             };
             let expected = message.payload.len() + FRAME_OVERHEAD_BYTES_MAX;
             let appended = self.append_of(alias, author, expected, |codec, out| {
-                encode_kept(codec, alias, is_topic, offset, &message, out)
+                encode_record(codec, alias, is_topic, offset, &message, out)
             });
             match appended {
                 Some(Ok(_)) => {}
@@ -214,8 +213,8 @@ impl LaneRooms<'_> {
             return;
         }
         // A frame of a former epoch has no position any more. Its offset may be above those of this epoch.
-        let last = records.last.offset;
-        let frame = match offset <= records.epoch_start || offset > last {
+        let last = records.last().offset;
+        let frame = match offset <= records.epoch_start() || offset > last {
             true => &[],
             false => frame,
         };
@@ -253,7 +252,7 @@ impl LaneRooms<'_> {
                 continue;
             }
             let mut records = history.lock();
-            let last = records.last.offset;
+            let last = records.last().offset;
             self.catch_up(&history, &mut records, alias, last);
             history.evict(&mut records, now_ns);
         }
@@ -281,88 +280,9 @@ impl LaneRooms<'_> {
     }
 
     /// Returns the history of a room or topic that has members on this lane.
-    pub(super) fn history_here(&self, alias: u16) -> Option<Arc<RoomHistory>> {
+    pub(super) fn history_here(&self, alias: u16) -> Option<Arc<MessageHistory>> {
         self.table.get(alias)?.shared.history.get().cloned()
     }
-}
-
-/// Frames a live chat message, with its offset if the codec has offsets.
-pub(super) fn encode_chat_at(
-    codec: &AnyCodec,
-    offset: Option<u64>,
-    chat: &ChatMessage<'_>,
-    out: &mut Vec<u8>,
-) -> Result<(), EncodeError> {
-    match offset.filter(|_| codec.has_positions()) {
-        None => codec.encode_chat_message(chat, out),
-        Some(offset) => {
-            let message =
-                Message::with_id(Kind::Deliver, chat.channel, chat.member.0, chat.payload);
-            Tw1::encode_delivery_at(offset, &message, out)
-        }
-    }
-}
-
-/// Frames a live message of a history that a node feeds: in a room with its author's name, unless the members were told of the
-/// author.
-pub(crate) fn encode_streamed(
-    codec: &AnyCodec,
-    (alias, is_topic): (u16, bool),
-    offset: u64,
-    (member, name, is_listed): (MemberId, &str, bool),
-    payload: &[u8],
-    out: &mut Vec<u8>,
-) -> Result<(), EncodeError> {
-    if is_listed && !is_topic {
-        let chat = ChatMessage {
-            channel: alias,
-            member,
-            name,
-            private: false,
-            payload,
-        };
-        return encode_chat_at(codec, Some(offset), &chat, out);
-    }
-    let kept = Kept {
-        member,
-        name,
-        payload,
-    };
-    encode_kept(codec, alias, is_topic, offset, &kept, out)
-}
-
-/// Frames a message of a history. Its author may have left, so the frame has the author's name if the codec has names.
-pub(super) fn encode_kept(
-    codec: &AnyCodec,
-    alias: u16,
-    is_topic: bool,
-    offset: u64,
-    kept: &Kept<'_>,
-    out: &mut Vec<u8>,
-) -> Result<(), EncodeError> {
-    let Kept {
-        member,
-        name,
-        payload,
-    } = *kept;
-    let message = Message::with_id(Kind::Deliver, alias, member.0, payload).with_name(name);
-    if codec.has_positions() {
-        return Tw1::encode_delivery_at(offset, &message, out);
-    }
-    if is_topic {
-        return codec.encode(&message, out);
-    }
-    if codec.has_room_frames() && !name.is_empty() && codec.encode(&message, out).is_ok() {
-        return Ok(());
-    }
-    let chat = ChatMessage {
-        channel: alias,
-        member,
-        name,
-        private: false,
-        payload,
-    };
-    codec.encode_chat_message(&chat, out)
 }
 
 /// The member number of the room itself.

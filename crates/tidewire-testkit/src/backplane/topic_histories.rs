@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidewire::{Client, History, TopicEvent};
 
 use super::Engine;
-use super::kept::{Reader, kept_topics, publish};
+use super::histories::{Reader, publish, topics_with_history};
 use crate::wait::{DEADLINE, wait_until};
 
 /// A topic that keeps its latest value: a subscriber at any node gets it, and the value is published at any node, too.
@@ -13,7 +13,8 @@ use crate::wait::{DEADLINE, wait_until};
 /// # Panics
 /// The behaviour differs.
 pub fn the_last_value_of_a_topic_is_the_same_on_all_nodes<E: Engine>(engine: &mut E) {
-    let servers = ["one", "two", "three"].map(|id| kept_topics(engine, id, History::last(1)));
+    let servers =
+        ["one", "two", "three"].map(|id| topics_with_history(engine, id, History::last(1)));
     let clients = servers
         .each_ref()
         .map(|server| Client::connect(&server.url()).wait().expect("a server"));
@@ -45,7 +46,7 @@ pub fn the_last_value_of_a_topic_is_the_same_on_all_nodes<E: Engine>(engine: &mu
 /// The behaviour differs.
 pub fn wildcards_get_live_messages_of_kept_topics_once<E: Engine>(engine: &mut E) {
     const MESSAGES: usize = 50;
-    let servers = ["one", "two"].map(|id| kept_topics(engine, id, History::last(100)));
+    let servers = ["one", "two"].map(|id| topics_with_history(engine, id, History::last(100)));
     let author = Client::connect(&servers[0].url()).wait().expect("a server");
     let mut exact = servers
         .each_ref()
@@ -101,7 +102,7 @@ pub fn a_node_that_only_publishes_keeps_nothing<E: Engine>(engine: &mut E) {
         bytes_max: 1 << 20,
         ..History::last(10_000)
     };
-    let servers = ["one", "two"].map(|id| kept_topics(engine, id, history));
+    let servers = ["one", "two"].map(|id| topics_with_history(engine, id, history));
     let author = Client::connect(&servers[0].url()).wait().expect("a server");
     for number in 0..MESSAGES {
         publish(&author, "state.door", &number.to_string());

@@ -1,4 +1,4 @@
-//! Messages of rooms and topics whose history is fed by a stream that all nodes share; see [`feed`](super::feed).
+//! Messages of rooms and topics that the carrier numbers; see [`history`](crate::history).
 
 use std::sync::Arc;
 
@@ -9,16 +9,16 @@ use tidewire_proto::message::MemberId;
 
 use super::appending::{Appended, LaneLogs};
 use super::refusal::{PublishError, RoomError};
-use super::replay::encode_position;
 use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use super::shared_room::SharedRoom;
 use super::topic::RECORDED_OVERHEAD_BYTES;
 use crate::broker::{Addressee, Position};
+use crate::history::encode_position;
 use crate::session::{Member, SessionId};
 
 impl LaneRooms<'_> {
-    /// Gives a chat message to the node. It is delivered when the stream gives it back.
-    pub(super) fn say_to_stream(
+    /// Gives a chat message to the node. It is delivered when the carrier gives it back.
+    pub(super) fn say_by_carrier(
         &mut self,
         id: SessionId,
         alias: u16,
@@ -33,7 +33,7 @@ impl LaneRooms<'_> {
         if is_short && !self.sessions.may_grow() {
             return Err(RoomError::OutOfMemory);
         }
-        self.send_to_stream(&shared, id, (member.id, &member.name), payload)?;
+        self.send_to_carrier(&shared, id, (member.id, &member.name), payload)?;
         self.sessions.counters.chat_messages.add(1);
         let must_stop = shared.is_congested();
         if must_stop {
@@ -42,8 +42,8 @@ impl LaneRooms<'_> {
         Ok(must_stop || is_short && self.sessions.wait_for_memory(id))
     }
 
-    /// Gives the node a message for the stream of a room.
-    pub(super) fn send_to_stream(
+    /// Gives the node a message for the history of a room.
+    pub(super) fn send_to_carrier(
         &mut self,
         shared: &SharedRoom,
         sender: SessionId,
@@ -52,7 +52,7 @@ impl LaneRooms<'_> {
     ) -> Result<(), RoomError> {
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX + name.len())?;
-        if self.table.directory.is_stream_full() {
+        if self.table.directory.histories().is_full() {
             return Err(RoomError::HistoryFull);
         }
         let entry = Entry::ChatMessage {
@@ -67,11 +67,11 @@ impl LaneRooms<'_> {
         Ok(())
     }
 
-    /// Gives the node a message for the stream of the recent topic. Subscribers of the topic get it when the stream gives it back;
+    /// Gives the node a message for the history of the recent topic. Subscribers of the topic get it when the carrier gives it back;
     /// those of wildcards, who have no positions, get it now.
     #[cold]
     #[inline(never)]
-    pub(super) fn publish_streamed(
+    pub(super) fn publish_by_carrier(
         &mut self,
         sender: SessionId,
         topic: &str,
@@ -79,12 +79,12 @@ impl LaneRooms<'_> {
     ) -> Result<Option<usize>, PublishError> {
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), RECORDED_OVERHEAD_BYTES + topic.len())?;
-        if self.table.directory.is_stream_full() {
+        if self.table.directory.histories().is_full() {
             return Err(PublishError::HistoryFull);
         }
         let congested = self.append_to_each_match(|rooms, index| {
             let shared = Arc::clone(&rooms.table.recent.matches[index].shared);
-            match shared.is_fed() {
+            match shared.is_numbered_by_carrier() {
                 true => Ok(()),
                 false => rooms.append_without_offset(&shared, topic, payload),
             }

@@ -15,16 +15,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
-use super::history::RoomHistory;
+use super::message_history::MessageHistory;
 
 /// All histories of the rooms, or of the topics, of a server.
 #[derive(Debug, Default)]
 pub(super) struct HistoryTable {
-    entries: Slab<Entry>,
+    entries: Slab<NamedHistory>,
     by_name: HashMap<Arc<str>, usize>,
     /// The names of each owner that may give way.
     owned: HashMap<Owner, BTreeMap<Place, usize>>,
@@ -43,9 +42,9 @@ type Owner = Option<IpAddr>;
 type Place = (u64, u64);
 
 #[derive(Debug)]
-struct Entry {
+struct NamedHistory {
     name: Arc<str>,
-    history: Arc<RoomHistory>,
+    history: Arc<MessageHistory>,
     /// Where it stands among the names of its owner. `None` for the history of a node, which the node removes.
     place: Option<(Owner, Place)>,
 }
@@ -55,18 +54,18 @@ impl HistoryTable {
         self.entries.len()
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&Arc<RoomHistory>> {
+    pub(super) fn get(&self, name: &str) -> Option<&Arc<MessageHistory>> {
         Some(&self.entries[*self.by_name.get(name)?].history)
     }
 
-    /// Adds a history that a node feeds.
-    pub(super) fn insert_fed(&mut self, name: &str, history: Arc<RoomHistory>) {
+    /// Adds a history whose messages the carrier numbers.
+    pub(super) fn insert_of_node(&mut self, name: &str, history: Arc<MessageHistory>) {
         self.remove(name);
         self.add(name, history, None);
     }
 
     /// Adds a history that `owner` brings. Nothing has its name.
-    pub(super) fn insert(&mut self, name: &str, history: Arc<RoomHistory>, owner: Owner) {
+    pub(super) fn insert(&mut self, name: &str, history: Arc<MessageHistory>, owner: Owner) {
         let touched = history.touched();
         let place = self.next_place(touched);
         let key = self.add(name, history, Some((owner, place)));
@@ -101,7 +100,7 @@ impl HistoryTable {
     }
 
     /// Returns the next histories of a round through all of them, at most `count`.
-    pub(super) fn next(&mut self, count: usize) -> Vec<Arc<RoomHistory>> {
+    pub(super) fn next(&mut self, count: usize) -> Vec<Arc<MessageHistory>> {
         let end = self.entries.capacity();
         let keys = self.cursor..(self.cursor + count).min(end);
         self.cursor = if keys.end < end { keys.end } else { 0 };
@@ -128,7 +127,7 @@ impl HistoryTable {
                     break;
                 }
             }
-            let now = history.clock.load(Ordering::Relaxed);
+            let now = history.now();
             let next = self.next_place(if is_used { now } else { touched });
             self.entries[key].place = Some((owner, next));
             if let Some(owned) = self.owned.get_mut(&owner) {
@@ -145,11 +144,11 @@ impl HistoryTable {
     fn add(
         &mut self,
         name: &str,
-        history: Arc<RoomHistory>,
+        history: Arc<MessageHistory>,
         place: Option<(Owner, Place)>,
     ) -> usize {
         let name: Arc<str> = name.into();
-        let key = self.entries.insert(Entry {
+        let key = self.entries.insert(NamedHistory {
             name: Arc::clone(&name),
             history,
             place,
@@ -159,7 +158,7 @@ impl HistoryTable {
     }
 
     fn remove_key(&mut self, key: usize) {
-        let Entry { name, place, .. } = self.entries.remove(key);
+        let NamedHistory { name, place, .. } = self.entries.remove(key);
         self.by_name.remove(&name);
         if let Some((owner, place)) = place {
             self.change_owned(owner, |owned| {
@@ -202,7 +201,8 @@ const OWNERS_TRIED_MAX: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use super::super::history::{Histories, History};
+    use super::super::History;
+    use super::super::named::NamedHistories;
     use super::*;
 
     const NAMES: usize = 1_024;
@@ -219,15 +219,15 @@ mod tests {
     }
 
     /// Publishes to this many new names of an address.
-    fn publish(histories: &Histories, owner: Owner, prefix: &str, count: usize) {
+    fn publish(histories: &NamedHistories, owner: Owner, prefix: &str, count: usize) {
         for number in 0..count {
             let name = format!("{prefix}.{number}");
-            let history = histories.open_kept(&name, limits(), || owner).unwrap();
+            let history = histories.open_within(&name, limits(), || owner).unwrap();
             history.touch();
         }
     }
 
-    fn kept(histories: &Histories, prefix: &str, count: usize) -> usize {
+    fn kept(histories: &NamedHistories, prefix: &str, count: usize) -> usize {
         let table = histories.table();
         let names = (0..count).filter(|number| table.get(&format!("{prefix}.{number}")).is_some());
         names.count()
@@ -236,7 +236,7 @@ mod tests {
     /// Regression: 1,100 single bytes to new names of one address erased the last values of all others.
     #[test]
     fn one_address_with_new_names_loses_its_own_and_a_newcomer_has_its_share() {
-        let histories = Histories::default();
+        let histories = NamedHistories::default();
         publish(&histories, address(1), "before", 200);
         publish(&histories, address(2), "attack", 5_000);
         assert_eq!(kept(&histories, "before", 200), 200);
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn fifty_addresses_with_new_names_lose_their_own() {
-        let histories = Histories::default();
+        let histories = NamedHistories::default();
         publish(&histories, address(1), "before", 200);
         for round in 0..3 {
             for number in 0..50 {
@@ -273,10 +273,10 @@ mod tests {
     /// Regression: each new name beyond the limit searched all names under a lock: 4 to 7 ms at 200,000 names.
     #[test]
     fn a_new_name_moves_few_names_and_the_order_is_that_of_the_newest_messages() {
-        let histories = Histories::default();
+        let histories = NamedHistories::default();
         publish(&histories, None, "old", NAMES);
         let touch = |number: usize| {
-            let open = histories.open_kept(&format!("old.{number}"), limits(), || None);
+            let open = histories.open_within(&format!("old.{number}"), limits(), || None);
             open.unwrap().touch();
         };
         // All but those that a multiple of 8 names get another message, in the opposite order.
@@ -298,20 +298,20 @@ mod tests {
 
     #[test]
     fn a_name_with_members_stays_and_the_others_give_way() {
-        let histories = Histories::default();
+        let histories = NamedHistories::default();
         let names = 0..NAMES;
         let used: Vec<_> = names
-            .map(|number| histories.open_kept(&format!("used.{number}"), limits(), || address(1)))
+            .map(|number| histories.open_within(&format!("used.{number}"), limits(), || address(1)))
             .collect();
         assert!(
             histories
-                .open_kept("more", limits(), || address(1))
+                .open_within("more", limits(), || address(1))
                 .is_none()
         );
         drop(used.into_iter().nth(700));
         // Each attempt searches a part.
         let tries = NAMES / MOVES_MAX + 2;
-        let opened = (0..tries).any(|_| histories.open_kept("more", limits(), || None).is_some());
+        let opened = (0..tries).any(|_| histories.open_within("more", limits(), || None).is_some());
         assert!(opened);
     }
 }

@@ -14,7 +14,7 @@ use crate::harness::TestServer;
 use crate::wait::DEADLINE;
 
 /// Starts a chat server of two lanes as a node whose rooms keep their messages.
-pub fn kept_chat<E: Engine>(engine: &E, id: &str, history: History) -> TestServer {
+pub fn chat_with_history<E: Engine>(engine: &E, id: &str, history: History) -> TestServer {
     let builder = Server::builder()
         .lanes(2)
         .backplane(engine.backplane(), kept_settings(id));
@@ -23,7 +23,7 @@ pub fn kept_chat<E: Engine>(engine: &E, id: &str, history: History) -> TestServe
 }
 
 /// Starts a publish/subscribe server of two lanes as a node whose topics `lobby` and `state.>` keep their messages.
-pub fn kept_topics<E: Engine>(engine: &E, id: &str, history: History) -> TestServer {
+pub fn topics_with_history<E: Engine>(engine: &E, id: &str, history: History) -> TestServer {
     let builder = Server::builder()
         .lanes(2)
         .backplane(engine.backplane(), kept_settings(id));
@@ -41,19 +41,19 @@ fn kept_settings(id: &str) -> NodeSettings {
 
 /// The kind of a history in a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum HistoryKind {
     /// The room "lobby".
     Room,
     /// The topic "lobby".
     Topic,
 }
 
-impl Kept {
+impl HistoryKind {
     /// Starts a server as a node.
     pub fn serve<E: Engine>(self, engine: &E, id: &str, history: History) -> TestServer {
         match self {
-            Self::Room => kept_chat(engine, id, history),
-            Self::Topic => kept_topics(engine, id, history),
+            Self::Room => chat_with_history(engine, id, history),
+            Self::Topic => topics_with_history(engine, id, history),
         }
     }
 
@@ -246,11 +246,11 @@ fn without_offsets(taken: Vec<(u64, String)>) -> Vec<String> {
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E, kept: Kept) {
+pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E, kind: HistoryKind) {
     const EACH: usize = 200;
-    let servers = ["one", "two"].map(|id| kept.serve(engine, id, History::last(1_000)));
-    let mut authors = [0, 1].map(|it| kept.reader(&servers[it], ["ann", "bob"][it], None));
-    let mut readers = [0, 1].map(|it| kept.reader(&servers[it], ["eva", "gus"][it], None));
+    let servers = ["one", "two"].map(|id| kind.serve(engine, id, History::last(1_000)));
+    let mut authors = [0, 1].map(|it| kind.reader(&servers[it], ["ann", "bob"][it], None));
+    let mut readers = [0, 1].map(|it| kind.reader(&servers[it], ["eva", "gus"][it], None));
     for number in 0..EACH {
         for (index, author) in authors.iter().enumerate() {
             author.say(&format!("{index} {number}"));
@@ -270,7 +270,7 @@ pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E, kept: Kept) {
     }
     // A publisher gets its own messages, too, if it subscribes.
     let members = authors.iter_mut().zip([1, 0]);
-    for (author, other) in members.filter(|_| kept == Kept::Room) {
+    for (author, other) in members.filter(|_| kind == HistoryKind::Room) {
         let heard = without_offsets(author.take(EACH));
         let is_of_other = |text: &String| text.starts_with(&format!("{other} "));
         assert!(heard.iter().all(is_of_other), "no author hears itself");
@@ -280,7 +280,7 @@ pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E, kept: Kept) {
         let metrics = server.stop();
         assert_eq!(metrics.backplane_lost, 0);
         // A message of a topic goes to the stream, and to subscribers of wildcards on other nodes.
-        let copies = if kept == Kept::Topic { 2 } else { 1 };
+        let copies = if kind == HistoryKind::Topic { 2 } else { 1 };
         assert_eq!(metrics.backplane_sent, copies * EACH as u64);
     }
 }
@@ -291,26 +291,26 @@ pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E, kept: Kept) {
 /// The behaviour differs.
 pub fn a_member_that_comes_back_to_another_node_gets_what_it_missed<E: Engine>(
     engine: &mut E,
-    kept: Kept,
+    kind: HistoryKind,
 ) {
-    let servers = ["one", "two"].map(|id| kept.serve(engine, id, History::last(100)));
-    let ann = kept.reader(&servers[0], "ann", None);
-    let mut bob = kept.reader(&servers[1], "bob", None);
+    let servers = ["one", "two"].map(|id| kind.serve(engine, id, History::last(100)));
+    let ann = kind.reader(&servers[0], "ann", None);
+    let mut bob = kind.reader(&servers[1], "bob", None);
     say_all(&ann, 0..10);
     assert_eq!(without_offsets(bob.take(10)), texts(0..10));
     let left_at = bob.leave();
-    let mut carl = kept.reader(&servers[0], "carl", None);
+    let mut carl = kind.reader(&servers[0], "carl", None);
     say_all(&ann, 10..30);
     assert_eq!(without_offsets(carl.take(30)), texts(0..30));
     // The second node has nobody in the room meanwhile, and a third one never had.
-    let third = kept.serve(engine, "three", History::last(100));
+    let third = kind.serve(engine, "three", History::last(100));
     for (server, name) in [(&servers[0], "eva"), (&servers[1], "finn"), (&third, "gus")] {
-        let mut bob = kept.reader(server, name, Some(left_at));
+        let mut bob = kind.reader(server, name, Some(left_at));
         assert_eq!(without_offsets(bob.take(20)), texts(10..30), "{name}");
         assert_eq!((bob.recovered, bob.lost), (Some(Some(0)), 0), "{name}");
         assert_eq!(bob.position, carl.position, "{name}");
     }
-    let mut dora = kept.reader(&third, "dora", carl.position);
+    let mut dora = kind.reader(&third, "dora", carl.position);
     ann.say("live");
     assert_eq!((dora.hear(), carl.hear()), ("live".into(), "live".into()));
     drop((ann, carl));
@@ -326,20 +326,20 @@ pub fn a_member_that_comes_back_to_another_node_gets_what_it_missed<E: Engine>(
 /// The behaviour differs.
 pub fn the_missing_number_is_exact_when_the_history_was_too_short<E: Engine>(
     engine: &mut E,
-    kept: Kept,
+    kind: HistoryKind,
 ) {
-    let servers = ["one", "two"].map(|id| kept.serve(engine, id, History::last(5)));
-    let ann = kept.reader(&servers[0], "ann", None);
-    let mut bob = kept.reader(&servers[1], "bob", None);
+    let servers = ["one", "two"].map(|id| kind.serve(engine, id, History::last(5)));
+    let ann = kind.reader(&servers[0], "ann", None);
+    let mut bob = kind.reader(&servers[1], "bob", None);
     say_all(&ann, 0..3);
     assert_eq!(without_offsets(bob.take(3)), texts(0..3));
     let left_at = bob.leave();
-    let mut carl = kept.reader(&servers[0], "carl", None);
+    let mut carl = kind.reader(&servers[0], "carl", None);
     say_all(&ann, 3..15);
     assert_eq!(without_offsets(carl.take(15)), texts(0..15));
-    let third = kept.serve(engine, "three", History::last(5));
+    let third = kind.serve(engine, "three", History::last(5));
     for (server, name) in [(&servers[0], "eva"), (&servers[1], "finn"), (&third, "gus")] {
-        let mut bob = kept.reader(server, name, Some(left_at));
+        let mut bob = kind.reader(server, name, Some(left_at));
         assert_eq!(without_offsets(bob.take(5)), texts(10..15), "{name}");
         assert_eq!(bob.recovered, Some(Some(7)), "{name}");
         assert_eq!(bob.position, carl.position, "{name}");
@@ -355,11 +355,11 @@ pub fn the_missing_number_is_exact_when_the_history_was_too_short<E: Engine>(
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn messages_wait_while_the_engine_is_gone<E: Engine>(engine: &mut E, kept: Kept) {
-    let servers = ["one", "two"].map(|id| kept.serve(engine, id, History::last(100)));
-    let ann = kept.reader(&servers[0], "ann", None);
-    let mut near = kept.reader(&servers[0], "near", None);
-    let mut far = kept.reader(&servers[1], "far", None);
+pub fn messages_wait_while_the_engine_is_gone<E: Engine>(engine: &mut E, kind: HistoryKind) {
+    let servers = ["one", "two"].map(|id| kind.serve(engine, id, History::last(100)));
+    let ann = kind.reader(&servers[0], "ann", None);
+    let mut near = kind.reader(&servers[0], "near", None);
+    let mut far = kind.reader(&servers[1], "far", None);
     say_all(&ann, 0..5);
     for reader in [&mut near, &mut far] {
         assert_eq!(without_offsets(reader.take(5)), texts(0..5));
@@ -383,23 +383,23 @@ pub fn messages_wait_while_the_engine_is_gone<E: Engine>(engine: &mut E, kept: K
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn a_node_that_starts_again_has_the_history<E: Engine>(engine: &mut E, kept: Kept) {
-    let one = kept.serve(engine, "one", History::last(100));
-    let two = kept.serve(engine, "two", History::last(100));
-    let ann = kept.reader(&one, "ann", None);
-    let mut bob = kept.reader(&two, "bob", None);
+pub fn a_node_that_starts_again_has_the_history<E: Engine>(engine: &mut E, kind: HistoryKind) {
+    let one = kind.serve(engine, "one", History::last(100));
+    let two = kind.serve(engine, "two", History::last(100));
+    let ann = kind.reader(&one, "ann", None);
+    let mut bob = kind.reader(&two, "bob", None);
     say_all(&ann, 0..5);
     assert_eq!(without_offsets(bob.take(5)), texts(0..5));
     let left_at = bob.leave();
     two.stop();
-    let mut near = kept.reader(&one, "near", Some(left_at));
+    let mut near = kind.reader(&one, "near", Some(left_at));
     say_all(&ann, 5..8);
     assert_eq!(without_offsets(near.take(3)), texts(5..8));
     drop((ann, near));
     one.stop();
     // No node is left that knows the room.
-    let two = kept.serve(engine, "two", History::last(100));
-    let mut bob = kept.reader(&two, "bob", Some(left_at));
+    let two = kind.serve(engine, "two", History::last(100));
+    let mut bob = kind.reader(&two, "bob", Some(left_at));
     assert_eq!(without_offsets(bob.take(3)), texts(5..8));
     assert_eq!(bob.recovered, Some(Some(0)));
     drop(bob);
@@ -410,10 +410,10 @@ pub fn a_node_that_starts_again_has_the_history<E: Engine>(engine: &mut E, kept:
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn a_history_that_is_lost_begins_again<E: Engine>(engine: &mut E, kept: Kept) {
-    let servers = ["one", "two"].map(|id| kept.serve(engine, id, History::last(100)));
-    let ann = kept.reader(&servers[0], "ann", None);
-    let mut bob = kept.reader(&servers[1], "bob", None);
+pub fn a_history_that_is_lost_begins_again<E: Engine>(engine: &mut E, kind: HistoryKind) {
+    let servers = ["one", "two"].map(|id| kind.serve(engine, id, History::last(100)));
+    let ann = kind.reader(&servers[0], "ann", None);
+    let mut bob = kind.reader(&servers[1], "bob", None);
     ann.say("before");
     assert_eq!(bob.hear(), "before");
     let before = bob.position.expect("a position");
@@ -423,7 +423,7 @@ pub fn a_history_that_is_lost_begins_again<E: Engine>(engine: &mut E, kept: Kept
     let after = bob.position.expect("a position");
     assert_ne!(before.epoch, after.epoch);
     assert_eq!(bob.recovered, Some(None), "bob is told");
-    let mut carl = kept.reader(&servers[0], "carl", Some(before));
+    let mut carl = kind.reader(&servers[0], "carl", Some(before));
     assert_eq!(carl.hear(), "after");
     assert_eq!(carl.recovered, Some(None));
     drop((ann, bob, carl));
