@@ -171,7 +171,10 @@ impl Rooms {
         let others = room.shared.others(to.lane);
         let changed_bits = position ^ (position + bytes as u64);
         if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
-            self.note_growth(to, alias, due_ns, changed_bits);
+            self.note_growth(alias, due_ns, changed_bits);
+            if changed_bits >= CHARGE_STEP_BYTES || due_ns.is_some() {
+                to.logs.charge(alias, to.memory);
+            }
         }
         Some(Ok(Appended {
             alias,
@@ -182,21 +185,12 @@ impl Rooms {
 
     /// Notes that a log grew by a step, or that its next sweep is planned.
     #[inline(never)]
-    fn note_growth(
-        &mut self,
-        of: LaneLogs<'_>,
-        alias: u16,
-        due_ns: Option<u64>,
-        changed_bits: u64,
-    ) {
+    fn note_growth(&mut self, alias: u16, due_ns: Option<u64>, changed_bits: u64) {
         if let Some(due_ns) = due_ns {
             self.due.push(Reverse((due_ns, alias)));
         }
         if changed_bits >= GROWTH_STEP_BYTES && self.grown.last() != Some(&alias) {
             self.grown.push(alias);
-        }
-        if changed_bits >= CHARGE_STEP_BYTES || due_ns.is_some() {
-            of.logs.charge(alias, of.memory);
         }
     }
 }
