@@ -3,7 +3,9 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 
+use crossbeam_utils::CachePadded;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::room::RoomLog;
@@ -11,10 +13,10 @@ use tidewire_proto::room::RoomLog;
 use super::fanout::GROWTH_STEP_BYTES;
 use super::rooms::Room;
 use crate::config::{Config, SharedFrameError};
-use crate::mailbox::LaneSet;
+use crate::mailbox::{Exchange, LaneSet};
 use crate::memory::LaneMemory;
 use crate::observe::LaneCounters;
-use crate::session::{LaneSessions, Logs, SessionSlab};
+use crate::session::{LaneSessions, Logs, Reactor, SessionSlab};
 
 /// The rooms with members, and the patterns with subscribers, on a lane, by alias; and when their logs are swept.
 #[derive(Debug, Default)]
@@ -26,14 +28,15 @@ pub(super) struct Rooms {
     grown: Vec<u16>,
 }
 
-/// The parts of a lane's sessions that an append needs. The sessions themselves stay free, because the author is one of them.
+/// The parts of a lane that an append needs. The sessions stay free, because the author is one of them. Each part is read where it
+/// is needed: a copy of the time or a pointer into an `Arc` lived in a register too long, which cost each message 5 instructions.
 pub(super) struct LaneLogs<'l> {
-    lane: usize,
     logs: &'l mut Logs,
     memory: &'l mut LaneMemory,
-    config: &'l Config,
-    counters: &'l LaneCounters,
-    now_ns: u64,
+    config: &'l Arc<Config>,
+    counters: &'l Arc<CachePadded<LaneCounters>>,
+    reactor: &'l Reactor,
+    exchange: &'l Exchange,
 }
 
 /// A frame at the end of a log.
@@ -49,7 +52,10 @@ pub(super) struct Appended {
 impl<'l> LaneLogs<'l> {
     /// Returns the logs, and the sessions.
     #[inline(always)]
-    pub(super) fn of(sessions: &'l mut LaneSessions, lane: usize) -> (Self, &'l mut SessionSlab) {
+    pub(super) fn of(
+        sessions: &'l mut LaneSessions,
+        exchange: &'l Exchange,
+    ) -> (Self, &'l mut SessionSlab) {
         let LaneSessions {
             outbox,
             relief,
@@ -60,12 +66,12 @@ impl<'l> LaneLogs<'l> {
             ..
         } = sessions;
         let logs = Self {
-            lane,
             logs: &mut outbox.logs,
             memory: &mut relief.memory,
             config,
             counters,
-            now_ns: reactor.now_ns,
+            reactor,
+            exchange,
         };
         (logs, slab)
     }
@@ -156,25 +162,28 @@ impl Rooms {
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
         skip: impl FnOnce(&RoomLog, u64, usize) -> u64,
     ) -> Option<Result<Appended, EncodeError>> {
-        let log = to.logs.get_mut(alias)?;
-        let appended = log.append_with(bytes_expected, |out| encode(&to.config.codec, out));
+        let LaneLogs {
+            logs,
+            memory,
+            config,
+            counters,
+            reactor,
+            exchange,
+        } = to;
+        let log = logs.get_mut(alias)?;
+        let appended = log.append_with(bytes_expected, |out| encode(&config.codec, out));
         let (position, bytes) = match appended {
             Ok(appended) => appended,
             Err(error) => return Some(Err(error)),
         };
         let own = skip(log, position, bytes);
         let room = self.get_mut(alias)?;
-        to.counters
-            .room_offered
-            .add(room.members.len() as u64 - own);
-        let due_ns = room.coalescer.handle_append(to.now_ns);
-        let others = room.shared.others(to.lane);
+        counters.room_offered.add(room.members.len() as u64 - own);
+        let due_ns = room.coalescer.handle_append(reactor.now_ns);
+        let others = room.shared.others(exchange.lane);
         let changed_bits = position ^ (position + bytes as u64);
         if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
-            self.note_growth(alias, due_ns, changed_bits);
-            if changed_bits >= CHARGE_STEP_BYTES || due_ns.is_some() {
-                to.logs.charge(alias, to.memory);
-            }
+            self.note_growth(logs, memory, alias, due_ns, changed_bits);
         }
         Some(Ok(Appended {
             alias,
@@ -185,12 +194,22 @@ impl Rooms {
 
     /// Notes that a log grew by a step, or that its next sweep is planned.
     #[inline(never)]
-    fn note_growth(&mut self, alias: u16, due_ns: Option<u64>, changed_bits: u64) {
+    fn note_growth(
+        &mut self,
+        logs: &mut Logs,
+        memory: &mut LaneMemory,
+        alias: u16,
+        due_ns: Option<u64>,
+        changed_bits: u64,
+    ) {
         if let Some(due_ns) = due_ns {
             self.due.push(Reverse((due_ns, alias)));
         }
         if changed_bits >= GROWTH_STEP_BYTES && self.grown.last() != Some(&alias) {
             self.grown.push(alias);
+        }
+        if changed_bits >= CHARGE_STEP_BYTES || due_ns.is_some() {
+            logs.charge(alias, memory);
         }
     }
 }

@@ -124,7 +124,7 @@ impl LaneRooms<'_> {
         bytes_expected: usize,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Option<Result<Appended, EncodeError>> {
-        let (logs, slab) = LaneLogs::of(self.sessions, self.exchange.lane);
+        let (logs, slab) = LaneLogs::of(self.sessions, self.exchange);
         let rooms = &mut self.table.rooms;
         rooms.append(
             logs,

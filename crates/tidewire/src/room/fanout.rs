@@ -153,7 +153,7 @@ impl LaneRooms<'_> {
         bytes_expected: usize,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Option<Result<Appended, EncodeError>> {
-        let (logs, _) = LaneLogs::of(self.sessions, self.exchange.lane);
+        let (logs, _) = LaneLogs::of(self.sessions, self.exchange);
         let rooms = &mut self.table.rooms;
         rooms.append(logs, alias, bytes_expected, encode, |_, _, _| 0)
     }

@@ -40,7 +40,7 @@ impl LaneRooms<'_> {
             self.check_memory()?;
         }
         let slot = id.slot();
-        let (logs, slab) = LaneLogs::of(self.sessions, self.exchange.lane);
+        let (logs, slab) = LaneLogs::of(self.sessions, self.exchange);
         let session = slab.get_mut(slot).filter(|session| session.id == id);
         let session = session.ok_or(RoomError::NotJoined)?;
         let index = session.room_membership(alias).ok_or(RoomError::NotJoined)?;

@@ -349,7 +349,7 @@ impl LaneRooms<'_> {
         let alias = shared.alias;
         let name = if shared.is_wildcard { topic } else { "" };
         let message = Message::new(Kind::Deliver, alias, payload).with_name(name);
-        let (logs, _) = LaneLogs::of(self.sessions, self.exchange.lane);
+        let (logs, _) = LaneLogs::of(self.sessions, self.exchange);
         let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
         let appended = self.table.rooms.append(
             logs,

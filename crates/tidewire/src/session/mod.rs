@@ -57,7 +57,7 @@ pub(crate) use limiter::{SessionLimiter, counted_address};
 pub(crate) use outbox::{Logs, Outbox};
 pub(crate) use output::Output;
 pub(crate) use pending::{NOWHERE, QueuedReply, Unanswered};
-pub(crate) use reactor::TimerKey;
+pub(crate) use reactor::{Reactor, TimerKey};
 pub(crate) use relief::MEMBERSHIP_BYTES;
 pub(crate) use repeated::{RepeatedFrame, frame_pattern};
 pub use send::SendError;
