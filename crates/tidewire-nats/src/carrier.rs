@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use async_nats::{Client, Event, Message, ServerError, StatusCode, jetstream};
-use tidewire::backplane::{BackplaneError, Carrier, KeptMessage, Node};
+use tidewire::backplane::{BackplaneError, Carrier, HistoryMessage, Node};
 use tokio::runtime::Runtime;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep_until, timeout};
 
 use crate::error::NatsError;
-use crate::kept::{News, What, sequence_of};
 use crate::retry::QuietLog;
+use crate::streams::{News, What, offset_of};
 use crate::subject::{Prefix, unserved_request};
 use crate::wire::{Inbox, NatsWire, Packets};
 
@@ -157,8 +157,8 @@ fn receive(node: &mut Node, wire: &NatsWire, message: &Message) {
         return;
     };
     // One without a sequence is not of JetStream.
-    if let Some(sequence) = sequence_of(message) {
-        node.handle_appended(name, KeptMessage { sequence, packet }, Instant::now());
+    if let Some(offset) = offset_of(message) {
+        node.handle_appended(name, HistoryMessage { offset, packet }, Instant::now());
     }
 }
 
@@ -168,10 +168,10 @@ fn handle_news(node: &mut Node, wire: &NatsWire, news: &News) {
     }
     match &news.what {
         What::Read(state, packets) => {
-            let messages: Vec<KeptMessage<'_>> = packets
+            let messages: Vec<HistoryMessage<'_>> = packets
                 .iter()
-                .map(|(sequence, packet)| KeptMessage {
-                    sequence: *sequence,
+                .map(|(offset, packet)| HistoryMessage {
+                    offset: *offset,
                     packet,
                 })
                 .collect();

@@ -26,9 +26,9 @@
 mod carrier;
 mod credentials;
 mod error;
-mod kept;
 mod retry;
 mod settings;
+mod streams;
 mod subject;
 mod tls;
 mod wire;

@@ -13,8 +13,8 @@ use tokio::sync::mpsc;
 use crate::carrier::{NatsCarrier, pass_on};
 use crate::credentials::CredentialsFile;
 use crate::error::NatsError;
-use crate::kept::SUBSCRIPTION_PACKETS_MAX;
 use crate::retry::{AT_START, Pauses, QuietLog};
+use crate::streams::SUBSCRIPTION_PACKETS_MAX;
 use crate::subject::Prefix;
 use crate::tls;
 

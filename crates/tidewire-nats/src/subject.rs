@@ -18,7 +18,7 @@
 use std::fmt::Write;
 
 use sha2::{Digest, Sha256};
-use tidewire::backplane::{KeptName, Subject};
+use tidewire::backplane::{RoomOrTopic, Subject};
 use tidewire::text::hexadecimal;
 
 use crate::error::{NatsError, PREFIX_BYTES_MAX};
@@ -120,7 +120,7 @@ pub(crate) fn unserved_request(subject: &str) -> Option<u64> {
 
 impl Prefix {
     /// The subject that a stream stores.
-    pub(crate) fn stored(&self, name: &KeptName) -> String {
+    pub(crate) fn stored(&self, name: &RoomOrTopic) -> String {
         self.of_stream("stored", name)
     }
 
@@ -131,13 +131,13 @@ impl Prefix {
     }
 
     /// The subject that a stream publishes its messages to.
-    pub(crate) fn followed(&self, name: &KeptName) -> String {
+    pub(crate) fn followed(&self, name: &RoomOrTopic) -> String {
         self.of_stream("followed", name)
     }
 
     /// The name of a stream, which has no dots. In place of its end, a name that is too long for JetStream has a hash of all of it,
     /// behind `==`, which no other name has.
-    pub(crate) fn stream(&self, name: &KeptName) -> String {
+    pub(crate) fn stream(&self, name: &RoomOrTopic) -> String {
         let mut text = self.streams(name);
         push_token(kind_and_name(name).1, &mut text);
         if text.len() > STREAM_NAME_BYTES_MAX {
@@ -153,11 +153,11 @@ impl Prefix {
     }
 
     /// The beginning of the names of all streams of rooms, or of topics.
-    pub(crate) fn streams(&self, name: &KeptName) -> String {
+    pub(crate) fn streams(&self, name: &RoomOrTopic) -> String {
         format!("{}={}=", self.0.replace('.', "=2E"), kind_and_name(name).0)
     }
 
-    fn of_stream(&self, what: &str, name: &KeptName) -> String {
+    fn of_stream(&self, what: &str, name: &RoomOrTopic) -> String {
         let (kind, name) = kind_and_name(name);
         let mut text = format!("{}.{what}.{kind}.", self.0);
         push_token(name, &mut text);
@@ -171,10 +171,10 @@ impl Default for Prefix {
     }
 }
 
-fn kind_and_name(name: &KeptName) -> (&'static str, &str) {
+fn kind_and_name(name: &RoomOrTopic) -> (&'static str, &str) {
     match name {
-        KeptName::Room(name) => ("room", name),
-        KeptName::Topic(name) => ("topic", name),
+        RoomOrTopic::Room(name) => ("room", name),
+        RoomOrTopic::Topic(name) => ("topic", name),
     }
 }
 
@@ -281,7 +281,10 @@ mod tests {
     #[test]
     fn the_streams_of_a_cluster_are_found_by_their_names() {
         let prefix = Prefix::new("prod.chat").unwrap();
-        let (room, topic) = (KeptName::Room("a.b".into()), KeptName::Topic("a.b".into()));
+        let (room, topic) = (
+            RoomOrTopic::Room("a.b".into()),
+            RoomOrTopic::Topic("a.b".into()),
+        );
         assert_eq!(prefix.stream(&room), "prod=2Echat=room=a=2Eb");
         assert_eq!(prefix.stream(&topic), "prod=2Echat=topic=a=2Eb");
         for (name, other) in [(&room, &topic), (&topic, &room)] {

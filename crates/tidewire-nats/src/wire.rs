@@ -9,12 +9,12 @@ use async_nats::jetstream::context::ContextBuilder;
 use async_nats::{Client, Message, Subscriber, jetstream};
 use bytes::Bytes;
 use futures_util::{FutureExt, StreamExt};
-use tidewire::backplane::{KeptName, Subject, Wire};
+use tidewire::backplane::{RoomOrTopic, Subject, Wire};
 use tidewire::{History, Position};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::{AbortHandle, unconstrained};
 
-use crate::kept::{News, REQUEST_MAX, Reader, headers_of};
+use crate::streams::{News, REQUEST_MAX, Reader, headers_of};
 use crate::subject::Prefix;
 
 /// The way of a node to NATS. See the module.
@@ -32,12 +32,12 @@ pub(crate) struct NatsWire {
     changes: BTreeMap<Followed, bool>,
     subscriptions: HashMap<String, AbortHandle>,
     /// The streams that the node follows, by the subjects of their subscriptions.
-    followed: HashMap<String, KeptName>,
+    followed: HashMap<String, RoomOrTopic>,
     /// Streams that are read when their subscriptions are made: their limits, the first sequence, and the epoch of one to replace.
-    reads: BTreeMap<KeptName, (History, u64, Option<u64>)>,
+    reads: BTreeMap<RoomOrTopic, (History, u64, Option<u64>)>,
     /// The number of the newest reader, and that of each followed stream.
     reader: u64,
-    newest_readers: HashMap<KeptName, u64>,
+    newest_readers: HashMap<RoomOrTopic, u64>,
     /// Bounds the streams that are read at once.
     readers: Arc<Semaphore>,
     news: mpsc::Sender<News>,
@@ -197,7 +197,7 @@ impl NatsWire {
     }
 
     /// The room or topic whose stream has published a packet to this subject.
-    pub(crate) fn followed_name(&self, subject: &str) -> Option<&KeptName> {
+    pub(crate) fn followed_name(&self, subject: &str) -> Option<&RoomOrTopic> {
         self.followed.get(subject)
     }
 
@@ -301,7 +301,7 @@ impl NatsWire {
         }
     }
 
-    fn read(&mut self, name: &KeptName, read: (History, u64, Option<u64>)) {
+    fn read(&mut self, name: &RoomOrTopic, read: (History, u64, Option<u64>)) {
         let subject = self.prefix.followed(name);
         if !self.followed.contains_key(&subject) {
             self.followed.insert(subject.clone(), name.clone());
@@ -376,19 +376,19 @@ impl Wire for NatsWire {
         self.note_change(subject, false);
     }
 
-    fn append(&mut self, name: &KeptName, id: &str, packet: &[u8]) -> bool {
+    fn append(&mut self, name: &RoomOrTopic, id: &str, packet: &[u8]) -> bool {
         self.push(self.prefix.stored(name), Label::Id(id.to_owned()), packet)
     }
 
-    fn follow(&mut self, name: &KeptName, limits: &History, from: u64) {
+    fn follow(&mut self, name: &RoomOrTopic, limits: &History, from: u64) {
         self.read(name, (*limits, from, None));
     }
 
-    fn replace(&mut self, name: &KeptName, limits: &History, lost: Position) {
+    fn replace(&mut self, name: &RoomOrTopic, limits: &History, lost: Position) {
         self.read(name, (*limits, lost.offset, Some(lost.epoch)));
     }
 
-    fn unfollow(&mut self, name: &KeptName) {
+    fn unfollow(&mut self, name: &RoomOrTopic) {
         let subject = self.prefix.followed(name);
         self.reads.remove(name);
         self.newest_readers.remove(name);

@@ -79,6 +79,7 @@ mod config;
 mod describe;
 mod dial;
 mod engine;
+mod history;
 mod lane;
 pub mod layer;
 mod limits;
@@ -114,6 +115,7 @@ pub use client::{
 };
 pub use config::PolicyError;
 pub use describe::describe;
+pub use history::History;
 pub use lane::LaneError;
 pub use limits::{Limits, RateLimit, RateLimitError, WhenExceeded};
 #[cfg(feature = "log")]
@@ -121,8 +123,7 @@ pub use observe::log;
 #[cfg(feature = "otlp")]
 pub use observe::otlp;
 pub use room::{
-    History, JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError,
-    SubscribeError,
+    JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
 };
 pub use server::{ServeError, Server, ServerBuilder, StopError, Stopped, serve};
 pub use service::{

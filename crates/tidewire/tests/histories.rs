@@ -2,24 +2,24 @@
 
 use std::thread;
 
-use tidewire::backplane::KeptName;
+use tidewire::backplane::RoomOrTopic;
 use tidewire::{
     Client, History, Kind, Message, Position, PubSub, Router, Server, TopicEvent, WhenEventsFull,
 };
-use tidewire_proto::backplane::{Entry, StreamKind, StreamPosition, encode_stream};
-use tidewire_testkit::backplane::kept::{Kept, Reader, kept_topics, publish};
+use tidewire_proto::backplane::{Entry, NodeLife, SequenceKind, SequencePoint, encode_sequence};
+use tidewire_testkit::backplane::histories::{HistoryKind, Reader, publish, topics_with_history};
 use tidewire_testkit::backplane::suite::settings;
 use tidewire_testkit::backplane::{Engine, InprocEngine};
 use tidewire_testkit::fixtures::tw1;
 use tidewire_testkit::logs::Logs;
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
-fn topic(name: &str) -> KeptName {
-    KeptName::Topic(name.into())
+fn topic(name: &str) -> RoomOrTopic {
+    RoomOrTopic::Topic(name.into())
 }
 
-fn servers(engine: &InprocEngine, kept: Kept, history: History) -> [TestServer; 2] {
-    ["one", "two"].map(|id| kept.serve(engine, id, history))
+fn servers(engine: &InprocEngine, kind: HistoryKind, history: History) -> [TestServer; 2] {
+    ["one", "two"].map(|id| kind.serve(engine, id, history))
 }
 
 fn stop(servers: [TestServer; 2]) {
@@ -51,7 +51,7 @@ fn end_epoch_during_a_replay(end: impl FnOnce(&mut InprocEngine)) {
         bytes_max: 2 * MESSAGES * BYTES,
         ..History::last(MESSAGES)
     };
-    let server = kept_topics(&engine, "one", history);
+    let server = topics_with_history(&engine, "one", history);
     let mut near = Reader::subscribe(&server, "lobby", None);
     for number in 0..MESSAGES {
         near.say(&numbered(number, BYTES));
@@ -97,11 +97,11 @@ fn end_epoch_during_a_replay(end: impl FnOnce(&mut InprocEngine)) {
 /// comes once, in order.
 #[test]
 fn appends_that_are_lost_are_tried_again_and_come_once_in_order() {
-    for kept in [Kept::Room, Kept::Topic] {
+    for kind in [HistoryKind::Room, HistoryKind::Topic] {
         let engine = InprocEngine::default();
-        let servers = servers(&engine, kept, History::last(100));
-        let author = kept.reader(&servers[0], "ann", None);
-        let mut far = kept.reader(&servers[1], "bob", None);
+        let servers = servers(&engine, kind, History::last(100));
+        let author = kind.reader(&servers[0], "ann", None);
+        let mut far = kind.reader(&servers[1], "bob", None);
         engine.lose_appended(1);
         author.say("0");
         wait_until("it is lost", || engine.has_lost_all().then_some(()));
@@ -121,7 +121,7 @@ fn appends_that_are_lost_are_tried_again_and_come_once_in_order() {
 #[test]
 fn own_messages_that_were_removed_unseen_hold_up_no_others() {
     let engine = InprocEngine::default();
-    let server = kept_topics(&engine, "one", History::last(1));
+    let server = topics_with_history(&engine, "one", History::last(1));
     let client = Client::connect(&server.url()).wait().unwrap();
     let name = topic("lobby");
     // Each message also goes directly to nodes with a wildcard. Both are appended together.
@@ -131,7 +131,7 @@ fn own_messages_that_were_removed_unseen_hold_up_no_others() {
     wait_until("both are stored, and lost", || {
         engine.has_lost_all().then_some(())
     });
-    let mut reader = Kept::Topic.reader(&server, "lobby", None);
+    let mut reader = HistoryKind::Topic.reader(&server, "lobby", None);
     assert_eq!(reader.hear(), "b");
     publish(&client, "lobby", "c");
     assert_eq!(reader.hear(), "c");
@@ -147,9 +147,9 @@ fn own_messages_that_were_removed_unseen_hold_up_no_others() {
 fn a_node_that_ends_appends_all_that_waits() {
     const MESSAGES: usize = 400;
     let engine = InprocEngine::default();
-    let [first, second] = servers(&engine, Kept::Topic, History::last(2 * MESSAGES));
+    let [first, second] = servers(&engine, HistoryKind::Topic, History::last(2 * MESSAGES));
     let client = Client::connect(&first.url()).wait().unwrap();
-    let mut far = Kept::Topic.reader(&second, "lobby", None);
+    let mut far = HistoryKind::Topic.reader(&second, "lobby", None);
     // The stream does not give back what it has stored. Each message also goes directly to nodes with a wildcard.
     engine.lose(2 * MESSAGES);
     for number in 0..MESSAGES {
@@ -174,11 +174,11 @@ fn a_node_that_ends_appends_all_that_waits() {
 #[test]
 fn a_stream_that_begins_again_with_lower_sequences_is_followed() {
     const MESSAGES: usize = 20;
-    for kept in [Kept::Room, Kept::Topic] {
+    for kind in [HistoryKind::Room, HistoryKind::Topic] {
         let engine = InprocEngine::default();
-        let servers = servers(&engine, kept, History::last(100));
-        let author = kept.reader(&servers[0], "ann", None);
-        let mut readers = [0, 1].map(|it| kept.reader(&servers[it], ["bob", "carl"][it], None));
+        let servers = servers(&engine, kind, History::last(100));
+        let author = kind.reader(&servers[0], "ann", None);
+        let mut readers = [0, 1].map(|it| kind.reader(&servers[it], ["bob", "carl"][it], None));
         for round in 0..3 {
             let expected: Vec<String> = (0..MESSAGES).map(|it| format!("{round} {it}")).collect();
             expected.iter().for_each(|text| author.say(text));
@@ -199,29 +199,29 @@ fn a_stream_that_begins_again_with_lower_sequences_is_followed() {
 /// A forged sequence makes a node read the stream again, and changes nothing of what its clients get.
 #[test]
 fn forged_sequences_neither_skip_nor_repeat_messages() {
-    for kept in [Kept::Room, Kept::Topic] {
+    for kind in [HistoryKind::Room, HistoryKind::Topic] {
         let engine = InprocEngine::default();
-        let servers = servers(&engine, kept, History::last(100));
-        let author = kept.reader(&servers[0], "ann", None);
-        let mut far = kept.reader(&servers[1], "bob", None);
-        let (name, kind) = match kept {
-            Kept::Room => (KeptName::Room("lobby".into()), StreamKind::Room),
-            Kept::Topic => (topic("lobby"), StreamKind::Topic),
+        let servers = servers(&engine, kind, History::last(100));
+        let author = kind.reader(&servers[0], "ann", None);
+        let mut far = kind.reader(&servers[1], "bob", None);
+        let (name, sequence) = match kind {
+            HistoryKind::Room => (RoomOrTopic::Room("lobby".into()), SequenceKind::Room),
+            HistoryKind::Topic => (topic("lobby"), SequenceKind::Topic),
         };
         let mut packet = Vec::new();
-        encode_stream(
-            ("evil", 7),
-            (kind, "lobby"),
-            StreamPosition::default(),
+        encode_sequence(
+            NodeLife::new("evil", 7),
+            (sequence, "lobby"),
+            SequencePoint::default(),
             &mut packet,
         );
         Entry::Published { payload: b"evil" }.encode(&mut packet);
         author.say("first");
         assert_eq!(far.hear(), "first");
         let offset = far.position.map_or(0, |Position { offset, .. }| offset);
-        for sequence in [0, offset, offset + 100, u64::MAX - 1, u64::MAX] {
-            engine.inject_appended(&name, sequence, &packet);
-            engine.inject_appended(&name, sequence, b"no packet");
+        for at in [0, offset, offset + 100, u64::MAX - 1, u64::MAX] {
+            engine.inject_appended(&name, at, &packet);
+            engine.inject_appended(&name, at, b"no packet");
             author.say("next");
             assert_eq!(far.hear(), "next");
         }
@@ -235,12 +235,12 @@ fn forged_sequences_neither_skip_nor_repeat_messages() {
 /// A node leaves a stream when its last reader has gone, and the stream stays.
 #[test]
 fn streams_are_left_with_their_last_reader() {
-    for kept in [Kept::Room, Kept::Topic] {
+    for kind in [HistoryKind::Room, HistoryKind::Topic] {
         let engine = InprocEngine::default();
-        let servers = servers(&engine, kept, History::last(100));
-        let name = match kept {
-            Kept::Room => KeptName::Room("lobby".into()),
-            Kept::Topic => topic("lobby"),
+        let servers = servers(&engine, kind, History::last(100));
+        let name = match kind {
+            HistoryKind::Room => RoomOrTopic::Room("lobby".into()),
+            HistoryKind::Topic => topic("lobby"),
         };
         let followers = |count| {
             wait_until("the nodes follow or leave the stream", || {
@@ -248,13 +248,13 @@ fn streams_are_left_with_their_last_reader() {
             });
         };
         for round in 0..3 {
-            let readers = [0, 1].map(|it| kept.reader(&servers[it], ["ann", "bob"][it], None));
+            let readers = [0, 1].map(|it| kind.reader(&servers[it], ["ann", "bob"][it], None));
             followers(2);
             let [mut one, mut two] = readers;
             assert_eq!(one.take(round).len(), round);
             one.say("more");
             two.take(round + 1);
-            if kept == Kept::Topic {
+            if kind == HistoryKind::Topic {
                 one.hear();
             }
             drop(one);
@@ -271,7 +271,7 @@ fn streams_are_left_with_their_last_reader() {
 fn a_topic_without_space_keeps_its_messages_and_harms_no_other() {
     const MESSAGES: usize = 10;
     let engine = InprocEngine::default();
-    let servers = servers(&engine, Kept::Topic, History::last(100));
+    let servers = servers(&engine, HistoryKind::Topic, History::last(100));
     let mut other = Reader::subscribe(&servers[0], "lobby", None);
     engine.run_out_of_space(true);
     let client = Client::connect(&servers[0].url()).wait().unwrap();
@@ -337,7 +337,7 @@ fn what_waits_for_a_stream_is_bounded_and_arrives() {
         bytes_max: 64 << 20,
         ..History::last(10_000)
     };
-    let servers = servers(&engine, Kept::Topic, history);
+    let servers = servers(&engine, HistoryKind::Topic, history);
     let client = Client::connect(&servers[0].url()).wait().unwrap();
     engine.cut();
     let published = |server: &TestServer| server.metrics().published;
@@ -375,7 +375,7 @@ fn many_topics_are_published_to_from_several_threads() {
     const TOPICS: usize = 200;
     const THREADS: usize = 4;
     let engine = InprocEngine::default();
-    let servers = servers(&engine, Kept::Topic, History::last(THREADS));
+    let servers = servers(&engine, HistoryKind::Topic, History::last(THREADS));
     thread::scope(|scope| {
         for thread in 0..THREADS {
             let server = &servers[thread % 2];
@@ -406,7 +406,7 @@ fn many_topics_are_published_to_from_several_threads() {
 fn a_stream_that_stores_nothing_is_logged_once_and_what_waits_arrives() {
     let logs = Logs::capture();
     let engine = InprocEngine::default();
-    let server = kept_topics(&engine, "one", History::last(100));
+    let server = topics_with_history(&engine, "one", History::last(100));
     let mut reader = Reader::subscribe(&server, "state.late", None);
     let client = Client::connect(&server.url()).wait().unwrap();
     engine.lose_appended(3);

@@ -7,7 +7,9 @@ use async_nats::jetstream::{self, Context};
 use futures_util::{StreamExt, TryStreamExt};
 use tidewire::{Client, History, PubSub, Server, TopicEvent};
 use tidewire_testkit::backplane::Engine;
-use tidewire_testkit::backplane::kept::{Reader, kept_chat, kept_topics, publish};
+use tidewire_testkit::backplane::histories::{
+    Reader, chat_with_history, publish, topics_with_history,
+};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
 use tidewire_testkit::fixtures::tw1;
@@ -25,7 +27,7 @@ fn a_room_without_space_refuses_joins_until_there_is_space() {
     let Some(mut engine) = NatsEngine::start(&space("300KB")) else {
         return;
     };
-    let server = kept_chat(&engine, "one", History::last(100));
+    let server = chat_with_history(&engine, "one", History::last(100));
     let (ann, mut near) = ["ann", "near"]
         .map(|name| Reader::join(&server, name, None))
         .into();
@@ -60,8 +62,8 @@ fn a_topic_without_space_refuses_subscribers_and_keeps_what_is_published() {
     let Some(mut engine) = NatsEngine::start(&space("300KB")) else {
         return;
     };
-    let one = kept_topics(&engine, "one", History::last(100));
-    let two = kept_topics(&engine, "two", History::last(100));
+    let one = topics_with_history(&engine, "one", History::last(100));
+    let two = topics_with_history(&engine, "two", History::last(100));
     let first = Reader::subscribe(&one, "state.first", None);
     let client = Client::connect(&two.url()).wait().unwrap();
     let error = client.subscribe("state.second").wait().unwrap_err();
@@ -125,7 +127,7 @@ fn messages_beyond_their_age_are_removed_and_told_as_missing() {
         age_max: Some(Duration::from_secs(1)),
         ..History::last(100)
     };
-    let one = kept_topics(&engine, "one", history);
+    let one = topics_with_history(&engine, "one", history);
     let mut near = Reader::subscribe(&one, "lobby", None);
     near.say("first");
     assert_eq!(near.hear(), "first");
@@ -138,7 +140,7 @@ fn messages_beyond_their_age_are_removed_and_told_as_missing() {
         let is_empty = streams(&engine) == [("tidewire=topic=lobby".to_owned(), 0)];
         is_empty.then_some(())
     });
-    let two = kept_topics(&engine, "two", history);
+    let two = topics_with_history(&engine, "two", history);
     let mut late = Reader::subscribe(&two, "lobby", first);
     near.say("live");
     assert_eq!((near.hear(), late.hear()), ("live".into(), "live".into()));
@@ -164,7 +166,7 @@ fn a_node_that_reads_a_stream_keeps_the_exact_limit_of_bytes() {
         bytes_max: 3 * (300 + 13),
         ..History::last(100)
     };
-    let one = kept_topics(&engine, "one", history);
+    let one = topics_with_history(&engine, "one", history);
     let mut near = Reader::subscribe(&one, "lobby", None);
     let texts: Vec<String> = (0..MESSAGES).map(|it| format!("{it:0300}")).collect();
     near.say(&texts[0]);
@@ -174,7 +176,7 @@ fn a_node_that_reads_a_stream_keeps_the_exact_limit_of_bytes() {
     let taken = near.take(MESSAGES - 1);
     assert!(taken.iter().map(|(_, text)| text).eq(&texts[1..]));
     assert_eq!(streams(&engine)[0].1, MESSAGES as u64);
-    let two = kept_topics(&engine, "two", history);
+    let two = topics_with_history(&engine, "two", history);
     for (server, since, recovered) in [
         (&two, None, None),
         (&one, first, Some(Some(6))),
@@ -201,7 +203,7 @@ fn the_most_silent_stream_beyond_the_names_is_removed_and_told() {
         rooms_max: 2,
         ..History::last(100)
     };
-    let servers = ["one", "two", "three"].map(|id| kept_topics(&engine, id, history));
+    let servers = ["one", "two", "three"].map(|id| topics_with_history(&engine, id, history));
     // A node may follow two of them.
     let client = Client::connect(&servers[2].url()).wait().unwrap();
     let mut positions = Vec::new();
@@ -238,7 +240,7 @@ fn the_longest_topics_keep_their_messages_apart() {
     let Some(engine) = NatsEngine::start_with_streams() else {
         return;
     };
-    let server = kept_topics(&engine, "one", History::last(10));
+    let server = topics_with_history(&engine, "one", History::last(10));
     let client = Client::connect(&server.url()).wait().unwrap();
     let topics = ["ж", "з"].map(|last| format!("state.{}{last}", "ж".repeat(123)));
     for topic in &topics {
@@ -266,7 +268,7 @@ fn a_stream_without_messages_makes_room_before_one_with_messages() {
         rooms_max: 2,
         ..History::last(10)
     };
-    let server = kept_topics(&engine, "one", history);
+    let server = topics_with_history(&engine, "one", history);
     let client = Client::connect(&server.url()).wait().unwrap();
     publish(&client, "state.kept", "a value");
     client.flush().wait().expect("it is stored");
@@ -301,7 +303,7 @@ fn a_new_stream_begins_above_those_of_a_node_whose_clock_is_ahead() {
         };
         context.create_stream(config).await.expect("a stream");
     });
-    let server = kept_topics(&engine, "one", History::last(100));
+    let server = topics_with_history(&engine, "one", History::last(100));
     let mut reader = Reader::subscribe(&server, "lobby", None);
     reader.say("first");
     assert_eq!(reader.hear(), "first");
@@ -318,7 +320,7 @@ fn a_node_with_other_limits_changes_only_these_of_a_stream() {
     let Some(engine) = NatsEngine::start_with_streams() else {
         return;
     };
-    let one = kept_topics(&engine, "one", History::last(100));
+    let one = topics_with_history(&engine, "one", History::last(100));
     let mut near = Reader::subscribe(&one, "lobby", None);
     near.say("kept");
     assert_eq!(near.hear(), "kept");
@@ -330,7 +332,7 @@ fn a_node_with_other_limits_changes_only_these_of_a_stream() {
         config
     });
     assert_eq!(config.max_messages, 100);
-    let two = kept_topics(&engine, "two", History::last(50));
+    let two = topics_with_history(&engine, "two", History::last(50));
     let mut far = Reader::subscribe(&two, "lobby", None);
     assert_eq!(far.hear(), "kept");
     let changed = with_jetstream(&engine, async |context| {

@@ -8,7 +8,7 @@ use tidewire::backplane::BackplaneError;
 use tidewire::{Chat, History, Server};
 use tidewire_nats::{Nats, NatsError};
 use tidewire_testkit::backplane::Engine;
-use tidewire_testkit::backplane::kept::Reader;
+use tidewire_testkit::backplane::histories::Reader;
 use tidewire_testkit::backplane::suite::{chat, member, settings};
 use tidewire_testkit::certificates::{self, Authority};
 use tidewire_testkit::fixtures::tw1;

@@ -1,6 +1,6 @@
 //! Packets for one node: a message for one of its sessions, and requests to services with their answers.
 
-use super::{begin, long_text, push_long_text};
+use super::{NodeLife, begin, long_text, push_long_text};
 use crate::body::{ErrorCode, Reader};
 use crate::message::{Kind, Message};
 
@@ -115,8 +115,8 @@ pub(super) fn decode_working<'a>(mut reader: Reader<'a>) -> Option<Working<'a>> 
 }
 
 /// Appends a whole packet with a message for a session.
-pub fn encode_directed((node, epoch): (&str, u64), directed: &Directed<'_>, out: &mut Vec<u8>) {
-    begin(DIRECTED, node, epoch, out);
+pub fn encode_directed(from: NodeLife<&str>, directed: &Directed<'_>, out: &mut Vec<u8>) {
+    begin(DIRECTED, from, out);
     let message = &directed.message;
     out.extend_from_slice(&directed.epoch.to_le_bytes());
     out.extend_from_slice(&directed.session.to_le_bytes());
@@ -128,8 +128,8 @@ pub fn encode_directed((node, epoch): (&str, u64), directed: &Directed<'_>, out:
 }
 
 /// Appends a whole packet with a request.
-pub fn encode_asked((node, epoch): (&str, u64), asked: &Asked<'_>, out: &mut Vec<u8>) {
-    begin(ASKED, node, epoch, out);
+pub fn encode_asked(from: NodeLife<&str>, asked: &Asked<'_>, out: &mut Vec<u8>) {
+    begin(ASKED, from, out);
     out.extend_from_slice(&asked.request.to_le_bytes());
     out.extend_from_slice(&asked.left_ms.to_le_bytes());
     push_long_text(asked.service, out);
@@ -137,8 +137,8 @@ pub fn encode_asked((node, epoch): (&str, u64), asked: &Asked<'_>, out: &mut Vec
 }
 
 /// Appends a whole packet with an answer.
-pub fn encode_answered((node, epoch): (&str, u64), answered: &Answered<'_>, out: &mut Vec<u8>) {
-    begin(ANSWERED, node, epoch, out);
+pub fn encode_answered(from: NodeLife<&str>, answered: &Answered<'_>, out: &mut Vec<u8>) {
+    begin(ANSWERED, from, out);
     out.extend_from_slice(&answered.epoch.to_le_bytes());
     out.extend_from_slice(&answered.request.to_le_bytes());
     match answered.outcome {
@@ -156,12 +156,12 @@ pub fn encode_answered((node, epoch): (&str, u64), answered: &Answered<'_>, out:
 
 /// Appends a whole packet about the requests of another node that this one works on.
 pub fn encode_working(
-    (node, epoch): (&str, u64),
+    from: NodeLife<&str>,
     of: u64,
     requests: impl IntoIterator<Item = u64>,
     out: &mut Vec<u8>,
 ) {
-    begin(WORKING, node, epoch, out);
+    begin(WORKING, from, out);
     out.extend_from_slice(&of.to_le_bytes());
     for request in requests {
         out.extend_from_slice(&request.to_le_bytes());
@@ -169,8 +169,8 @@ pub fn encode_working(
 }
 
 /// Appends a whole packet about a request that the sender has given up.
-pub fn encode_given_up((node, epoch): (&str, u64), request: u64, out: &mut Vec<u8>) {
-    begin(GIVEN_UP, node, epoch, out);
+pub fn encode_given_up(from: NodeLife<&str>, request: u64, out: &mut Vec<u8>) {
+    begin(GIVEN_UP, from, out);
     out.extend_from_slice(&request.to_le_bytes());
 }
 
@@ -179,11 +179,14 @@ mod tests {
     use super::super::{Content, Packet, PacketError};
     use super::*;
 
-    const ME: (&str, u64) = ("n1", 7);
+    const ME: NodeLife<&str> = NodeLife {
+        node: "n1",
+        epoch: 7,
+    };
 
     fn content(bytes: &[u8]) -> Content<'_> {
         let packet = Packet::decode(bytes).unwrap();
-        assert_eq!((packet.node, packet.epoch), ME);
+        assert_eq!(packet.from, ME);
         packet.content
     }
 

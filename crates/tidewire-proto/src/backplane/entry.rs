@@ -4,7 +4,7 @@ use super::push_name;
 use crate::body::Reader;
 use crate::message::MemberId;
 
-/// An entry of a stream.
+/// An entry of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry<'a> {
     /// A member said something in a room.
@@ -65,7 +65,7 @@ const HERE: u8 = 5;
 const ASKS: u8 = 1;
 
 impl<'a> Entry<'a> {
-    /// Whether streams count the entry as a message. They count all others as changes of presence, and `Here` not at all.
+    /// Whether sequences count the entry as a message. They count all others as changes of presence, and `Here` not at all.
     #[must_use]
     pub fn is_message(&self) -> bool {
         matches!(self, Self::ChatMessage { .. } | Self::Published { .. })

@@ -2,14 +2,14 @@
 //!
 //! A node is a server that shares rooms and topics with others. Problem: the engine that carries packets between nodes may drop
 //! them, and no node may hide that from its clients. Approach: every packet of a room or topic names the node that sent it, the
-//! run of that node (its epoch), and its position in the *stream* of this node for this room or topic. A stream counts messages, so
-//! a receiver knows exactly how many it has missed; [`sequence`] has both sides. Rejected: headers of the engine, because not
+//! run of that node (its epoch), and its point in the *sequence* of this node for this room or topic. A sequence counts messages,
+//! so a receiver knows exactly how many it has missed; [`sequence`] has both sides. Rejected: headers of the engine, because not
 //! every engine has some, and because a decoder of our own is fuzzed.
 //!
 //! ```text
 //! packet   "TB" · u8 version 1 · u8 content · u64 epoch · u8 length, node · content
 //! alive    u8 flags · u64 beat
-//! stream   u8 kind (0 room, 1 topic) · u16 length, name · u64 start · u64 message · u64 change · entries to the end
+//! sequence u8 kind (0 room, 1 topic) · u16 length, name · u64 start · u64 message · u64 change · entries to the end
 //! whisper  u16 length, room · u32 target · entry (said)
 //! directed u64 epoch of the receiver · u64 session · u8 kind · u8 flags · u16 channel · u32 id · u16 length, name · payload to the end
 //! asked    u64 request · u32 ms left · u16 length, service · payload to the end
@@ -46,12 +46,35 @@ pub use entry::{Entries, Entry, Here};
 /// A packet of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet<'a> {
-    /// The id of the node that sent the packet.
-    pub node: &'a str,
-    /// The run of that node. It changes when the node starts again.
-    pub epoch: u64,
+    /// The node that sent the packet.
+    pub from: NodeLife<&'a str>,
     /// The content.
     pub content: Content<'a>,
+}
+
+/// One run of a node, from its start to its end. Numbers of members, sessions and requests are those of one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct NodeLife<Id> {
+    /// The id of the node.
+    pub node: Id,
+    /// Another number for each run of the node.
+    pub epoch: u64,
+}
+
+impl<Id: AsRef<str>> NodeLife<Id> {
+    /// The life of a node with this epoch.
+    pub fn new(node: impl Into<Id>, epoch: u64) -> Self {
+        let node = node.into();
+        Self { node, epoch }
+    }
+
+    /// The same life, with a borrowed id.
+    pub fn borrow(&self) -> NodeLife<&str> {
+        NodeLife {
+            node: self.node.as_ref(),
+            epoch: self.epoch,
+        }
+    }
 }
 
 /// The content of a packet.
@@ -65,7 +88,7 @@ pub enum Content<'a> {
         beat: u64,
     },
     /// News of a room or topic.
-    Stream(StreamPacket<'a>),
+    Sequence(SequencePacket<'a>),
     /// A message for one member of a room.
     Whisper {
         /// The name of the room.
@@ -92,38 +115,38 @@ pub enum Content<'a> {
 
 /// News of a room or topic, in the order of one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamPacket<'a> {
+pub struct SequencePacket<'a> {
     /// A room or a topic.
-    pub kind: StreamKind,
+    pub kind: SequenceKind,
     /// The name of the room or topic.
     pub name: &'a str,
-    /// The position of the first entry.
-    pub position: StreamPosition,
-    /// The entries. A packet without entries only tells the position.
+    /// The point of the first entry.
+    pub point: SequencePoint,
+    /// The entries. A packet without entries only tells the point.
     pub entries: Entries<'a>,
 }
 
-/// The two kinds of streams.
+/// The two kinds of sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum StreamKind {
-    /// The stream of a room.
+pub enum SequenceKind {
+    /// The sequence of a room.
     Room,
-    /// The stream of a topic.
+    /// The sequence of a topic.
     Topic,
 }
 
-/// A position in the stream of a node for one room or topic.
+/// A point in the sequence of a node for one room or topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StreamPosition {
-    /// The number of the stream. A node that forgot a stream begins a new one, with another number.
+pub struct SequencePoint {
+    /// The number of the sequence. A node that forgot a sequence begins a new one, with another number.
     pub start: u64,
-    /// Messages before this position.
+    /// Messages before this point.
     pub message: u64,
-    /// Changes of presence before this position.
+    /// Changes of presence before this point.
     pub change: u64,
 }
 
-/// The node asks the others to tell their rooms and positions: it is new, or was cut off.
+/// The node asks the others to tell their rooms and sequences: it is new, or was cut off.
 pub const ALIVE_ASKS: u8 = 1;
 
 /// The node ends. All its members leave.
@@ -147,7 +170,7 @@ pub const PACKET_OVERHEAD_BYTES_MAX: usize = 1024;
 const MAGIC: &[u8; 2] = b"TB";
 const VERSION: u8 = 1;
 const ALIVE: u8 = 1;
-const STREAM: u8 = 2;
+const SEQUENCE: u8 = 2;
 const WHISPER: u8 = 3;
 
 /// Bytes that are no packet of this version.
@@ -183,7 +206,7 @@ pub fn validate_node(id: &str) -> Result<(), NodeIdError> {
 }
 
 impl<'a> Packet<'a> {
-    /// Reads a packet. The entries of a stream are read when they are iterated.
+    /// Reads a packet. The entries of a sequence are read when they are iterated.
     ///
     /// # Errors
     /// [`PacketError`] if the bytes are no packet of this version.
@@ -201,6 +224,7 @@ impl<'a> Packet<'a> {
         let epoch = reader.u64()?;
         let node = reader.short_text()?;
         validate_node(node).ok()?;
+        let from = NodeLife { node, epoch };
         let content = match kind {
             ALIVE => Content::Alive {
                 flags: reader.u8()?,
@@ -213,35 +237,30 @@ impl<'a> Packet<'a> {
                     ANSWERED => Content::Answered(decode_answered(reader)?),
                     _ => Content::Working(decode_working(reader)?),
                 };
-                return Some(Self {
-                    node,
-                    epoch,
-                    content,
-                });
+                return Some(Self { from, content });
             }
             GIVEN_UP => Content::GivenUp {
                 request: reader.u64()?,
             },
-            STREAM => {
+            SEQUENCE => {
                 let kind = match reader.u8()? {
-                    0 => StreamKind::Room,
-                    1 => StreamKind::Topic,
+                    0 => SequenceKind::Room,
+                    1 => SequenceKind::Topic,
                     _ => return None,
                 };
                 let name = long_text(&mut reader)?;
                 let (start, message, change) = (reader.u64()?, reader.u64()?, reader.u64()?);
-                let position = StreamPosition {
+                let point = SequencePoint {
                     start,
                     message,
                     change,
                 };
                 return Some(Self {
-                    node,
-                    epoch,
-                    content: Content::Stream(StreamPacket {
+                    from,
+                    content: Content::Sequence(SequencePacket {
                         kind,
                         name,
-                        position,
+                        point,
                         entries: Entries::new(reader.rest()),
                     }),
                 });
@@ -261,56 +280,52 @@ impl<'a> Packet<'a> {
             }
             _ => return None,
         };
-        reader.is_empty().then_some(Self {
-            node,
-            epoch,
-            content,
-        })
+        reader.is_empty().then_some(Self { from, content })
     }
 }
 
 /// Appends the beginning of a packet, up to its content.
-fn begin(content: u8, node: &str, epoch: u64, out: &mut Vec<u8>) {
+fn begin(content: u8, from: NodeLife<&str>, out: &mut Vec<u8>) {
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&[VERSION, content]);
-    out.extend_from_slice(&epoch.to_le_bytes());
-    push_name(node, out);
+    out.extend_from_slice(&from.epoch.to_le_bytes());
+    push_name(from.node, out);
 }
 
 /// Appends a whole heartbeat.
-pub fn encode_alive(node: &str, epoch: u64, flags: u8, beat: u64, out: &mut Vec<u8>) {
-    begin(ALIVE, node, epoch, out);
+pub fn encode_alive(from: NodeLife<&str>, flags: u8, beat: u64, out: &mut Vec<u8>) {
+    begin(ALIVE, from, out);
     out.push(flags);
     out.extend_from_slice(&beat.to_le_bytes());
 }
 
-/// Appends the packet of a stream up to its entries, which follow.
-pub fn encode_stream(
-    (node, epoch): (&str, u64),
-    (kind, name): (StreamKind, &str),
-    position: StreamPosition,
+/// Appends the packet of a sequence up to its entries, which follow.
+pub fn encode_sequence(
+    from: NodeLife<&str>,
+    (kind, name): (SequenceKind, &str),
+    point: SequencePoint,
     out: &mut Vec<u8>,
 ) {
-    begin(STREAM, node, epoch, out);
+    begin(SEQUENCE, from, out);
     out.push(match kind {
-        StreamKind::Room => 0,
-        StreamKind::Topic => 1,
+        SequenceKind::Room => 0,
+        SequenceKind::Topic => 1,
     });
     push_long_text(name, out);
-    for number in [position.start, position.message, position.change] {
+    for number in [point.start, point.message, point.change] {
         out.extend_from_slice(&number.to_le_bytes());
     }
 }
 
 /// Appends a whole whisper.
 pub fn encode_whisper(
-    (node, epoch): (&str, u64),
+    from: NodeLife<&str>,
     room: &str,
     target: MemberId,
     message: &Entry<'_>,
     out: &mut Vec<u8>,
 ) {
-    begin(WHISPER, node, epoch, out);
+    begin(WHISPER, from, out);
     push_long_text(room, out);
     out.extend_from_slice(&target.0.to_le_bytes());
     message.encode(out);
@@ -339,6 +354,11 @@ fn push_name(name: &str, out: &mut Vec<u8>) {
 mod tests {
     use super::*;
 
+    const ME: NodeLife<&str> = NodeLife {
+        node: "n1",
+        epoch: 7,
+    };
+
     fn hex(bytes: &[u8]) -> String {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
@@ -346,7 +366,7 @@ mod tests {
     #[test]
     fn packets_have_the_bytes_that_the_module_describes() {
         let mut bytes = Vec::new();
-        encode_alive("n1", 7, ALIVE_ASKS, 258, &mut bytes);
+        encode_alive(ME, ALIVE_ASKS, 258, &mut bytes);
         assert_eq!(
             hex(&bytes),
             "5442010107000000000000000\
@@ -358,10 +378,7 @@ mod tests {
             flags: 1,
             beat: 258,
         };
-        assert_eq!(
-            (packet.node, packet.epoch, packet.content),
-            ("n1", 7, content)
-        );
+        assert_eq!((packet.from, packet.content), (ME, content));
         for end in 0..bytes.len() {
             assert!(Packet::decode(&bytes[..end]).is_err(), "{end}");
         }
@@ -370,19 +387,19 @@ mod tests {
     }
 
     #[test]
-    fn streams_and_whispers_decode_to_what_was_encoded() {
+    fn sequences_and_whispers_decode_to_what_was_encoded() {
         let message = Entry::ChatMessage {
             member: MemberId(9),
             name: "ann",
             payload: b"hi",
         };
-        let position = StreamPosition {
+        let point = SequencePoint {
             start: 1,
             message: 2,
             change: 3,
         };
         let mut bytes = Vec::new();
-        encode_stream(("n1", 7), (StreamKind::Room, "lobby"), position, &mut bytes);
+        encode_sequence(ME, (SequenceKind::Room, "lobby"), point, &mut bytes);
         let entries = [
             message,
             Entry::Published { payload: b"" },
@@ -398,21 +415,21 @@ mod tests {
             entry.encode(&mut bytes);
         }
         let Ok(Packet {
-            content: Content::Stream(stream),
+            content: Content::Sequence(sequence),
             ..
         }) = Packet::decode(&bytes)
         else {
-            panic!("no stream");
+            panic!("no sequence");
         };
         assert_eq!(
-            (stream.kind, stream.name, stream.position),
-            (StreamKind::Room, "lobby", position)
+            (sequence.kind, sequence.name, sequence.point),
+            (SequenceKind::Room, "lobby", point)
         );
-        let decoded: Option<Vec<Entry<'_>>> = stream.entries.collect();
+        let decoded: Option<Vec<Entry<'_>>> = sequence.entries.collect();
         assert_eq!(decoded.unwrap(), entries);
 
         bytes.clear();
-        encode_whisper(("n1", 7), "lobby", MemberId(4), &message, &mut bytes);
+        encode_whisper(ME, "lobby", MemberId(4), &message, &mut bytes);
         let content = Packet::decode(&bytes).unwrap().content;
         let (room, target) = ("lobby", MemberId(4));
         assert_eq!(
@@ -430,7 +447,7 @@ mod tests {
         assert_eq!(Packet::decode(b"{}"), Err(PacketError::Foreign));
         assert_eq!(Packet::decode(b"TB\x02rest"), Err(PacketError::Version(2)));
         let mut bytes = Vec::new();
-        encode_alive("a.b", 7, 0, 0, &mut bytes);
+        encode_alive(NodeLife::new("a.b", 7), 0, 0, &mut bytes);
         assert_eq!(Packet::decode(&bytes), Err(PacketError::Malformed));
         for (id, is_valid) in [
             ("", false),

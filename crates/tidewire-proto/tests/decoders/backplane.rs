@@ -1,9 +1,9 @@
 //! Packets of other nodes.
 
-use tidewire_proto::backplane::sequence::ReceivedStreams;
+use tidewire_proto::backplane::sequence::{EntryCounts, ReceivedSequences};
 use tidewire_proto::backplane::{
     Content, Packet, encode_alive, encode_answered, encode_asked, encode_directed, encode_given_up,
-    encode_stream, encode_whisper, encode_working,
+    encode_sequence, encode_whisper, encode_working,
 };
 
 /// Packets of nodes. A packet that decodes has one spelling, and its place never makes a receiver panic.
@@ -11,10 +11,10 @@ pub fn backplane(bytes: &[u8]) {
     let Ok(packet) = Packet::decode(bytes) else {
         return;
     };
-    let me = (packet.node, packet.epoch);
+    let me = packet.from;
     let mut again = Vec::new();
     match packet.content {
-        Content::Alive { flags, beat } => encode_alive(me.0, me.1, flags, beat, &mut again),
+        Content::Alive { flags, beat } => encode_alive(me, flags, beat, &mut again),
         Content::Whisper {
             room,
             target,
@@ -29,24 +29,27 @@ pub fn backplane(bytes: &[u8]) {
             encode_working(me, working.epoch, working.requests(), &mut again);
         }
         Content::GivenUp { request } => encode_given_up(me, request, &mut again),
-        Content::Stream(stream) => {
-            encode_stream(me, (stream.kind, stream.name), stream.position, &mut again);
-            let (mut messages, mut changes) = (0, 0);
-            for entry in stream.entries {
+        Content::Sequence(sequence) => {
+            encode_sequence(
+                me,
+                (sequence.kind, sequence.name),
+                sequence.point,
+                &mut again,
+            );
+            let mut counts = EntryCounts::default();
+            for entry in sequence.entries {
                 let Some(entry) = entry else {
                     // The rest is malformed, and what came before is as it was.
                     assert!(bytes.starts_with(&again));
                     return;
                 };
-                messages += u64::from(entry.is_message());
-                changes += u64::from(entry.is_change());
+                counts.add(&entry);
                 entry.encode(&mut again);
             }
-            let mut received = ReceivedStreams::default();
-            let counts = (messages, changes);
-            let first = received.arrive(stream.kind, stream.name, stream.position, counts);
+            let mut received = ReceivedSequences::default();
+            let first = received.arrive(sequence.kind, sequence.name, sequence.point, counts);
             assert_eq!((first.lost, first.known), (0, 0));
-            let second = received.arrive(stream.kind, stream.name, stream.position, counts);
+            let second = received.arrive(sequence.kind, sequence.name, sequence.point, counts);
             assert_eq!(second.lost, 0, "it came twice");
         }
     }

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidewire::backplane::{
-    Backplane, BackplaneError, Carrier, KeptMessage, KeptName, KeptState, Node, Subject, Wire,
+    Backplane, BackplaneError, Carrier, HistoryMessage, HistoryState, Node, RoomOrTopic, Subject,
+    Wire,
 };
 use tidewire::{History, Position};
 use tidewire_proto::backplane::{Content, Packet};
@@ -62,11 +63,11 @@ enum Event {
     /// No node has the service of the request with this number.
     Unserved(u64),
     /// A new packet of a stream.
-    Appended(KeptName, u64, Arc<[u8]>),
+    Appended(RoomOrTopic, u64, Arc<[u8]>),
     /// A stream cannot be made.
-    Failed(KeptName),
+    Failed(RoomOrTopic),
     /// The packets of a stream, which end with this sequence.
-    Read(KeptName, KeptState, Vec<Arc<[u8]>>),
+    Read(RoomOrTopic, HistoryState, Vec<Arc<[u8]>>),
     /// Packets for the node were dropped.
     Overflow,
     Cut,
@@ -116,7 +117,7 @@ impl InprocEngine {
 
     /// The number of nodes that follow a stream.
     #[must_use]
-    pub fn followers(&self, name: &KeptName) -> usize {
+    pub fn followers(&self, name: &RoomOrTopic) -> usize {
         let subscription = format!("stream {name}");
         let hub = self.lock();
         let follows = |port: &&Port| port.subscriptions.contains(&subscription);
@@ -124,7 +125,7 @@ impl InprocEngine {
     }
 
     /// Sends a packet to the nodes that follow a stream, as anybody may who reaches the engine.
-    pub fn inject_appended(&self, name: &KeptName, sequence: u64, packet: &[u8]) {
+    pub fn inject_appended(&self, name: &RoomOrTopic, sequence: u64, packet: &[u8]) {
         for port in &self.lock().ports {
             let appended = Event::Appended(name.clone(), sequence, packet.into());
             // The node of the port may have ended.
@@ -287,16 +288,16 @@ fn drive(node: &mut Node, wire: &mut InprocWire, received: &Receiver<Event>, ahe
             match event {
                 Event::Packet(packet) => node.handle_packet(&packet, now()),
                 Event::Unserved(request) => node.handle_unserved(request),
-                Event::Appended(name, sequence, packet) => {
+                Event::Appended(name, offset, packet) => {
                     let packet = &packet[..];
-                    let message = KeptMessage { sequence, packet };
+                    let message = HistoryMessage { offset, packet };
                     node.handle_appended(&name, message, now());
                 }
                 Event::Read(name, state, packets) => {
                     let first = state.last + 1 - packets.len() as u64;
-                    let messages: Vec<KeptMessage<'_>> = (first..)
+                    let messages: Vec<HistoryMessage<'_>> = (first..)
                         .zip(&packets)
-                        .map(|(sequence, packet)| KeptMessage { sequence, packet })
+                        .map(|(offset, packet)| HistoryMessage { offset, packet })
                         .collect();
                     node.handle_history(&name, state, &messages, now());
                 }
@@ -368,7 +369,7 @@ impl Wire for InprocWire {
         self.change(|subscriptions| subscriptions.remove(&key(subject)));
     }
 
-    fn append(&mut self, name: &KeptName, id: &str, packet: &[u8]) -> bool {
+    fn append(&mut self, name: &RoomOrTopic, id: &str, packet: &[u8]) -> bool {
         let mut hub = self.engine.lock();
         let hub = &mut *hub;
         if hub.is_cut || !hub.streams.has(name) {
@@ -394,7 +395,7 @@ impl Wire for InprocWire {
         true
     }
 
-    fn follow(&mut self, name: &KeptName, limits: &History, from: u64) {
+    fn follow(&mut self, name: &RoomOrTopic, limits: &History, from: u64) {
         let mut hub = self.engine.lock();
         let hub = &mut *hub;
         if hub.is_cut {
@@ -418,7 +419,7 @@ impl Wire for InprocWire {
         }
     }
 
-    fn replace(&mut self, name: &KeptName, limits: &History, lost: Position) {
+    fn replace(&mut self, name: &RoomOrTopic, limits: &History, lost: Position) {
         let mut hub = self.engine.lock();
         if !hub.is_cut {
             hub.streams.replace(name, lost.epoch);
@@ -427,7 +428,7 @@ impl Wire for InprocWire {
         self.follow(name, limits, lost.offset);
     }
 
-    fn unfollow(&mut self, name: &KeptName) {
+    fn unfollow(&mut self, name: &RoomOrTopic) {
         self.change(|subscriptions| subscriptions.remove(&format!("stream {name}")));
     }
 }

@@ -3,7 +3,7 @@
 use tidewire::History;
 
 use super::Engine;
-use super::kept::{Kept, Reader};
+use super::histories::{HistoryKind, Reader};
 use crate::harness::TestServer;
 
 /// The messages of a round.
@@ -12,7 +12,7 @@ pub const MESSAGES: usize = 20;
 /// Two nodes whose stream has the messages "0 0" to "0 19", with an author at the first one and a reader at each.
 #[derive(Debug)]
 pub struct Cluster {
-    kept: Kept,
+    kind: HistoryKind,
     servers: [TestServer; 2],
     author: Reader,
     readers: [Reader; 2],
@@ -23,12 +23,12 @@ impl Cluster {
     ///
     /// # Panics
     /// The servers do not start.
-    pub fn start<E: Engine>(engine: &E, kept: Kept) -> Self {
-        let servers = ["one", "two"].map(|id| kept.serve(engine, id, History::last(100)));
-        let author = kept.reader(&servers[0], "ann", None);
-        let readers = [0, 1].map(|it| kept.reader(&servers[it], ["bob", "carl"][it], None));
+    pub fn start<E: Engine>(engine: &E, kind: HistoryKind) -> Self {
+        let servers = ["one", "two"].map(|id| kind.serve(engine, id, History::last(100)));
+        let author = kind.reader(&servers[0], "ann", None);
+        let readers = [0, 1].map(|it| kind.reader(&servers[it], ["bob", "carl"][it], None));
         let mut cluster = Self {
-            kept,
+            kind,
             servers,
             author,
             readers,
@@ -77,7 +77,7 @@ impl Cluster {
             assert_eq!(reader.position, after);
         }
         for server in &self.servers {
-            let mut late = self.kept.reader(server, "late", before);
+            let mut late = self.kind.reader(server, "late", before);
             assert_eq!(late.take(MESSAGES), taken);
             assert_eq!((late.recovered, late.lost), (Some(None), 0));
             late.leave();
@@ -103,8 +103,8 @@ impl Cluster {
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn a_stream_that_lost_its_end_begins_again<E: Engine>(engine: &mut E, kept: Kept) {
-    let mut cluster = Cluster::start(engine, kept);
+pub fn a_stream_that_lost_its_end_begins_again<E: Engine>(engine: &mut E, kind: HistoryKind) {
+    let mut cluster = Cluster::start(engine, kind);
     for round in 1..3 {
         engine.cut();
         engine.save_streams();

@@ -1,17 +1,17 @@
 //! The conformance suite of backplanes, and one within the process.
 //!
-//! [`suite`], [`entering`], [`services`], and [`kept`], [`kept_topics`] and [`lost_ends`] for histories, check each sentence of the
+//! [`suite`], [`entering`], [`services`], and [`histories`], [`topic_histories`] and [`lost_ends`] for histories, check each sentence of the
 //! contract at the top of `tidewire::backplane`, with servers and raw peers. A backplane passes it by [`backplane_suite!`](crate::backplane_suite). [`InprocEngine`] is the second implementation, so that the suite
 //! does not only describe NATS; it can also lose packets and silence nodes on demand.
 
 pub mod entering;
+pub mod histories;
 mod inproc;
-pub mod kept;
-pub mod kept_topics;
 pub mod lost_ends;
 pub mod services;
 mod streams;
 pub mod suite;
+pub mod topic_histories;
 
 pub use inproc::{InprocBackplane, InprocEngine};
 
@@ -45,7 +45,7 @@ pub trait Engine {
 #[macro_export]
 macro_rules! backplane_suite {
     ($make:expr) => {
-        $crate::backplane_suite!(@kept kept $make;
+        $crate::backplane_suite!(@kinds histories $make;
             all_nodes_have_one_order
             a_member_that_comes_back_to_another_node_gets_what_it_missed
             the_missing_number_is_exact_when_the_history_was_too_short
@@ -53,10 +53,10 @@ macro_rules! backplane_suite {
             a_node_that_starts_again_has_the_history
             a_history_that_is_lost_begins_again
         );
-        $crate::backplane_suite!(@kept lost_ends $make;
+        $crate::backplane_suite!(@kinds lost_ends $make;
             a_stream_that_lost_its_end_begins_again
         );
-        $crate::backplane_suite!(@each kept_topics $make;
+        $crate::backplane_suite!(@each topic_histories $make;
             the_last_value_of_a_topic_is_the_same_on_all_nodes
             wildcards_get_live_messages_of_kept_topics_once
             a_node_that_only_publishes_keeps_nothing
@@ -90,14 +90,14 @@ macro_rules! backplane_suite {
             a_node_that_is_cut_off_asks_no_other
         );
     };
-    (@kept $of:ident $make:expr; $($name:ident)*) => {
+    (@kinds $of:ident $make:expr; $($name:ident)*) => {
         $(
             #[test]
             fn $name() {
-                use $crate::backplane::kept::Kept;
-                for kept in [Kept::Room, Kept::Topic] {
+                use $crate::backplane::histories::HistoryKind;
+                for kind in [HistoryKind::Room, HistoryKind::Topic] {
                     if let Some(mut engine) = $make {
-                        $crate::backplane::$of::$name(&mut engine, kept);
+                        $crate::backplane::$of::$name(&mut engine, kind);
                     }
                 }
             }

@@ -4,13 +4,13 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use tidewire::History;
-use tidewire::backplane::{KeptName, KeptState};
+use tidewire::backplane::{HistoryState, RoomOrTopic};
 
 /// The streams of rooms and topics that keep a history.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    all: HashMap<KeptName, Stream>,
-    saved: HashMap<KeptName, Stream>,
+    all: HashMap<RoomOrTopic, Stream>,
+    saved: HashMap<RoomOrTopic, Stream>,
     made: u64,
     replaced: usize,
 }
@@ -27,7 +27,7 @@ struct Stream {
 
 impl Streams {
     /// Whether there is a stream for this room or topic.
-    pub(super) fn has(&self, name: &KeptName) -> bool {
+    pub(super) fn has(&self, name: &RoomOrTopic) -> bool {
         self.all.contains_key(name)
     }
 
@@ -68,7 +68,7 @@ impl Streams {
     }
 
     /// Removes the stream of this epoch, so that the next read makes another one.
-    pub(super) fn replace(&mut self, name: &KeptName, epoch: u64) {
+    pub(super) fn replace(&mut self, name: &RoomOrTopic, epoch: u64) {
         if self.all.get(name).is_some_and(|it| it.epoch == epoch) {
             self.all.remove(name);
             self.replaced += 1;
@@ -81,7 +81,12 @@ impl Streams {
     }
 
     /// Appends a packet. Returns its sequence, unless the stream has it already.
-    pub(super) fn append(&mut self, name: &KeptName, id: &str, packet: &Arc<[u8]>) -> Option<u64> {
+    pub(super) fn append(
+        &mut self,
+        name: &RoomOrTopic,
+        id: &str,
+        packet: &Arc<[u8]>,
+    ) -> Option<u64> {
         let stream = self.all.get_mut(name)?;
         if !stream.ids.insert(id.to_owned()) {
             return None;
@@ -97,10 +102,10 @@ impl Streams {
     /// Returns the packets of a stream from a sequence on. Makes the stream if there is none.
     pub(super) fn read(
         &mut self,
-        name: &KeptName,
+        name: &RoomOrTopic,
         limits: &History,
         from: u64,
-    ) -> (KeptState, Vec<Arc<[u8]>>) {
+    ) -> (HistoryState, Vec<Arc<[u8]>>) {
         let made = self.made + 1;
         let stream = self.all.entry(name.clone()).or_insert_with(|| Stream {
             epoch: made,
@@ -116,6 +121,6 @@ impl Streams {
         let known = from.saturating_sub(first) as usize * usize::from(!is_other);
         let packets = stream.packets.iter().skip(known).cloned().collect();
         let (epoch, last) = (stream.epoch, stream.last);
-        (KeptState { epoch, from, last }, packets)
+        (HistoryState { epoch, from, last }, packets)
     }
 }

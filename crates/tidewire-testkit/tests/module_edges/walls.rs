@@ -22,17 +22,16 @@ const WIDE: &[(&str, usize)] = &[
     ("ClientService", 41),
     ("Context", 118),
     ("Core", 138),
-    ("Directory", 61),
+    ("Directory", 45),
     ("Lane", 52),
-    ("LaneRooms", 117),
+    ("LaneRooms", 113),
     ("LaneSessions", 135),
     ("Link", 44),
-    ("Node", 117),
     ("ServerBuilder", 42),
 ];
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 845;
+const OPEN_FIELDS_MAX: usize = 762;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

@@ -5,7 +5,7 @@
 //!
 //! # The contract of a backplane
 //!
-//! A backplane carries packets between nodes, and knows nothing of their content. [`Node`] does the rest for all of them: positions
+//! A backplane carries packets between nodes, and knows nothing of their content. [`Node`] does the rest for all of them: sequences
 //! and gaps, presence, heartbeats, the framing for the lanes. An implementation supplies two types:
 //!
 //! - [`Backplane`]: [`connect`](Backplane::connect) blocks the thread that starts the server until the engine can be used, or
@@ -33,32 +33,31 @@
 //!
 //! # Histories
 //!
-//! An engine may also keep streams of packets, one for each room or topic with a [history](crate::History). It then implements
-//! [`Carrier::open_histories`] and [`Wire::append`], [`Wire::follow`], [`Wire::replace`] and [`Wire::unfollow`], with these duties:
+//! An engine may also keep histories, one for each room or topic with a [history](crate::History), and number their packets. It then
+//! implements [`Carrier::open_histories`] and [`Wire::append`], [`Wire::follow`], [`Wire::replace`] and [`Wire::unfollow`], with
+//! these duties:
 //!
-//! 7. A stream gives its packets sequences without holes. Appended packets of one node keep their order. A packet with the id of an
+//! 7. A history gives its packets offsets without holes. Appended packets of one node keep their order. A packet with the id of an
 //!    earlier one is not appended.
-//! 8. New packets reach all nodes that follow the stream, by [`Node::handle_appended`], also the one that appended them. They may
-//!    be lost; the node finds that by their sequences, and reads the stream.
-//! 9. The oldest packets beyond the limits are removed. A stream that is lost and made again has another epoch. Its sequences begin
+//! 8. New packets reach all nodes that follow the history, by [`Node::handle_appended`], also the one that appended them. They may
+//!    be lost; the node finds that by their offsets, and reads the history.
+//! 9. The oldest packets beyond the limits are removed. A history that is lost and made again has another epoch. Its offsets begin
 //!    above those before, as far as the engine knows them; lower ones are followed, too.
-//! 10. A stream may lose its newest packets, as by a power cut, and then gives their sequences to others. A node that finds this
-//!     replaces the stream, so that all nodes begin a new epoch.
+//! 10. A history may lose its newest packets, as by a power cut, and then gives their offsets to others. A node that finds this
+//!     replaces the history, so that all nodes begin a new epoch.
 
-mod directed;
-mod incoming;
-mod kept;
-mod kept_stream;
+mod author;
+mod heartbeats;
+mod histories;
+mod membership;
 mod node;
-#[cfg(test)]
-mod node_tests;
-mod opening;
-mod outgoing;
+mod openings;
 mod peers;
 mod presence;
-mod stored;
-mod streamed;
+mod requests;
+mod to_engine;
 mod to_lanes;
+mod topics;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -67,14 +66,14 @@ use std::time::{Duration, Instant};
 use thiserror::Error;
 pub use tidewire_proto::backplane::{NODE_BYTES_MAX, NodeIdError, validate_node};
 
-pub use crate::broker::KeptName;
 use crate::broker::Position;
-pub(crate) use directed::request_number;
-pub use kept::{KeptMessage, KeptState};
+pub use crate::broker::RoomOrTopic;
+pub use histories::{HistoryMessage, HistoryState};
 pub use node::Node;
 pub(crate) use node::NodeParts;
+pub(crate) use requests::request_number;
 
-use crate::room::History;
+use crate::history::History;
 
 /// An engine that carries packets between nodes. See the [module](self) for the contract; [`NodeSettings`] has an example.
 pub trait Backplane: Send + Sync {
@@ -134,25 +133,25 @@ pub trait Wire {
     /// Ends a subscription.
     fn unsubscribe(&mut self, subject: Subject<'_>);
 
-    /// Appends a packet to a stream. The id is different for each packet of the cluster. A packet that is appended
+    /// Appends a packet to a history. The id is different for each packet of the cluster. A packet that is appended
     /// again, because its fate was unknown, must not come twice.
     /// Returns false if the packet cannot go out now; the node tries it again.
-    fn append(&mut self, name: &KeptName, id: &str, packet: &[u8]) -> bool;
+    fn append(&mut self, name: &RoomOrTopic, id: &str, packet: &[u8]) -> bool;
 
-    /// Makes the stream of a room or topic with these limits, unless there is one, and begins to receive its new packets. Then reads
-    /// its packets from this sequence on, at most the newest `messages_max`, and tells them by [`Node::handle_history`]. A later call
-    /// reads again. From `u64::MAX` on there are none, and only the state is told. Any other sequence above 0 is that of the newest
-    /// packet that the node has, which shows it whether the stream is the one that it knows. A stream that ends below is not, and is
+    /// Makes the history of a room or topic with these limits, unless there is one, and begins to receive its new packets. Then reads
+    /// its packets from this offset on, at most the newest `messages_max`, and tells them by [`Node::handle_history`]. A later call
+    /// reads again. From `u64::MAX` on there are none, and only the state is told. Any other offset above 0 is that of the newest
+    /// packet that the node has, which shows it whether the history is the one that it knows. A history that ends below is not, and is
     /// read from its beginning.
-    fn follow(&mut self, name: &KeptName, limits: &History, from: u64);
+    fn follow(&mut self, name: &RoomOrTopic, limits: &History, from: u64);
 
-    /// Removes a stream that has lost its newest packets, and makes it again with sequences above those that the node has. Then reads it
-    /// as [`follow`](Self::follow) does, from this offset. A stream with another epoch than this is left as it is: another
+    /// Removes a history that has lost its newest packets, and makes it again with offsets above those that the node has. Then reads it
+    /// as [`follow`](Self::follow) does, from this position. A history with another epoch than this is left as it is: another
     /// node has made it.
-    fn replace(&mut self, name: &KeptName, limits: &History, lost: Position);
+    fn replace(&mut self, name: &RoomOrTopic, limits: &History, lost: Position);
 
-    /// Ends to receive the packets of a stream. The stream stays.
-    fn unfollow(&mut self, name: &KeptName);
+    /// Ends to receive the packets of a history. The history stays.
+    fn unfollow(&mut self, name: &RoomOrTopic);
 }
 
 /// The outcome of a turn of a node. The times of [`NodeSettings`] decide when the next one is due.
@@ -201,7 +200,7 @@ pub struct NodeSettings {
     /// [`Service`](crate::Service) like one of a client, in a call without a session. Each goes to one of the nodes that have the
     /// method. The asking node checks what its client may do. See [`Upstream::nodes`](crate::upstream::Upstream::nodes). Default: none.
     pub services: Vec<String>,
-    /// Whether rooms and topics keep histories, in streams of the engine. Default: no.
+    /// Whether rooms and topics keep histories, which the engine numbers and keeps. Default: no.
     pub keeps_histories: bool,
 }
 

@@ -7,21 +7,28 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tidewire_proto::backplane::NodeLife;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::EncodeError;
 
 use super::BackplaneLink;
 
-/// Work for the node.
+/// Work for the node that concerns one other node.
 #[derive(Debug)]
 pub(crate) enum Directed {
     /// A packet for a session of another node.
     Message {
-        node: Box<str>,
         /// The run of that node in which the session was open.
-        epoch: u64,
+        to: NodeLife<Arc<str>>,
         packet: Vec<u8>,
     },
+    /// A step of a request.
+    Request(RequestWork),
+}
+
+/// A step of a request between two nodes.
+#[derive(Debug)]
+pub(crate) enum RequestWork {
     /// A request to a service.
     Ask {
         request: u64,
@@ -41,10 +48,18 @@ impl Directed {
     pub(super) fn charged_bytes(&self) -> usize {
         match self {
             Self::Message { packet, .. } => size_of::<Self>() + packet.len(),
-            Self::Ask { payload, .. } => size_of::<Self>() + payload.len(),
-            Self::Answer { outcome, .. } => outcome.as_ref().map_or(0, Vec::len),
-            Self::GiveUp { .. } => 0,
+            Self::Request(RequestWork::Ask { payload, .. }) => size_of::<Self>() + payload.len(),
+            Self::Request(RequestWork::Answer { outcome, .. }) => {
+                outcome.as_ref().map_or(0, Vec::len)
+            }
+            Self::Request(RequestWork::GiveUp { .. }) => 0,
         }
+    }
+}
+
+impl From<RequestWork> for Directed {
+    fn from(work: RequestWork) -> Self {
+        Self::Request(work)
     }
 }
 
@@ -54,9 +69,7 @@ pub(crate) type Outcome = Result<Vec<u8>, (ErrorCode, String)>;
 /// A request of another node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Asker {
-    pub(crate) node: Arc<str>,
-    /// The run of that node.
-    pub(crate) epoch: u64,
+    pub(crate) from: NodeLife<Arc<str>>,
     pub(crate) request: u64,
 }
 
@@ -115,7 +128,7 @@ impl RemoteTicket {
 
     /// Answers the request. A reply that fits no packet is an error for the caller, too.
     pub(crate) fn reply(self, payload: &[u8]) -> Result<(), EncodeError> {
-        let limit = self.link.payload_bytes_max;
+        let limit = self.link.payload_bytes_max();
         if payload.len() > limit {
             let error = EncodeError::PayloadTooLarge {
                 bytes: payload.len() as u64,
@@ -138,11 +151,12 @@ impl RemoteTicket {
 
     fn post(&mut self, outcome: Outcome) {
         if let Some(to) = self.asker.take() {
-            let answer = Directed::Answer { to, outcome };
-            if let Err(Directed::Answer { to, .. }) = self.link.direct(answer) {
+            let answer = RequestWork::Answer { to, outcome };
+            if let Err(Directed::Request(RequestWork::Answer { to, .. })) = self.link.direct(answer)
+            {
                 let outcome = Err((ErrorCode::LimitReached, TOO_MANY.to_owned()));
                 // A node that has ended cannot answer. The asking node knows that it is gone.
-                let _ = self.link.direct(Directed::Answer { to, outcome });
+                let _ = self.link.direct(RequestWork::Answer { to, outcome });
             }
         }
     }
@@ -182,8 +196,7 @@ mod tests {
 
     fn ticket(link: &Arc<BackplaneLink>, request: u64) -> RemoteTicket {
         let asker = Asker {
-            node: "two".into(),
-            epoch: 7,
+            from: NodeLife::new("two", 7),
             request,
         };
         RemoteTicket::new(Arc::clone(link), asker, Arc::default())
@@ -191,14 +204,14 @@ mod tests {
 
     #[test]
     fn a_ticket_answers_once_and_when_it_is_dropped() {
-        let link = Arc::new(BackplaneLink::new("one", 1, 100, false));
+        let link = Arc::new(BackplaneLink::new(NodeLife::new("one", 1), 100, false));
         ticket(&link, 1).reply(b"yes").unwrap();
         ticket(&link, 2).refuse(ErrorCode::NotFound, &"ä".repeat(1_000));
         assert!(ticket(&link, 3).reply(&[0; 101]).is_err());
         drop(ticket(&link, 4));
         let mut codes = Vec::new();
         for (index, directed) in link.take().directed.into_iter().enumerate() {
-            let Directed::Answer { to, outcome } = directed else {
+            let Directed::Request(RequestWork::Answer { to, outcome }) = directed else {
                 panic!("no answer");
             };
             assert_eq!(to.request, index as u64 + 1);
@@ -224,7 +237,7 @@ mod tests {
     fn replies_that_wait_for_the_node_are_bounded_and_the_others_are_refused() {
         const BYTES: usize = 1 << 20;
         const REPLIES: usize = 100;
-        let link = Arc::new(BackplaneLink::new("one", 1, BYTES, false));
+        let link = Arc::new(BackplaneLink::new(NodeLife::new("one", 1), BYTES, false));
         for request in 0..REPLIES {
             ticket(&link, request as u64).reply(&[0; BYTES]).unwrap();
         }
@@ -233,7 +246,7 @@ mod tests {
         let bytes: usize = directed.iter().map(Directed::charged_bytes).sum();
         assert_eq!(bytes, 33 * BYTES);
         let refusal = directed.iter().filter(|it| match it {
-            Directed::Answer { outcome, .. } => outcome
+            Directed::Request(RequestWork::Answer { outcome, .. }) => outcome
                 .as_ref()
                 .is_err_and(|(code, _)| *code == ErrorCode::LimitReached),
             _ => false,

@@ -1,6 +1,6 @@
 //! Messages of a lane for other nodes, collected for a turn and posted together.
 
-use tidewire_proto::backplane::{Entries, Entry, StreamKind};
+use tidewire_proto::backplane::{Entries, Entry, SequenceKind};
 use tidewire_proto::message::MemberId;
 
 /// The addressee of an item.
@@ -8,9 +8,9 @@ use tidewire_proto::message::MemberId;
 pub(crate) enum Addressee<'a> {
     /// The members of a room on other nodes.
     Room,
-    /// The stream of a room or topic that keeps a history.
-    Stream {
-        kind: StreamKind,
+    /// The history of a room or topic, whose messages the carrier numbers.
+    History {
+        kind: SequenceKind,
         /// The number of the session that sent the message.
         session: u64,
     },
@@ -59,10 +59,10 @@ impl<'a> Item<'a> {
         match to {
             Addressee::Room => out.push(ROOM),
             Addressee::Topic => out.push(TOPIC),
-            Addressee::Stream { kind, session } => {
+            Addressee::History { kind, session } => {
                 out.push(match kind {
-                    StreamKind::Room => ROOM_STREAM,
-                    StreamKind::Topic => TOPIC_STREAM,
+                    SequenceKind::Room => ROOM_HISTORY,
+                    SequenceKind::Topic => TOPIC_HISTORY,
                 });
                 out.extend_from_slice(&session.to_le_bytes());
             }
@@ -106,10 +106,10 @@ impl<'a> Item<'a> {
         let to = match *kind {
             ROOM => Addressee::Room,
             TOPIC => Addressee::Topic,
-            ROOM_STREAM | TOPIC_STREAM => Addressee::Stream {
+            ROOM_HISTORY | TOPIC_HISTORY => Addressee::History {
                 kind: match *kind {
-                    ROOM_STREAM => StreamKind::Room,
-                    _ => StreamKind::Topic,
+                    ROOM_HISTORY => SequenceKind::Room,
+                    _ => SequenceKind::Topic,
                 },
                 session: take_number(&mut item)?,
             },
@@ -135,8 +135,8 @@ impl<'a> Item<'a> {
 const ROOM: u8 = 0;
 const TOPIC: u8 = 1;
 const MEMBER: u8 = 2;
-const ROOM_STREAM: u8 = 3;
-const TOPIC_STREAM: u8 = 4;
+const ROOM_HISTORY: u8 = 3;
+const TOPIC_HISTORY: u8 = 4;
 const ASKS_STORED: u8 = 5;
 const ENDED: u8 = 6;
 
@@ -169,12 +169,12 @@ mod tests {
     fn items_decode_to_what_was_encoded() {
         let entry = Entry::Published { payload: b"42" };
         let member = MemberId(7);
-        let stream = |kind| Addressee::Stream { kind, session: 7 };
+        let history = |kind| Addressee::History { kind, session: 7 };
         let items = [
             (Addressee::Room, "lobby"),
             (Addressee::Topic, "price.eur"),
-            (stream(StreamKind::Room), "lobby"),
-            (stream(StreamKind::Topic), "price.eur"),
+            (history(SequenceKind::Room), "lobby"),
+            (history(SequenceKind::Topic), "price.eur"),
             (Addressee::Member { node: "n2", member }, "lobby"),
             (Addressee::Own(News::AsksStored, 8), ""),
             (Addressee::Own(News::Ended, u64::MAX), ""),

@@ -2,34 +2,34 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
-use std::sync::{OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
-use super::{Directed, Item, KeptName, StoreQuestion};
+use tidewire_proto::backplane::NodeLife;
+
+use super::{Directed, Item, RequestWork, RoomOrTopic, StoreQuestion};
 use crate::sync::atomic::{AtomicBool, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 
 /// The lanes' side of a node. See the module.
 pub(crate) struct BackplaneLink {
-    /// The id of the node.
-    pub(crate) node: Box<str>,
-    /// The run of the node.
-    pub(crate) epoch: u64,
+    /// This run of the node.
+    life: NodeLife<Arc<str>>,
     /// The longest payload that a packet carries.
-    pub(crate) payload_bytes_max: usize,
-    waiting: Mutex<Waiting>,
+    payload_bytes_max: usize,
+    queued: Mutex<QueuedWork>,
     /// Whether the node has ended and takes nothing any more.
     is_closed: AtomicBool,
     waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
     /// Whether the engine keeps histories.
     keeps_histories: bool,
-    /// Whether so many messages wait for their streams that no more are taken.
+    /// Whether so many messages wait for their histories that no more are taken.
     is_full: AtomicBool,
     /// Whether the node cannot reach the others.
     is_cut_off: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedWork {
     work: Work,
     batch_bytes: usize,
     directed_bytes: usize,
@@ -48,9 +48,9 @@ pub(crate) struct Work {
     /// Patterns that got their first subscriber or lost their last one.
     pub(crate) patterns: HashSet<Box<str>>,
     /// Rooms and patterns whose subscription lanes wait for.
-    pub(crate) openings: HashSet<KeptName>,
+    pub(crate) openings: HashSet<RoomOrTopic>,
     /// Rooms and topics whose history lanes wait for.
-    pub(crate) histories: HashSet<KeptName>,
+    pub(crate) histories: HashSet<RoomOrTopic>,
     /// Messages, requests and answers for one node each.
     pub(crate) directed: VecDeque<Directed>,
     /// The server drains, and takes no more requests of other nodes.
@@ -61,16 +61,14 @@ pub(crate) struct Work {
 
 impl BackplaneLink {
     pub(crate) fn new(
-        node: &str,
-        epoch: u64,
+        life: NodeLife<Arc<str>>,
         payload_bytes_max: usize,
         keeps_histories: bool,
     ) -> Self {
         Self {
-            node: node.into(),
-            epoch,
+            life,
             payload_bytes_max,
-            waiting: Mutex::default(),
+            queued: Mutex::default(),
             is_closed: AtomicBool::new(false),
             waker: OnceLock::new(),
             keeps_histories,
@@ -79,12 +77,22 @@ impl BackplaneLink {
         }
     }
 
+    /// This run of the node.
+    pub(crate) fn life(&self) -> &NodeLife<Arc<str>> {
+        &self.life
+    }
+
+    /// The longest payload that a packet carries.
+    pub(crate) fn payload_bytes_max(&self) -> usize {
+        self.payload_bytes_max
+    }
+
     /// Whether the engine keeps histories.
     pub(crate) fn keeps_histories(&self) -> bool {
         self.keeps_histories
     }
 
-    /// Sets whether messages of rooms and topics with a history are refused, because too many wait for their streams.
+    /// Sets whether messages of rooms and topics with a history are refused, because too many wait for them.
     pub(crate) fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
@@ -123,17 +131,17 @@ impl BackplaneLink {
         batch: Vec<u8>,
         questions: &mut Vec<StoreQuestion>,
     ) -> Result<u64, Vec<u8>> {
-        let Some(mut waiting) = self.lock_open() else {
+        let Some(mut queued) = self.lock_open() else {
             questions.clear();
             return Ok(Item::messages_of(&batch));
         };
-        if waiting.batch_bytes > 0 && waiting.batch_bytes + batch.len() > BATCH_BYTES_MAX {
+        if queued.batch_bytes > 0 && queued.batch_bytes + batch.len() > BATCH_BYTES_MAX {
             return Err(batch);
         }
-        waiting.batch_bytes += batch.len();
-        waiting.work.batches.push_back(batch);
-        waiting.work.questions.extend(questions.drain(..));
-        drop(waiting);
+        queued.batch_bytes += batch.len();
+        queued.work.batches.push_back(batch);
+        queued.work.questions.extend(questions.drain(..));
+        drop(queued);
         self.wake();
         Ok(0)
     }
@@ -149,40 +157,43 @@ impl BackplaneLink {
     }
 
     /// Notes that lanes wait until the node has subscribed to a room or pattern.
-    pub(crate) fn note_opening(&self, name: KeptName) {
+    pub(crate) fn note_opening(&self, name: RoomOrTopic) {
         self.note(|work| work.openings.insert(name));
     }
 
     /// Notes that lanes wait for the history of a room or topic.
-    pub(crate) fn note_history(&self, name: &KeptName) {
+    pub(crate) fn note_history(&self, name: &RoomOrTopic) {
         self.note(|work| work.histories.insert(name.clone()));
     }
 
     fn note(&self, insert: impl FnOnce(&mut Work) -> bool) {
-        if let Some(mut waiting) = self.lock_open() {
-            insert(&mut waiting.work);
-            drop(waiting);
+        if let Some(mut queued) = self.lock_open() {
+            insert(&mut queued.work);
+            drop(queued);
             self.wake();
         }
     }
 
     /// Posts work for one other node. Gives it back if too much waits, or if the node has ended.
-    pub(crate) fn direct(&self, directed: Directed) -> Result<(), Directed> {
+    pub(crate) fn direct(&self, directed: impl Into<Directed>) -> Result<(), Directed> {
+        let directed = directed.into();
         let bytes = directed.charged_bytes();
-        let Some(mut waiting) = self.lock_open() else {
+        let Some(mut queued) = self.lock_open() else {
             return Err(directed);
         };
         // The requests of this node take no room from its answers.
-        let (waits, bytes_max) = match matches!(directed, Directed::Answer { .. }) {
-            true => (&mut waiting.answer_bytes, ANSWER_BYTES_MAX),
-            false => (&mut waiting.directed_bytes, DIRECTED_BYTES_MAX),
+        let (waits, bytes_max) = match directed {
+            Directed::Request(RequestWork::Answer { .. }) => {
+                (&mut queued.answer_bytes, ANSWER_BYTES_MAX)
+            }
+            _ => (&mut queued.directed_bytes, DIRECTED_BYTES_MAX),
         };
         if bytes > 0 && *waits > bytes_max {
             return Err(directed);
         }
         *waits += bytes;
-        waiting.work.directed.push_back(directed);
-        drop(waiting);
+        queued.work.directed.push_back(directed);
+        drop(queued);
         self.wake();
         Ok(())
     }
@@ -212,9 +223,9 @@ impl BackplaneLink {
 
     /// Takes all work, and notes under the same lock that nothing more is taken.
     fn end(&self) -> Work {
-        let mut waiting = self.lock();
+        let mut queued = self.lock();
         self.is_closed.store(true, Ordering::SeqCst);
-        std::mem::take(&mut *waiting).work
+        std::mem::take(&mut *queued).work
     }
 
     fn wake(&self) {
@@ -225,14 +236,14 @@ impl BackplaneLink {
 
     /// Locks the work of a node that has not ended. The end is noted under the same lock. Work that came after the node's
     /// last look would never be done, and its questions would never be answered.
-    fn lock_open(&self) -> Option<MutexGuard<'_, Waiting>> {
-        let waiting = self.lock();
-        (!self.is_closed()).then_some(waiting)
+    fn lock_open(&self) -> Option<MutexGuard<'_, QueuedWork>> {
+        let queued = self.lock();
+        (!self.is_closed()).then_some(queued)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueuedWork> {
         // No code under the lock panics.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queued.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -263,7 +274,7 @@ mod tests {
 
     #[test]
     fn a_link_is_bounded_and_gives_back_what_does_not_fit() {
-        let link = BackplaneLink::new("one", 1, 100, false);
+        let link = BackplaneLink::new(NodeLife::new("one", 1), 100, false);
         let post = |bytes| link.post(bytes, &mut Vec::new());
         assert!(post(vec![0; 2 * BATCH_BYTES_MAX]).is_ok(), "alone");
         assert_eq!(post(vec![1]), Err(vec![1]));
@@ -284,8 +295,8 @@ mod tests {
 
     #[test]
     fn requests_are_bounded_and_answers_have_their_places() {
-        let link = BackplaneLink::new("one", 1, 100, false);
-        let ask = |request| Directed::Ask {
+        let link = BackplaneLink::new(NodeLife::new("one", 1), 100, false);
+        let ask = |request| RequestWork::Ask {
             request,
             timeout_ms: 1,
             service: "s".into(),
@@ -293,7 +304,7 @@ mod tests {
         };
         let accepted = (0..100).take_while(|it| link.direct(ask(*it)).is_ok());
         assert_eq!(accepted.count(), 4);
-        assert!(link.direct(Directed::GiveUp { request: 0 }).is_ok());
+        assert!(link.direct(RequestWork::GiveUp { request: 0 }).is_ok());
         assert_eq!(link.take().directed.len(), 5);
         assert!(link.direct(ask(5)).is_ok());
         link.close();
@@ -304,11 +315,11 @@ mod tests {
     #[test]
     fn a_request_that_races_with_the_end_of_the_node_is_taken_by_it_or_given_back() {
         const EACH: u64 = 2_000;
-        let link = BackplaneLink::new("one", 1, 100, false);
+        let link = BackplaneLink::new(NodeLife::new("one", 1), 100, false);
         let (taken, given_back) = thread::scope(|scope| {
             let callers = [(); 2].map(|()| {
                 scope.spawn(|| {
-                    let refused = |request| link.direct(Directed::GiveUp { request }).is_err();
+                    let refused = |request| link.direct(RequestWork::GiveUp { request }).is_err();
                     (0..EACH).filter(|request| refused(*request)).count()
                 })
             });

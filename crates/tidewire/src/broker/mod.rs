@@ -1,4 +1,4 @@
-//! Where a message stands in the history of its room or topic, and the way from the lanes of a server to its node, which takes
+//! The position of a message in the history of its room or topic, and the way from the lanes of a server to its node, which takes
 //! their messages to other servers.
 //!
 //! The lanes and the directory use it; [`backplane`](crate::backplane) is at its other end. A server without a backplane has
@@ -7,15 +7,15 @@
 
 mod directed;
 mod item;
-mod kept_name;
 mod link;
+mod room_or_topic;
 mod store_question;
 
-pub use kept_name::KeptName;
+pub use room_or_topic::RoomOrTopic;
 pub use tidewire_proto::message::Position;
 
 pub(crate) use directed::{
-    Asker, Directed, NodeAnswer, Outcome, RemoteCall, RemoteTicket, RequestFailure,
+    Asker, Directed, NodeAnswer, Outcome, RemoteCall, RemoteTicket, RequestFailure, RequestWork,
 };
 pub(crate) use item::{Addressee, Item, News};
 pub(crate) use link::BackplaneLink;

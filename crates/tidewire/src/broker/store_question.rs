@@ -19,7 +19,7 @@ pub(crate) trait StoreAnswer: Send {
 /// The reason why messages count as not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(crate) enum NotStored {
-    /// The node had to give messages up, or cannot know whether the stream has them.
+    /// The node had to give messages up, or cannot know whether the history has them.
     #[error(
         "{messages} messages that were sent before may not be stored, because their histories did not confirm them; send again \
          what must not be missing"
@@ -73,6 +73,8 @@ impl fmt::Debug for StoreQuestion {
 mod tests {
     use std::sync::mpsc::{Sender, channel};
 
+    use tidewire_proto::backplane::NodeLife;
+
     use super::*;
     use crate::broker::BackplaneLink;
 
@@ -92,7 +94,7 @@ mod tests {
     #[test]
     fn a_question_that_the_node_does_not_answer_is_answered_by_its_end() {
         let (answers, answered) = channel();
-        let link = BackplaneLink::new("one", 1, 100, true);
+        let link = BackplaneLink::new(NodeLife::new("one", 1), 100, true);
         let post = || {
             let mut questions = vec![StoreQuestion::new(Answer(answers.clone()))];
             assert_eq!(link.post(vec![0], &mut questions), Ok(0));

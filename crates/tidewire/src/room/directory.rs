@@ -6,21 +6,20 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidewire_proto::body::name_skeleton;
 use tidewire_proto::message::MemberId;
 use tidewire_proto::topic::Pattern;
 
-use super::history::Histories;
-use super::kept_topics::KeptTopics;
 use super::opening::Openings;
 use super::remote::RemoteMembers;
 use super::routes::{Routes, Topics};
 use super::shared_room::{LaneCounts, SharedRoom};
 use crate::auth::Guard;
 use crate::broker::BackplaneLink;
+use crate::history::ServerHistories;
 use crate::limits::Limits;
 use crate::mailbox::Receiver;
 use crate::session::{Member, SessionId};
@@ -35,16 +34,9 @@ pub(crate) struct Directory {
     limits: TableLimits,
     /// The way to the node, which must know the rooms and patterns of this server.
     backplane: Option<Arc<BackplaneLink>>,
-    /// Logs once that a node keeps no history.
-    told_of_histories: Once,
     /// Knows the names that belong to identities.
     guard: Option<Arc<Guard>>,
-    /// The earlier messages of rooms, for new members.
-    pub(super) histories: Histories,
-    /// The topics that keep a history.
-    pub(super) kept_topics: KeptTopics,
-    /// Whether a lane looks for expired messages.
-    is_expiring: AtomicBool,
+    histories: ServerHistories,
     /// The subscriptions of the node that have no members yet.
     pub(super) openings: Openings,
 }
@@ -125,11 +117,8 @@ impl Directory {
         Self {
             topics_version: AtomicU64::new(state.topics.version()),
             state: Mutex::new(state),
+            histories: ServerHistories::new(backplane.clone()),
             backplane,
-            told_of_histories: Once::new(),
-            histories: Histories::default(),
-            kept_topics: KeptTopics::default(),
-            is_expiring: AtomicBool::new(false),
             openings: Openings::default(),
             guard,
             limits: TableLimits {
@@ -141,25 +130,9 @@ impl Directory {
         }
     }
 
-    /// Whether the server keeps histories: in this process if it is alone, else in streams. A node that had only its own messages
-    /// would miss those of other nodes in silence.
-    pub(super) fn keeps_histories(&self) -> bool {
-        self.link().is_none_or(BackplaneLink::keeps_histories)
-    }
-
-    /// Whether nobody looked for expired messages before. From now on the caller does.
-    pub(super) fn begin_expiry(&self) -> bool {
-        !self.is_expiring.swap(true, Ordering::Relaxed)
-    }
-
-    /// Logs once that histories that were asked for are not kept.
-    pub(super) fn warn_of_histories(&self) {
-        self.told_of_histories.call_once(|| {
-            tracing::warn!(
-                "this server is a node of a cluster whose settings do not say that it keeps histories, so its rooms and topics \
-                 keep none: it would have only its own messages"
-            );
-        });
+    /// The earlier messages of rooms and topics.
+    pub(crate) fn histories(&self) -> &ServerHistories {
+        &self.histories
     }
 
     /// The way to the node, if there is one.
@@ -357,7 +330,7 @@ impl Directory {
         owner: Option<IpAddr>,
     ) -> Result<Arc<SharedRoom>, TableFull> {
         // It stays open until the pattern has its subscriber.
-        let fed = self.hold_topic(pattern);
+        let hold = self.histories.hold_topic(pattern);
         let mut state = self.lock();
         if let Some(link) = &self.backplane {
             link.note_pattern(pattern.text());
@@ -375,8 +348,8 @@ impl Directory {
         let text: Arc<str> = pattern.text().into();
         let mut shared = SharedRoom::new(alias, Some(Arc::clone(&text)), owner);
         shared.is_wildcard = pattern.is_wildcard();
-        if let Some(fed) = &fed {
-            shared.history = fed.history().into();
+        if let Some(hold) = &hold {
+            shared.history = hold.history().into();
         }
         let shared = Arc::new(shared);
         let first = Receiver::Lane(lane);
@@ -461,10 +434,10 @@ impl State {
         self.names.get(name).map(|(_, session)| *session)
     }
 
-    /// Whether a pattern has subscribers on this node who get the messages from other nodes, and not from a stream.
+    /// Whether a pattern has subscribers on this node who get the messages from other nodes, and not from a history.
     pub(super) fn has_pattern(&self, pattern: &str) -> bool {
         let shared = self.topics.shared(pattern);
-        shared.is_some_and(|shared| !shared.is_fed())
+        shared.is_some_and(|shared| !shared.is_numbered_by_carrier())
     }
 
     /// Returns a topic that has subscribers on this node.

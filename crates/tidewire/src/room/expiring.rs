@@ -5,14 +5,14 @@
 //!
 //! Rejected: a timer for each history, because most histories get messages all the time, and a server has many.
 
-use super::history::History;
 use super::rooms::LaneRooms;
+use crate::history::History;
 use crate::session::TimerKey;
 
 impl LaneRooms<'_> {
     /// Lets the histories with these limits expire. The first lane that asks does it for the whole server.
     pub(super) fn plan_expiry(&mut self, limits: &History) {
-        if limits.age_max.is_some() && self.table.directory.begin_expiry() {
+        if limits.age_max.is_some() && self.table.directory.histories().begin_expiry() {
             self.plan_next_expiry(PAUSE_NS);
         }
     }
@@ -26,18 +26,9 @@ impl LaneRooms<'_> {
     /// Removes what has expired in the next part of the histories.
     pub(crate) fn expire_histories(&mut self) {
         let now_ns = self.sessions.reactor.now_ns;
-        let directory = &self.table.directory;
-        let mut count_max = 0;
-        for histories in [&directory.histories, &directory.kept_topics.histories] {
-            let mut table = histories.table();
-            count_max = count_max.max(table.len());
-            let part = table.next(HISTORIES_PER_TURN);
-            drop(table);
-            for history in part {
-                history.expire(now_ns);
-            }
-        }
-        let turns = (count_max / HISTORIES_PER_TURN + 1) as u64;
+        let histories = self.table.directory.histories();
+        let count = histories.expire_next(HISTORIES_PER_TURN, now_ns);
+        let turns = (count / HISTORIES_PER_TURN + 1) as u64;
         self.plan_next_expiry((ROUND_NS / turns).min(PAUSE_NS));
     }
 }
@@ -56,8 +47,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::history::HistoryPattern;
     use crate::lane::lane;
-    use crate::room::KeptPattern;
     use crate::server::Server;
     use crate::session::SessionId;
 
@@ -72,15 +63,11 @@ mod tests {
             ..History::default()
         };
         let mut lane = lane(&Server::builder());
-        let rules = vec![KeptPattern::new(">", limits)];
+        let rules = vec![HistoryPattern::new(">", limits)];
         lane.core.rooms().keep_topics(rules);
         let start_ns = lane.core.sessions.now_ns();
         let held = |lane: &crate::lane::Lane<_>| -> usize {
-            let mut table = lane.core.rooms.directory.kept_topics.histories.table();
-            // The first call ends the present round.
-            table.next(usize::MAX / 2);
-            let all = table.next(usize::MAX / 2);
-            all.iter().map(|history| history.lock().held_bytes()).sum()
+            lane.core.rooms.directory.histories().held_by_topics()
         };
         let go_to = |lane: &mut crate::lane::Lane<_>, seconds: u64| {
             while lane.core.sessions.now_ns() < start_ns + seconds * SECOND_NS {

@@ -1,10 +1,9 @@
 //! Fan-out: sends messages from the log of a room or topic to its subscribers on this lane, and to the other lanes.
 
-use std::cmp::Reverse;
-
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
+use super::appending::{Appended, LaneLogs};
 use super::rooms::{LaneRooms, Room};
 use super::shared_room::SharedRoom;
 use super::spanning::Origin;
@@ -39,16 +38,10 @@ impl LaneRooms<'_> {
                 if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
                     return self.drop_for_memory(alias);
                 }
-                let Some(log) = self.sessions.outbox.logs.get_mut(alias) else {
-                    return;
-                };
-                let appended = log.append_with::<EncodeError>(frame.len(), |out| {
+                let _ = self.append(alias, frame.len(), |_, out| {
                     out.extend_from_slice(frame);
                     Ok(())
                 });
-                if let Ok((position, bytes)) = appended {
-                    self.count_and_plan(alias, position, bytes, 0);
-                }
             }
         }
     }
@@ -71,8 +64,8 @@ impl LaneRooms<'_> {
 
     /// Runs all planned sweeps, because the lane ends before they are due.
     pub(crate) fn sweep_all(&mut self) {
-        while let Some(Reverse((at, alias))) = self.table.due.pop() {
-            self.sweep_planned(alias, at);
+        while let Some(alias) = self.table.rooms.take_due(u64::MAX) {
+            self.sweep(alias);
         }
     }
 
@@ -82,12 +75,8 @@ impl LaneRooms<'_> {
         if self.table.has_grown() {
             self.sweep_grown(EARLY_SWEEP_BYTES);
         }
-        while let Some(Reverse((at, alias))) = self.table.due.peek().copied() {
-            if at > self.sessions.reactor.now_ns {
-                return;
-            }
-            self.table.due.pop();
-            self.sweep_planned(alias, at);
+        while let Some(alias) = self.table.rooms.take_due(self.sessions.reactor.now_ns) {
+            self.sweep(alias);
         }
     }
 
@@ -95,7 +84,7 @@ impl LaneRooms<'_> {
     /// `waiting_min` bytes wait if the sweep makes no system call.
     #[cold]
     pub(crate) fn sweep_grown(&mut self, waiting_min: u64) {
-        while let Some(alias) = self.table.grown.pop() {
+        while let Some(alias) = self.table.rooms.take_grown() {
             let Some(room) = self.table.get(alias) else {
                 continue;
             };
@@ -120,23 +109,12 @@ impl LaneRooms<'_> {
         log.map_or(0, |log| log.head_position())
     }
 
-    /// Runs the sweep that was planned for this time, unless it ran earlier.
-    fn sweep_planned(&mut self, alias: u16, at_ns: u64) {
-        let due_ns = self
-            .table
-            .get(alias)
-            .and_then(|room| room.coalescer.due_ns());
-        if due_ns == Some(at_ns) {
-            self.sweep(alias);
-        }
-    }
-
     /// Writes a room's new messages to all its subscribers.
     fn sweep(&mut self, alias: u16) {
         let started_ns = self.sessions.reactor.clock.now_ns();
         let mut index = 0;
         loop {
-            let Some(Some(room)) = self.table.rooms.get(usize::from(alias)) else {
+            let Some(room) = self.table.rooms.get(alias) else {
                 return;
             };
             let Some(slot) = room.members.get(index).copied() else {
@@ -155,7 +133,7 @@ impl LaneRooms<'_> {
         self.sessions.counters.sweeps.add(1);
         let log = self.sessions.outbox.logs.get(alias);
         let (end, held_bytes) = log.map_or((0, 0), |log| (log.head_position(), log.held_bytes()));
-        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+        let Some(room) = self.table.rooms.get_mut(alias) else {
             return;
         };
         room.swept = end;
@@ -167,33 +145,41 @@ impl LaneRooms<'_> {
         self.sessions.charge_log(alias);
     }
 
-    /// Handles an append to a room's log: sends its newest frame to the other lanes with members, and plans a sweep.
-    /// `own` is 1 if the author is a subscriber of this lane's log, else 0. `offset` is the message's in the history of the room.
-    /// Other nodes get the message that `origin` returns; it is only called if there are other lanes or nodes.
+    /// Appends a frame to the log of a room or topic on this lane, for all its members here. `None` if the log is not here.
     #[inline]
-    pub(super) fn handle_appended<'m>(
+    pub(super) fn append(
         &mut self,
         alias: u16,
-        (position, bytes): (u64, usize),
-        own: u64,
+        bytes_expected: usize,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Option<Result<Appended, EncodeError>> {
+        let (logs, _) = LaneLogs::of(self.sessions, self.exchange);
+        let rooms = &mut self.table.rooms;
+        rooms.append(logs, alias, bytes_expected, encode, |_, _, _| 0)
+    }
+
+    /// Sends a frame at the end of a log to the other lanes with members. `offset` is the message's in the history of the room.
+    /// Other nodes get the message that `origin` returns; it is only called if there are other lanes or nodes.
+    #[inline]
+    pub(super) fn pass_on<'m>(
+        &mut self,
+        appended: Appended,
         offset: Option<u64>,
         origin: impl FnOnce() -> Origin<'m>,
     ) {
-        let others = self.count_and_plan(alias, position, bytes, own);
-        if !others.is_empty() {
-            self.pass_on((alias, offset), bytes, others, &origin());
+        if !appended.others.is_empty() {
+            self.send_on(appended, offset, &origin());
         }
     }
 
     /// Sends the newest frame of a room's log to other lanes, and its message to other nodes.
     #[inline(never)]
-    fn pass_on(
-        &mut self,
-        (alias, offset): (u16, Option<u64>),
-        bytes: usize,
-        others: LaneSet,
-        origin: &Origin<'_>,
-    ) {
+    fn send_on(&mut self, appended: Appended, offset: Option<u64>, origin: &Origin<'_>) {
+        let Appended {
+            alias,
+            bytes,
+            others,
+        } = appended;
         if others.has_node() {
             self.send_to_nodes(alias, origin);
         }
@@ -222,13 +208,13 @@ impl LaneRooms<'_> {
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
         let alias = shared.alias;
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        if let Some(log) = outbox.logs.get_mut(alias) {
-            let (position, bytes) =
-                log.append_with(bytes_expected, |out| encode(&config.codec, out))?;
-            self.handle_appended(alias, (position, bytes), 0, offset, || *origin);
+        if self.table.get(alias).is_some() {
+            if let Some(appended) = self.append(alias, bytes_expected, encode) {
+                self.pass_on(appended?, offset, || *origin);
+            }
             return Ok(());
         }
+        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
         let mut frame = outbox.buffers.take();
         let encoded = encode(&config.codec, &mut frame);
         if encoded.is_ok() {
@@ -250,54 +236,10 @@ impl LaneRooms<'_> {
         // One message may go to many logs, so the batches are charged at once and not at the end of the turn.
         self.sessions.charge_common(self.exchange.held_bytes());
     }
-
-    /// Counts a message for the members on this lane, and plans a sweep. Returns the other lanes with members, and the node if
-    /// messages go to other nodes.
-    #[inline(always)]
-    pub(super) fn count_and_plan(
-        &mut self,
-        alias: u16,
-        position: u64,
-        bytes: usize,
-        own: u64,
-    ) -> LaneSet {
-        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
-            return LaneSet::default();
-        };
-        self.sessions
-            .counters
-            .room_offered
-            .add(room.members.len() as u64 - own);
-        let due_ns = room.coalescer.handle_append(self.sessions.reactor.now_ns);
-        let others = room.shared.others(self.exchange.lane);
-        let changed_bits = position ^ (position + bytes as u64);
-        if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
-            self.note_growth(alias, due_ns, changed_bits);
-        }
-        others
-    }
-
-    /// Notes that a log grew by a step, or that its next sweep is planned.
-    #[inline(never)]
-    fn note_growth(&mut self, alias: u16, due_ns: Option<u64>, changed_bits: u64) {
-        if let Some(due_ns) = due_ns {
-            self.table.due.push(Reverse((due_ns, alias)));
-        }
-        if changed_bits >= GROWTH_STEP_BYTES && self.table.grown.last() != Some(&alias) {
-            self.table.grown.push(alias);
-        }
-        if changed_bits >= CHARGE_STEP_BYTES || due_ns.is_some() {
-            self.sessions.charge_log(alias);
-        }
-    }
 }
 
 /// Bytes that the log of a quiet room may hold: a few small messages, so that a room with one message a minute allocates nothing.
 pub(super) const QUIET_LOG_BYTES_MAX: usize = 4 * 1024;
-
-/// Step of growth, a power of two, after which a log is charged. A log is also charged when a sweep is planned or
-/// done.
-const CHARGE_STEP_BYTES: u64 = 16 * 1024;
 
 /// Step of growth, a power of two, after which an early sweep may be worth its writes. Rings in memory are written in
 /// steps of this size, without a system call.

@@ -38,11 +38,12 @@ impl RoomTable {
         count_max: usize,
         figures: &mut Vec<LaneRoom>,
     ) -> Option<usize> {
-        let end = self.rooms.len().min(from.saturating_add(count_max));
-        let rooms = self.rooms.get(from..end).into_iter().flatten().flatten();
+        let aliases = self.rooms.aliases();
+        let end = aliases.min(from.saturating_add(count_max));
+        let rooms = (from..end).filter_map(|alias| self.get(alias as u16));
         let rooms = rooms.filter_map(|room| Some(lane_room(room, logs.get(room.shared.alias)?)));
         figures.extend(rooms);
-        (end < self.rooms.len()).then_some(end)
+        (end < aliases).then_some(end)
     }
 }
 

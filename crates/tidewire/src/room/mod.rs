@@ -1,35 +1,29 @@
 //! Rooms and topics on a lane: membership, fan-out, slow subscribers, and the directory of the whole server.
 
+mod appending;
+mod by_carrier;
 mod directory;
 mod expiring;
 mod fanout;
-mod feed;
 mod figures;
-mod history;
-mod history_table;
-mod kept_topics;
+mod histories;
 mod members;
 mod opening;
 mod quiet;
-mod recorded;
+mod recording;
 mod refusal;
 mod remote;
 mod replay;
-mod ring;
 mod rooms;
 mod routes;
 mod saying;
 mod shared_room;
 mod slow;
 mod spanning;
-mod streamed;
 mod topic;
 mod waiting;
 
 pub use figures::RoomFigures;
-pub use history::History;
-pub(crate) use history::PastMessage;
-pub(crate) use kept_topics::KeptPattern;
 pub use refusal::{
     JoinError, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
 };
@@ -37,8 +31,6 @@ pub use rooms::Joined;
 
 pub(crate) use directory::Directory;
 pub(crate) use fanout::{EARLY_SWEEP_BYTES, GROWTH_STEP_BYTES};
-pub(crate) use feed::{Feed, Readiness};
-pub(crate) use recorded::encode_streamed;
 pub(crate) use remote::Shown;
 pub(crate) use rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms, RoomTable};
 pub(crate) use routes::Routes;

@@ -14,15 +14,15 @@ use tidewire_proto::body::validate_name;
 use tidewire_proto::topic::Pattern;
 
 use super::directory::Directory;
-use crate::broker::KeptName;
+use crate::broker::RoomOrTopic;
 
 /// The rooms and patterns that the node has subscribed to for a join, each with whether the subscription stands. A pattern has the
 /// name of a topic here.
 #[derive(Debug, Default)]
-pub(super) struct Openings(Mutex<HashMap<KeptName, bool>>);
+pub(super) struct Openings(Mutex<HashMap<RoomOrTopic, bool>>);
 
 impl Openings {
-    fn lock(&self) -> MutexGuard<'_, HashMap<KeptName, bool>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<RoomOrTopic, bool>> {
         // No code under the lock panics.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -30,14 +30,14 @@ impl Openings {
 
 impl Directory {
     /// Whether a session can join a room, or subscribe to a pattern, now. If not, the node is asked to subscribe first.
-    pub(super) fn stands(&self, name: &KeptName) -> bool {
+    pub(super) fn stands(&self, name: &RoomOrTopic) -> bool {
         let Some(link) = self.link().filter(|link| !link.is_cut_off()) else {
             return true;
         };
         // A name that is not valid is refused later.
         let is_valid = match name {
-            KeptName::Room(room) => validate_name(room).is_ok(),
-            KeptName::Topic(pattern) => Pattern::parse(pattern).is_ok(),
+            RoomOrTopic::Room(room) => validate_name(room).is_ok(),
+            RoomOrTopic::Topic(pattern) => Pattern::parse(pattern).is_ok(),
         };
         if !is_valid || self.has_members(name) {
             return true;
@@ -55,29 +55,29 @@ impl Directory {
     }
 
     /// Whether the node still makes the subscription of a room or pattern.
-    pub(super) fn awaits_opening(&self, name: &KeptName) -> bool {
+    pub(super) fn awaits_opening(&self, name: &RoomOrTopic) -> bool {
         self.openings.lock().get(name) == Some(&false)
     }
 
     /// Lets sessions join a room or subscribe to a pattern.
-    pub(crate) fn end_opening(&self, name: &KeptName) {
+    pub(crate) fn end_opening(&self, name: &RoomOrTopic) {
         if let Some(stands) = self.openings.lock().get_mut(name) {
             *stands = true;
         }
-        self.note_answer();
+        self.histories().note_answer();
     }
 
     /// Forgets that the subscription of a room or pattern has been made. It has members now, or nobody has joined.
-    pub(crate) fn forget_opening(&self, name: &KeptName) {
+    pub(crate) fn forget_opening(&self, name: &RoomOrTopic) {
         self.openings.lock().remove(name);
-        self.note_answer();
+        self.histories().note_answer();
     }
 
     /// Whether a room or pattern has members here.
-    pub(crate) fn has_members(&self, name: &KeptName) -> bool {
+    pub(crate) fn has_members(&self, name: &RoomOrTopic) -> bool {
         match name {
-            KeptName::Room(room) => self.room(room).is_some(),
-            KeptName::Topic(pattern) => self.has_pattern(pattern),
+            RoomOrTopic::Room(room) => self.room(room).is_some(),
+            RoomOrTopic::Topic(pattern) => self.has_pattern(pattern),
         }
     }
 }

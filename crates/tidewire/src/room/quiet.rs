@@ -28,7 +28,7 @@ impl LaneRooms<'_> {
     #[cold]
     #[inline(never)]
     pub(super) fn watch_log(&mut self, alias: u16, end: u64) {
-        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+        let Some(room) = self.table.rooms.get_mut(alias) else {
             return;
         };
         room.watched = Some(end);
@@ -59,7 +59,7 @@ impl LaneRooms<'_> {
             work += 1;
             if self.must_stay_watched(alias, &mut work) {
                 self.table.quiet.aliases.push_back(alias);
-            } else if let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) {
+            } else if let Some(room) = self.table.rooms.get_mut(alias) {
                 room.watched = None;
             }
         }
@@ -72,7 +72,7 @@ impl LaneRooms<'_> {
 
     /// Looks at a log. Returns whether it must be looked at again. Adds the number of visited subscribers to `work`.
     fn must_stay_watched(&mut self, alias: u16, work: &mut usize) -> bool {
-        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+        let Some(room) = self.table.rooms.get_mut(alias) else {
             return false;
         };
         let (slab, outbox) = (&mut self.sessions.slab, &mut self.sessions.outbox);

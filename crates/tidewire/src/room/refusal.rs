@@ -85,7 +85,7 @@ fn registration_limit(limit: ReachedLimit) -> &'static str {
 /// The remedy for a peer whose server is cut off.
 const CUT_OFF: &str = "the server is cut off from the other nodes of its cluster; try again later";
 
-/// The remedy for a peer whose message would wait behind too many others for its stream.
+/// The remedy for a peer whose message would wait with too many others for its history.
 const HISTORY_FULL: &str =
     "too many messages wait to be stored in their histories; try again later";
 
@@ -189,7 +189,7 @@ pub enum RoomError {
     /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again later.
     #[error("{CUT_OFF}")]
     CutOff,
-    /// Too many messages wait for the streams of histories: the backplane is slow, or cannot store them. Try again later.
+    /// Too many messages wait for their histories: the backplane is slow, or cannot store them. Try again later.
     #[error("{HISTORY_FULL}")]
     HistoryFull,
     /// The message could not be enqueued.
@@ -266,7 +266,7 @@ pub enum PublishError {
     /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again later.
     #[error("{CUT_OFF}")]
     CutOff,
-    /// Too many messages wait for the streams of histories: the backplane is slow, or cannot store them. Try again later.
+    /// Too many messages wait for their histories: the backplane is slow, or cannot store them. Try again later.
     #[error("{HISTORY_FULL}")]
     HistoryFull,
     /// The codec cannot express the message, or it is too large.

@@ -54,7 +54,7 @@ impl Directory {
         self.by_name(name)
     }
 
-    /// Whether a pattern has subscribers here whose messages come from other nodes, and not from a stream.
+    /// Whether a pattern has subscribers here whose messages come from other nodes, and not from a history.
     pub(crate) fn has_pattern(&self, pattern: &str) -> bool {
         self.lock().has_pattern(pattern)
     }

@@ -10,16 +10,13 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::backplane::StreamKind;
-use tidewire_proto::body::{PositionBody, Recovery, RecoveryBody, Since};
+use tidewire_proto::backplane::SequenceKind;
+use tidewire_proto::body::{Recovery, RecoveryBody, Since};
 use tidewire_proto::codec::{AnyCodec, Codec, Subscription};
-use tidewire_proto::error::EncodeError;
-use tidewire_proto::message::{Kind, Message};
 
-use super::history::{History, PastMessage};
-use super::recorded::encode_kept;
 use super::rooms::{Joined, LaneRooms};
-use crate::broker::{KeptName, Position};
+use crate::broker::{Position, RoomOrTopic};
+use crate::history::{History, PastMessage, encode_position, encode_record};
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, SessionId, append_with_header};
 
@@ -43,12 +40,13 @@ impl LaneRooms<'_> {
     ) -> Option<RecoveryBody> {
         let directory = Arc::clone(&self.table.directory);
         let (shared, name) = directory.by_alias(joined.room.0)?;
-        if let Some(fed) = directory.fed_history(&KeptName::new(StreamKind::Room, &name)) {
-            shared.history.get_or_init(|| fed);
+        let of = RoomOrTopic::new(SequenceKind::Room, &name);
+        if let Some(of_node) = directory.histories().of_node(&of) {
+            shared.history.get_or_init(|| of_node);
             return self.plan_replay(id, joined.room.0, since);
         }
         if directory.link().is_some() {
-            directory.warn_of_histories();
+            directory.histories().warn_of_none();
             return since.map(|_| UNKNOWN);
         }
         self.plan_expiry(&limits);
@@ -56,7 +54,7 @@ impl LaneRooms<'_> {
         let owner = self.sessions.owner_of(id);
         // Other lanes wait for this meanwhile, so no message can be recorded before the earlier ones are complete.
         shared.history.get_or_init(|| {
-            let history = directory.histories.open(&name, limits, || owner);
+            let history = directory.histories().open_room(&name, limits, || owner);
             history.begin_with(&past(&name), now_ns);
             history
         });
@@ -73,7 +71,7 @@ impl LaneRooms<'_> {
         let history = self.history_here(alias)?;
         let now_ns = self.sessions.reactor.now_ns;
         let mut records = history.lock();
-        let last = records.last;
+        let last = records.last();
         // The client may have messages that this lane does not have yet. They must not come by its log.
         self.catch_up(&history, &mut records, alias, last.offset);
         let (next, recovery) = history.plan(&mut records, since, now_ns);
@@ -169,16 +167,16 @@ impl LaneRooms<'_> {
         let own = own.map(|member| member.id);
         let records = history.lock();
         let end = records.end_for(self.exchange.lane);
-        let epoch = records.last.epoch;
+        let epoch = records.last().epoch;
         let at = |offset| Position { epoch, offset };
         let (mut next, mut bytes, mut count) = (from, 0, 0);
         let append = |sessions: &mut LaneSessions| {
             sessions.append_to(id, |_, codec, out| {
                 let (start, mut scratch) = (out.len(), Vec::new());
                 // An epoch that begins lower ends before the next message of the former one.
-                if next <= records.epoch_start || next > end + 1 {
+                if next <= records.epoch_start() || next > end + 1 {
                     // The number of missing messages of the former epoch is unknown.
-                    next = records.epoch_start + 1;
+                    next = records.epoch_start() + 1;
                     if codec.format().has_positions {
                         encode_position(codec, alias, at(next - 1), out)?;
                     }
@@ -199,7 +197,7 @@ impl LaneRooms<'_> {
                     push_gap(codec, subscription, at(offset), &mut gap, out);
                     let frame_at = out.len();
                     let appended = append_with_header(codec, subscription, out, |out| {
-                        encode_kept(codec, alias, is_topic, offset, &message, out)
+                        encode_record(codec, alias, is_topic, offset, &message, out)
                     });
                     count += u64::from(appended.is_ok());
                     if appended.is_err() {
@@ -268,18 +266,6 @@ fn push_gap(
         let offset = next.offset - 1;
         let _ = encode_position(codec, alias, Position { offset, ..next }, out);
     }
-}
-
-/// Frames the position that the next message follows.
-pub(super) fn encode_position(
-    codec: &AnyCodec,
-    alias: u16,
-    position: Position,
-    out: &mut Vec<u8>,
-) -> Result<(), EncodeError> {
-    let mut body = Vec::new();
-    PositionBody { position }.encode(&mut body);
-    codec.encode(&Message::new(Kind::Position, alias, &body), out)
 }
 
 /// The recovery of a pattern with a wildcard, which has no positions.

@@ -4,8 +4,7 @@
 //! sessions, timers and other lanes. A room spans lanes: each lane has its own log, and a message is sent to another
 //! lane once, not once per subscriber there.
 
-use std::cmp::Reverse;
-use std::collections::{BinaryHeap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tidewire_io::timer::TimerId;
@@ -14,6 +13,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, Presence};
 use tidewire_proto::message::{MemberId, PresenceEvent, RoomId};
 use tidewire_proto::room::{Coalescer, Policy, Subscriber};
 
+use super::appending::Rooms;
 use super::directory::{Directory, EnterError, NameConflict};
 use super::members::Departure;
 use super::quiet::QuietLogs;
@@ -52,12 +52,8 @@ pub(crate) struct RoomTable {
     pub(crate) directory: Arc<Directory>,
     /// Counts the registrations of the whole server.
     pub(super) limiter: Arc<SessionLimiter>,
-    /// Rooms with members, and patterns with subscribers, on this lane, by alias.
-    pub(super) rooms: Vec<Option<Box<Room>>>,
-    /// Planned sweeps, earliest first.
-    pub(super) due: BinaryHeap<Reverse<(u64, u16)>>,
-    /// Rooms whose logs grew by a step in this turn. An early sweep of them may be worth its writes.
-    pub(super) grown: Vec<u16>,
+    /// Rooms with members, and patterns with subscribers, on this lane.
+    pub(super) rooms: Rooms,
     /// Logs with much memory, which is freed when they are quiet.
     pub(super) quiet: QuietLogs,
     /// Publishers that are paused because a room blocks for a slow subscriber.
@@ -93,9 +89,7 @@ impl RoomTable {
         Self {
             directory,
             limiter,
-            rooms: Vec::new(),
-            due: BinaryHeap::new(),
-            grown: Vec::new(),
+            rooms: Rooms::default(),
             quiet: QuietLogs::default(),
             held: Vec::new(),
             routes: Routes::default(),
@@ -110,7 +104,7 @@ impl RoomTable {
 
     #[inline]
     pub(crate) fn get(&self, alias: u16) -> Option<&Room> {
-        self.rooms.get(usize::from(alias))?.as_deref()
+        self.rooms.get(alias)
     }
 
     /// Calls `visit` for every member of a room that the session is in.
@@ -128,13 +122,13 @@ impl RoomTable {
 
     /// Returns when the next sweep is due.
     pub(crate) fn sweep_ns(&self) -> Option<u64> {
-        self.due.peek().map(|Reverse((at, _))| *at)
+        self.rooms.sweep_ns()
     }
 
     /// Whether the log of a room grew by a step in this turn.
     #[inline]
     pub(crate) fn has_grown(&self) -> bool {
-        !self.grown.is_empty()
+        self.rooms.has_grown()
     }
 
     /// Whether a room has paused publishers of this lane.
@@ -373,43 +367,33 @@ impl LaneRooms<'_> {
         if self.is_ending {
             return;
         }
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        let Some(log) = outbox.logs.get_mut(alias) else {
-            return;
-        };
         let presence = Presence {
             channel: alias,
             member: member.id,
             name: &member.name,
             event,
         };
-        let appended = log.append_with(member.name.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
-            config.codec.encode_presence(&presence, out)
+        let expected = member.name.len() + FRAME_OVERHEAD_BYTES_MAX;
+        let appended = self.append(alias, expected, |codec, out| {
+            codec.encode_presence(&presence, out)
         });
         match appended {
-            Ok((position, bytes)) => {
-                self.handle_appended(alias, (position, bytes), 0, None, || Origin::Local);
-            }
-            Err(error) => tracing::debug!(%error, "presence not announced"),
+            Some(Ok(appended)) => self.pass_on(appended, None, || Origin::Local),
+            Some(Err(error)) => tracing::debug!(%error, "presence not announced"),
+            None => {}
         }
     }
 
     pub(super) fn open_room(&mut self, shared: &Arc<SharedRoom>) {
-        let index = usize::from(shared.alias);
-        if self.table.rooms.len() <= index {
-            self.table.rooms.resize_with(index + 1, || None);
-        }
         let interval_max_ns = nanoseconds(self.sessions.config.room_defaults.coalesce_max);
         self.sessions.open_log(shared.alias);
-        self.table.rooms[index].get_or_insert_with(|| {
-            Box::new(Room {
-                shared: Arc::clone(shared),
-                coalescer: Coalescer::new(interval_max_ns),
-                swept: 0,
-                members: Vec::new(),
-                watched: None,
-                blocked: None,
-            })
+        self.table.rooms.open(shared.alias, || Room {
+            shared: Arc::clone(shared),
+            coalescer: Coalescer::new(interval_max_ns),
+            swept: 0,
+            members: Vec::new(),
+            watched: None,
+            blocked: None,
         });
     }
 
@@ -419,7 +403,7 @@ impl LaneRooms<'_> {
         let Some(log) = self.sessions.outbox.logs.get_mut(alias) else {
             return;
         };
-        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+        let Some(room) = self.table.rooms.get_mut(alias) else {
             return;
         };
         let policy = match policy {
@@ -466,7 +450,7 @@ impl LaneRooms<'_> {
         let Some(log) = outbox.logs.get_mut(alias) else {
             return;
         };
-        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+        let Some(room) = self.table.rooms.get_mut(alias) else {
             return;
         };
         let undelivered = subscriber.detach(log);
@@ -506,7 +490,7 @@ impl LaneRooms<'_> {
                 history.leave(self.exchange.lane, self.sessions.reactor.now_ns);
             }
             self.unblock(alias);
-            self.table.rooms[usize::from(alias)] = None;
+            self.table.rooms.close(alias);
             self.sessions.close_log(alias);
         }
     }

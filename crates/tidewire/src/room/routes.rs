@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use tidewire_proto::topic::{Pattern, PatternIndex};
 
-use super::kept_topics::TopicHistory;
 use super::shared_room::{LaneCounts, SharedRoom};
+use crate::history::TopicHistory;
 use crate::mailbox::Receiver;
 use crate::session::RepeatedFrame;
 

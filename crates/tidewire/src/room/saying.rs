@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec};
 use tidewire_proto::error::EncodeError;
 
-use super::recorded::encode_chat_at;
+use super::appending::LaneLogs;
 use super::refusal::RoomError;
 use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use super::spanning::Origin;
-use crate::session::{LaneSessions, SessionId};
+use crate::session::SessionId;
 
 impl LaneRooms<'_> {
     /// Appends a chat message of `id` to the room's log. Returns whether the publisher must stop for now.
@@ -20,81 +20,31 @@ impl LaneRooms<'_> {
         alias: u16,
         payload: &[u8],
     ) -> Result<bool, RoomError> {
-        self.say_framed(id, alias, payload, None, |codec, chat, out| {
+        self.say_at(id, alias, payload, None, |codec, chat, out| {
             codec.encode_chat_message(chat, out)
         })
     }
 
-    /// Appends a chat message that has this offset in the room's history.
+    /// Appends a chat message that has this offset in the room's history, if it is recorded, as `encode` frames it.
+    #[inline]
     pub(super) fn say_at(
         &mut self,
         id: SessionId,
         alias: u16,
         payload: &[u8],
-        offset: u64,
-    ) -> Result<bool, RoomError> {
-        let offset = Some(offset);
-        self.say_framed(id, alias, payload, offset, |codec, chat, out| {
-            encode_chat_at(codec, offset, chat, out)
-        })
-    }
-
-    /// Appends a chat message as `encode` frames it.
-    #[inline]
-    fn say_framed(
-        &mut self,
-        id: SessionId,
-        alias: u16,
-        payload: &[u8],
         offset: Option<u64>,
         encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
-        match self.sessions.is_short_of_memory() {
-            false => self.append_chat_message(id, alias, payload, offset, encode),
-            true => self.say_while_short(id, alias, payload, offset, encode),
+        let is_short = self.sessions.is_short_of_memory();
+        if is_short {
+            self.check_memory()?;
         }
-    }
-
-    /// Appends a chat message while memory is short. It may be refused, and the publisher must stop until the end of
-    /// the turn.
-    #[cold]
-    fn say_while_short(
-        &mut self,
-        id: SessionId,
-        alias: u16,
-        payload: &[u8],
-        offset: Option<u64>,
-        encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Result<bool, RoomError> {
-        if !self.sessions.may_grow() {
-            return Err(RoomError::OutOfMemory);
-        }
-        let must_stop = self.append_chat_message(id, alias, payload, offset, encode)?;
-        Ok(self.sessions.wait_for_memory(id) || must_stop)
-    }
-
-    #[inline]
-    fn append_chat_message(
-        &mut self,
-        id: SessionId,
-        alias: u16,
-        payload: &[u8],
-        offset: Option<u64>,
-        encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Result<bool, RoomError> {
         let slot = id.slot();
-        let LaneSessions {
-            slab,
-            outbox,
-            config,
-            ..
-        } = &mut *self.sessions;
+        let (logs, slab) = LaneLogs::of(self.sessions, self.exchange);
         let session = slab.get_mut(slot).filter(|session| session.id == id);
         let session = session.ok_or(RoomError::NotJoined)?;
         let index = session.room_membership(alias).ok_or(RoomError::NotJoined)?;
-        let (Some(room), Some(log)) = (self.table.get(alias), outbox.logs.get_mut(alias)) else {
-            return Err(RoomError::NotJoined);
-        };
+        let room = self.table.rooms.get(alias).ok_or(RoomError::NotJoined)?;
         let Some(member) = &session.profile.member else {
             return Err(RoomError::NotJoined);
         };
@@ -105,23 +55,37 @@ impl LaneRooms<'_> {
             private: false,
             payload,
         };
-        config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
-        let (position, bytes) = log
-            .append_with(payload.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
-                encode(&config.codec, &message, out)
-            })?;
-        session.memberships[index]
-            .subscriber
-            .skip_own(log, position, bytes);
+        logs.check_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
         let held = room.shared.is_congested().then(|| Arc::clone(&room.shared));
+        let expected = payload.len() + FRAME_OVERHEAD_BYTES_MAX;
+        let subscriber = &mut session.memberships[index].subscriber;
+        let appended = self.table.rooms.append(
+            logs,
+            alias,
+            expected,
+            |codec, out| encode(codec, &message, out),
+            |log, position, bytes| {
+                subscriber.skip_own(log, position, bytes);
+                1
+            },
+        );
+        let appended = appended.ok_or(RoomError::NotJoined)??;
         self.sessions.counters.chat_messages.add(1);
-        self.handle_appended(alias, (position, bytes), 1, offset, || {
-            Origin::ChatMessage { id, payload }
-        });
+        self.pass_on(appended, offset, || Origin::ChatMessage { id, payload });
         if let Some(room) = &held {
             self.hold(slot, room);
         }
-        Ok(held.is_some())
+        let must_wait = is_short && self.sessions.wait_for_memory(id);
+        Ok(held.is_some() || must_wait)
+    }
+
+    /// Whether a message may be appended while memory is short.
+    #[cold]
+    pub(super) fn check_memory(&mut self) -> Result<(), RoomError> {
+        match self.sessions.may_grow() {
+            true => Ok(()),
+            false => Err(RoomError::OutOfMemory),
+        }
     }
 
     pub(crate) fn whisper(

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use super::history::RoomHistory;
+use crate::history::{MessageHistory, Numbering};
 use crate::mailbox::{LaneSet, RECEIVERS_MAX, Receiver, SharedLaneSet};
 
 /// The state of one room, or of the subscribers of one pattern, that the lanes share.
@@ -23,7 +23,7 @@ pub(crate) struct SharedRoom {
     /// The lanes on which a subscriber blocks the room's publishers.
     congested: SharedLaneSet,
     /// The room's history, from the first join that asked for one.
-    pub(super) history: OnceLock<Arc<RoomHistory>>,
+    pub(super) history: OnceLock<Arc<MessageHistory>>,
 }
 
 /// Members or subscribers by lane, and the node.
@@ -66,9 +66,10 @@ impl SharedRoom {
         self.receivers.others(lane)
     }
 
-    /// Whether the messages come from a stream that all nodes share.
-    pub(crate) fn is_fed(&self) -> bool {
-        self.history.get().is_some_and(|history| history.is_fed)
+    /// Whether the carrier numbers the messages, so that they come by the history.
+    pub(crate) fn is_numbered_by_carrier(&self) -> bool {
+        let history = self.history.get();
+        history.is_some_and(|history| history.numbering() == Numbering::Carrier)
     }
 
     /// Whether a subscriber on any lane blocks the room's publishers.

@@ -83,7 +83,7 @@ impl LaneRooms<'_> {
     fn begin_block(&mut self, alias: u16) {
         let time_ns = nanoseconds(self.sessions.config.limits.block_deadline);
         let deadline_ns = self.sessions.now_ns().saturating_add(time_ns);
-        let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
+        let Some(room) = self.table.rooms.get_mut(alias) else {
             return;
         };
         if room.blocked.is_none() {
@@ -97,7 +97,7 @@ impl LaneRooms<'_> {
 
     /// Handles the deadline of a blocking room: members that are still over the limits are disconnected.
     pub(crate) fn end_block(&mut self, alias: u16) {
-        let Some(Some(room)) = self.table.rooms.get(usize::from(alias)) else {
+        let Some(room) = self.table.rooms.get(alias) else {
             return;
         };
         let over = |slot: &usize| self.is_blocking(room, *slot);
@@ -134,7 +134,7 @@ impl LaneRooms<'_> {
 
     pub(super) fn unblock(&mut self, alias: u16) {
         self.table.blocked_rooms.retain(|blocked| *blocked != alias);
-        if let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias))
+        if let Some(room) = self.table.rooms.get_mut(alias)
             && let Some(timer) = room.blocked.take()
         {
             // The old timer would end the room's next block too early.
@@ -149,16 +149,9 @@ impl LaneRooms<'_> {
         let mut index = 0;
         while let Some(alias) = self.table.blocked_rooms.get(index).copied() {
             index += 1;
-            let room = self
-                .table
-                .rooms
-                .get(usize::from(alias))
-                .and_then(Option::as_ref);
-            let cleared = room.is_none_or(|room| {
-                !room
-                    .members
-                    .iter()
-                    .any(|slot| self.is_blocking(room, *slot))
+            let cleared = self.table.get(alias).is_none_or(|room| {
+                let mut members = room.members.iter();
+                !members.any(|slot| self.is_blocking(room, *slot))
             });
             if cleared {
                 self.unblock(alias);
@@ -253,8 +246,8 @@ fn warn_of_slow(
         .map(|member| &*member.name);
     let user = session.profile.admitted.as_deref();
     let user = user.map(|admitted| admitted.identity.name());
-    let room = table.rooms.get(usize::from(alias));
-    let pattern = room.and_then(|room| room.as_ref()?.shared.pattern.as_deref());
+    let room = table.get(alias);
+    let pattern = room.and_then(|room| room.shared.pattern.as_deref());
     let room = table.directory.name_of(alias);
     let room = room.as_deref().filter(|_| pattern.is_none());
     let (messages_behind, bytes_behind) = behind.unzip();

@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::backplane::{Entry, StreamKind};
+use tidewire_proto::backplane::{Entry, SequenceKind};
 use tidewire_proto::body::{RecoveryBody, Since};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::EncodeError;
@@ -19,17 +19,15 @@ use tidewire_proto::message::{Kind, MemberId, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
-use super::history::{History, RoomHistory};
-use super::kept_topics::TopicHistory;
-use super::recorded::encode_kept;
+use super::appending::LaneLogs;
 use super::refusal::{NotSubscribed, PublishError, ReachedLimit, SubscribeError};
 use super::replay::UNKNOWN;
-use super::ring::Kept;
 use super::rooms::LaneRooms;
 use super::routes::Match;
 use super::shared_room::SharedRoom;
 use super::spanning::Origin;
-use crate::broker::{Addressee, KeptName};
+use crate::broker::{Addressee, RoomOrTopic};
+use crate::history::{History, MessageHistory, Record, TopicHistory, encode_record};
 use crate::mailbox::LaneSet;
 use crate::observe::DropReason;
 use crate::session::{LaneSessions, SessionId};
@@ -201,7 +199,7 @@ impl LaneRooms<'_> {
                 let history = Arc::clone(history);
                 self.publish_recorded(topic, payload, &history)?
             }
-            Some(TopicHistory::Stream) => self.publish_streamed(id, topic, payload)?,
+            Some(TopicHistory::OfCarrier) => self.publish_by_carrier(id, topic, payload)?,
         };
         self.sessions.counters.published.add(1);
         // One congested room is enough to pause the publisher. When it is clear, the next message checks the others.
@@ -216,7 +214,7 @@ impl LaneRooms<'_> {
         let (table, sessions) = (&mut *self.table, &*self.sessions);
         table.recent.look_up(topic, &table.routes);
         let owner = || sessions.owner_of(id);
-        table.recent.history = table.directory.topic_history(topic, owner);
+        table.recent.history = table.directory.histories().topic(topic, owner);
         Ok(())
     }
 
@@ -245,7 +243,7 @@ impl LaneRooms<'_> {
         &mut self,
         topic: &str,
         payload: &[u8],
-        history: &RoomHistory,
+        history: &MessageHistory,
     ) -> Result<Option<usize>, PublishError> {
         let recent = &self.table.recent;
         let overhead = RECORDED_OVERHEAD_BYTES;
@@ -255,7 +253,7 @@ impl LaneRooms<'_> {
         let exact = recent.matches.iter().find(|it| !it.shared.is_wildcard);
         // No room has the alias 0, so a topic without subscribers has no log.
         let alias = exact.map_or(0, |it| it.shared.alias);
-        let message = Kept {
+        let message = Record {
             member: MemberId(0),
             name: "",
             payload,
@@ -268,7 +266,7 @@ impl LaneRooms<'_> {
                     let origin = Origin::Local;
                     let at = Some(offset);
                     return rooms.append_shared(&shared, expected, at, &origin, |codec, out| {
-                        encode_kept(codec, shared.alias, true, offset, &message, out)
+                        encode_record(codec, shared.alias, true, offset, &message, out)
                     });
                 }
                 // Its frames have no offsets, so no lane must look for it in the history.
@@ -306,25 +304,28 @@ impl LaneRooms<'_> {
         let shared = Arc::clone(&self.table.get(alias)?.shared);
         let topic = shared.pattern.as_deref()?;
         if shared.is_wildcard {
-            let is_asked = since.is_some() && directory.kept_topics.is_used();
+            let is_asked = since.is_some() && directory.histories().keeps_topics();
             return is_asked.then_some(UNKNOWN);
         }
-        let history = match directory.topic_history(topic, || self.sessions.owner_of(id))? {
+        let history = match directory
+            .histories()
+            .topic(topic, || self.sessions.owner_of(id))?
+        {
             TopicHistory::Here(history) => history,
-            TopicHistory::Stream => {
-                directory.fed_history(&KeptName::new(StreamKind::Topic, topic))?
-            }
+            TopicHistory::OfCarrier => directory
+                .histories()
+                .of_node(&RoomOrTopic::new(SequenceKind::Topic, topic))?,
         };
         shared.history.get_or_init(|| history);
         self.plan_replay(id, alias, since)
     }
 
     /// The limits of the history of a topic. `None` for a pattern, and if the topic keeps none.
-    pub(crate) fn kept_limits(&self, id: SessionId, pattern: &str) -> Option<History> {
-        let directory = &self.table.directory;
+    pub(crate) fn history_limits(&self, id: SessionId, pattern: &str) -> Option<History> {
+        let histories = self.table.directory.histories();
         validate_topic(pattern).ok()?;
-        directory.topic_history(pattern, || self.sessions.owner_of(id))?;
-        directory.kept_limits(pattern)
+        histories.topic(pattern, || self.sessions.owner_of(id))?;
+        histories.topic_limits(pattern)
     }
 
     /// Pauses a publisher until a congested room is clear. Returns false if the session has ended.
@@ -348,16 +349,17 @@ impl LaneRooms<'_> {
         let alias = shared.alias;
         let name = if shared.is_wildcard { topic } else { "" };
         let message = Message::new(Kind::Deliver, alias, payload).with_name(name);
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        if let Some(log) = outbox.logs.get_mut(alias) {
-            let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
-            let (position, bytes) = log.append_with(expected, |out| {
-                delivery.encode_again(&config.codec, &message, out)
-            })?;
-            self.handle_appended(alias, (position, bytes), 0, None, || Origin::Published {
-                topic,
-                payload,
-            });
+        let (logs, _) = LaneLogs::of(self.sessions, self.exchange);
+        let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
+        let appended = self.table.rooms.append(
+            logs,
+            alias,
+            expected,
+            |codec, out| delivery.encode_again(codec, &message, out),
+            |_, _, _| 0,
+        );
+        if let Some(appended) = appended {
+            self.pass_on(appended?, None, || Origin::Published { topic, payload });
             return Ok(());
         }
         let others = shared.others(self.exchange.lane);

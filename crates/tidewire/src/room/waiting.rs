@@ -1,4 +1,4 @@
-//! Joins and subscriptions that wait for the node: until it has the history of their room or topic, see [`feed`](super::feed), or
+//! Joins and subscriptions that wait for the node: until it has the history of their room or topic, see [`history`](crate::history), or
 //! until it gets what other nodes send, see [`opening`](super::opening). And joins that wait for a taken name, while the lane of
 //! the session that has it finds out whether its peer is still there.
 //!
@@ -6,15 +6,14 @@
 //! not read meanwhile, and the lane gives the same message to the service again when the node has answered. Rejected: a reply
 //! with a position that is corrected later, because a cut between the two would lose or repeat the number of missing messages.
 
-use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::connection::PauseReason;
 use tidewire_proto::message::{Kind, Message};
 
-use super::feed::Readiness;
-use super::history::History;
 use super::rooms::LaneRooms;
 use crate::auth::WhenFull;
-use crate::broker::KeptName;
+use crate::broker::RoomOrTopic;
+use crate::history::{History, Readiness};
 use crate::session::{SessionId, TimerKey};
 
 /// The joins and subscriptions of a lane that wait.
@@ -33,7 +32,7 @@ pub(super) struct WaitingJoins {
 #[derive(Debug)]
 pub(crate) struct WaitingJoin {
     pub(crate) id: SessionId,
-    of: KeptName,
+    of: RoomOrTopic,
     kind: Kind,
     flags: u8,
     channel: u16,
@@ -52,7 +51,7 @@ struct WaitingName {
 }
 
 impl WaitingJoin {
-    fn new(id: SessionId, of: KeptName, message: &Message<'_>) -> Self {
+    fn new(id: SessionId, of: RoomOrTopic, message: &Message<'_>) -> Self {
         Self {
             id,
             of,
@@ -83,12 +82,12 @@ impl LaneRooms<'_> {
     pub(crate) fn readiness(
         &mut self,
         id: SessionId,
-        of: &KeptName,
+        of: &RoomOrTopic,
         limits: Option<History>,
         message: &Message<'_>,
     ) -> Readiness {
         // The number of answers is read before the node is asked, so that no answer is missed.
-        let answers = self.table.directory.node_answers();
+        let answers = self.table.directory.histories().answers();
         let readiness = self
             .table
             .directory
@@ -130,7 +129,7 @@ impl LaneRooms<'_> {
         if waiting.len() >= NAMES_MAX {
             return false;
         }
-        let (name, of) = (Box::from(name), KeptName::new(StreamKind::Room, ""));
+        let (name, of) = (Box::from(name), RoomOrTopic::new(SequenceKind::Room, ""));
         let reactor = &mut self.sessions.reactor;
         if waiting.is_empty() {
             let at_ns = reactor.now_ns.saturating_add(NAMES_CHECK_NS);
@@ -197,7 +196,7 @@ impl LaneRooms<'_> {
         };
         let free = waiting.for_names.extract_if(.., is_free);
         let mut ready: Vec<WaitingJoin> = free.map(|it| it.join).collect();
-        let answers = directory.node_answers();
+        let answers = directory.histories().answers();
         if std::mem::replace(&mut waiting.answers, answers) != answers {
             let is_ready = |join: &mut WaitingJoin| !directory.awaits(&join.of);
             ready.extend(waiting.joins.extract_if(.., is_ready));

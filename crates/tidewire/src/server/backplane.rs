@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
 use crossbeam_utils::CachePadded;
-use tidewire_proto::backplane::{PACKET_OVERHEAD_BYTES_MAX, validate_node};
+use tidewire_proto::backplane::{NodeLife, PACKET_OVERHEAD_BYTES_MAX, validate_node};
 
 use super::{Server, ServerBuilder};
 use crate::backplane::{
@@ -52,7 +52,11 @@ impl Joining {
         }
         let payload_bytes_max = bytes - PACKET_OVERHEAD_BYTES_MAX;
         let (epoch, keeps_histories) = (fastrand::u64(1..), settings.keeps_histories);
-        let link = BackplaneLink::new(&settings.id, epoch, payload_bytes_max, keeps_histories);
+        let link = BackplaneLink::new(
+            NodeLife::new(&*settings.id, epoch),
+            payload_bytes_max,
+            keeps_histories,
+        );
         Ok(Self {
             carrier,
             settings,
@@ -62,7 +66,7 @@ impl Joining {
 
     /// The longest message that fits a packet, in bytes.
     pub(super) fn payload_bytes_max(&self) -> usize {
-        self.link.payload_bytes_max
+        self.link.payload_bytes_max()
     }
 
     /// Starts the thread of the node, and waits until the node is a member of its cluster.

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use tidewire_io::clock::Moment;
-use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::body::{
     ErrorCode, JoinBody, JoinedBody, RecoveryBody, RoomCall, Roster, Since, typed_name,
 };
@@ -20,7 +20,8 @@ use super::answers::is_flush;
 use super::chat_hooks::Hooks;
 use super::chat_past::Past;
 use crate::auth::Action;
-use crate::room::{History, Joined, KeptPattern, RoomError};
+use crate::history::{History, HistoryPattern};
+use crate::room::{Joined, RoomError};
 use crate::service::{ActionKind, Context, HandlerError, HandlerResult, Part, Service};
 use crate::session::{CloseReason, SendError};
 
@@ -35,7 +36,7 @@ pub struct Chat {
     policy: Option<Policy>,
     lobby: String,
     /// The rooms that keep a history, by patterns of their names. The first that matches counts.
-    pub(super) kept_rooms: Vec<KeptPattern>,
+    pub(super) history_patterns: Vec<HistoryPattern>,
     pub(super) past: Past,
     pub(super) hooks: Hooks,
     scratch: Vec<u8>,
@@ -46,7 +47,7 @@ impl Default for Chat {
         Self {
             policy: None,
             lobby: DEFAULT_ROOM.to_owned(),
-            kept_rooms: Vec::new(),
+            history_patterns: Vec::new(),
             past: Past::default(),
             hooks: Hooks::default(),
             scratch: Vec::new(),
@@ -96,7 +97,7 @@ impl Chat {
             return Ok(());
         }
         // A history stays open until the session is in the room.
-        let Some(_open) = cx.await_entrance((StreamKind::Room, body.room), history, message)?
+        let Some(_open) = cx.await_entrance((SequenceKind::Room, body.room), history, message)?
         else {
             return Ok(());
         };
@@ -113,7 +114,7 @@ impl Chat {
 
     /// Returns the limits of the history of this room, if it keeps one.
     fn limits_of(&self, room: &str) -> Option<History> {
-        KeptPattern::limits_of(&self.kept_rooms, room)
+        HistoryPattern::limits_of(&self.history_patterns, room)
     }
 
     fn open_history(
@@ -137,7 +138,7 @@ impl Chat {
 
     /// Sends a chat message that the hook has accepted.
     fn say(&self, cx: &mut Context<'_>, room: RoomId, payload: &[u8]) -> HandlerResult {
-        let is_recorded = !self.kept_rooms.is_empty();
+        let is_recorded = !self.history_patterns.is_empty();
         self.with_message(cx, room, None, payload, |cx, payload| {
             match is_recorded {
                 true => cx.rooms().say_recorded(room, payload)?,
@@ -205,7 +206,7 @@ impl Chat {
         }
         let history = self.limits_of(&self.lobby);
         let line = Message::new(Kind::OneWay, 0, text.as_bytes());
-        let _open = match cx.await_entrance((StreamKind::Room, &self.lobby), history, &line) {
+        let _open = match cx.await_entrance((SequenceKind::Room, &self.lobby), history, &line) {
             Ok(Some(open)) => open,
             Ok(None) => return Ok(()),
             Err(refusal) => return prompt_again(cx, refusal.text()),
@@ -314,7 +315,7 @@ impl fmt::Debug for Chat {
             .debug_struct("Chat")
             .field("policy", &self.policy)
             .field("lobby", &self.lobby)
-            .field("kept_rooms", &self.kept_rooms)
+            .field("history_patterns", &self.history_patterns)
             .finish_non_exhaustive()
     }
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tidewire_proto::message::RoomId;
 
 use super::{Chat, Context, HandlerResult};
-use crate::room::{History, KeptPattern, RoomError};
+use crate::history::{History, HistoryPattern};
+use crate::room::RoomError;
 use crate::session::SessionId;
 
 /// A message that a member is about to send to a room, as the hook of [`Chat::on_say`] sees it.
@@ -78,7 +79,8 @@ impl Chat {
     /// matches a room counts. Other rooms keep no history.
     #[must_use]
     pub fn history_of(mut self, pattern: &str, history: History) -> Self {
-        self.kept_rooms.push(KeptPattern::new(pattern, history));
+        self.history_patterns
+            .push(HistoryPattern::new(pattern, history));
         self
     }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tidewire_proto::body::validate_name;
 
 use super::Chat;
-use crate::room::PastMessage;
+use crate::history::PastMessage;
 
 /// Messages that wait for the first member of their room. The clones of a chat share them.
 #[derive(Clone, Debug, Default)]

@@ -1,13 +1,14 @@
 //! Letting a session into a room or topic, for the services [`Chat`](crate::Chat) and [`PubSub`](crate::PubSub): its history, what
 //! must be awaited before, and the rooms that it is in.
 
-use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::body::{ErrorCode, RecoveryBody, Since};
 use tidewire_proto::message::Message;
 
 use super::{Context, HandlerError, HandlerResult};
-use crate::broker::KeptName;
-use crate::room::{History, Joined, PastMessage, Readiness, RoomError};
+use crate::broker::RoomOrTopic;
+use crate::history::{History, PastMessage, Readiness};
+use crate::room::{Joined, RoomError};
 use crate::session::SessionId;
 
 impl Context<'_> {
@@ -51,11 +52,11 @@ impl Context<'_> {
     /// the message again later.
     pub(super) fn await_entrance(
         &mut self,
-        (kind, name): (StreamKind, &str),
+        (kind, name): (SequenceKind, &str),
         limits: Option<History>,
         message: &Message<'_>,
     ) -> Result<Option<Readiness>, HandlerError> {
-        let of = KeptName::new(kind, name);
+        let of = RoomOrTopic::new(kind, name);
         match self.core.rooms().readiness(self.id, &of, limits, message) {
             Readiness::Waits => {
                 self.stopped = true;

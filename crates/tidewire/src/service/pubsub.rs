@@ -7,14 +7,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use tidewire_io::clock::Moment;
-use tidewire_proto::backplane::StreamKind;
+use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::body::{ErrorCode, Since, SubscribeBody};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 use tidewire_proto::room::Policy;
 
 use super::answers::is_flush;
-use crate::room::{History, KeptPattern, SubscribeError};
+use crate::history::{History, HistoryPattern};
+use crate::room::SubscribeError;
 use crate::service::Context;
 use crate::service::{ActionKind, HandlerError, HandlerResult, Part, Service};
 
@@ -42,7 +43,7 @@ pub struct PubSub {
     before_subscribe: Option<SubscribeHook>,
     before_publish: Option<PublishHook>,
     /// The topics that keep a history. The lane learns them in its first turn.
-    kept_topics: Vec<KeptPattern>,
+    history_patterns: Vec<HistoryPattern>,
 }
 
 type SubscribeHook = Arc<dyn Fn(&mut Context<'_>, &str) -> HandlerResult + Send + Sync>;
@@ -90,7 +91,8 @@ impl PubSub {
     /// ```
     #[must_use]
     pub fn history(mut self, pattern: &str, history: History) -> Self {
-        self.kept_topics.push(KeptPattern::new(pattern, history));
+        self.history_patterns
+            .push(HistoryPattern::new(pattern, history));
         self
     }
 
@@ -192,7 +194,7 @@ impl PubSub {
                 Err(error) => Err(error.into()),
             };
         }
-        let history = cx.core.rooms().kept_limits(cx.id, body.pattern);
+        let history = cx.core.rooms().history_limits(cx.id, body.pattern);
         if history.is_some() {
             cx.check_positions()?;
         }
@@ -201,7 +203,7 @@ impl PubSub {
         // A history stays open until the session is a subscriber. One that is refused below opens none.
         let _open = match checked {
             Err(_) => None,
-            Ok(_) => match cx.await_entrance((StreamKind::Topic, pattern), history, message)? {
+            Ok(_) => match cx.await_entrance((SequenceKind::Topic, pattern), history, message)? {
                 None => return Ok(()),
                 open => open,
             },
@@ -237,8 +239,8 @@ impl Service for PubSub {
     }
 
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
-        if !self.kept_topics.is_empty() {
-            let rules = std::mem::take(&mut self.kept_topics);
+        if !self.history_patterns.is_empty() {
+            let rules = std::mem::take(&mut self.history_patterns);
             cx.core.rooms().keep_topics(rules);
         }
         None

@@ -2,9 +2,10 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use thiserror::Error;
-use tidewire_proto::backplane::{Directed as Packet, encode_directed, validate_node};
+use tidewire_proto::backplane::{Directed as Packet, NodeLife, encode_directed, validate_node};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 use tidewire_proto::text::hexadecimal;
@@ -48,8 +49,7 @@ use crate::session::{SendError, SessionId};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SessionAddress {
-    node: Box<str>,
-    epoch: u64,
+    life: NodeLife<Arc<str>>,
     id: SessionId,
 }
 
@@ -64,7 +64,7 @@ impl SessionAddress {
     /// The id of its node.
     #[must_use]
     pub fn node(&self) -> &str {
-        &self.node
+        &self.life.node
     }
 
     /// Its id at its node.
@@ -76,7 +76,11 @@ impl SessionAddress {
 
 impl fmt::Display for SessionAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}.{:x}.{}", self.node, self.epoch, self.id)
+        write!(
+            formatter,
+            "{}.{:x}.{}",
+            self.life.node, self.life.epoch, self.id
+        )
     }
 }
 
@@ -93,8 +97,7 @@ impl FromStr for SessionAddress {
         let (epoch, id) = (number(), number());
         match (node, epoch, id, parts.next()) {
             (Some(node), Some(epoch), Some(id), None) => Ok(Self {
-                node: node.into(),
-                epoch,
+                life: NodeLife::new(node, epoch),
                 id: SessionId::from_number(id),
             }),
             _ => Err(SessionAddressError),
@@ -109,8 +112,7 @@ impl Sessions {
     pub fn address(&self, id: SessionId) -> Option<SessionAddress> {
         let link = self.shared.lanes.link()?;
         Some(SessionAddress {
-            node: link.node.clone(),
-            epoch: link.epoch,
+            life: link.life().clone(),
             id,
         })
     }
@@ -129,13 +131,13 @@ impl Sessions {
         message: &Message<'_>,
     ) -> Result<(), SendError> {
         let link = self.shared.lanes.link().ok_or(SendError::NotOpen)?;
-        if link.node == to.node {
-            return match link.epoch == to.epoch {
+        if link.life().node == to.life.node {
+            return match *link.life() == to.life {
                 true => self.send_to(to.id, message),
                 false => Err(SendError::NotOpen),
             };
         }
-        let (bytes, limit) = (message.payload.len(), link.payload_bytes_max);
+        let (bytes, limit) = (message.payload.len(), link.payload_bytes_max());
         if bytes > limit {
             let (bytes, limit) = (bytes as u64, limit as u64);
             return Err(EncodeError::PayloadTooLarge { bytes, limit }.into());
@@ -145,15 +147,14 @@ impl Sessions {
             return Err(EncodeError::TextTooLong { bytes, limit }.into());
         }
         let packet = Packet {
-            epoch: to.epoch,
+            epoch: to.life.epoch,
             session: to.id.number(),
             message: *message,
         };
         let mut bytes = Vec::with_capacity(message.payload.len() + message.name.len() + 96);
-        encode_directed((&link.node, link.epoch), &packet, &mut bytes);
+        encode_directed(link.life().borrow(), &packet, &mut bytes);
         let directed = Directed::Message {
-            node: to.node.clone(),
-            epoch: to.epoch,
+            to: to.life.clone(),
             packet: bytes,
         };
         link.direct(directed).map_err(|_| SendError::QueueFull)
@@ -167,8 +168,7 @@ mod tests {
     #[test]
     fn addresses_are_read_as_they_are_written() {
         let address = SessionAddress {
-            node: "eu-1".into(),
-            epoch: u64::MAX,
+            life: NodeLife::new("eu-1", u64::MAX),
             id: SessionId::new(3, 9, 5),
         };
         assert_eq!(address.to_string().parse(), Ok(address));

@@ -58,7 +58,7 @@ pub(crate) use limiter::{SessionLimiter, counted_address};
 pub(crate) use outbox::{Logs, Outbox};
 pub(crate) use output::Output;
 pub(crate) use pending::{NOWHERE, QueuedReply, Unanswered};
-pub(crate) use reactor::TimerKey;
+pub(crate) use reactor::{Reactor, TimerKey};
 pub(crate) use relief::MEMBERSHIP_BYTES;
 pub(crate) use repeated::{RepeatedFrame, frame_pattern};
 pub use send::SendError;
@@ -66,6 +66,7 @@ pub(crate) use send::{Taken, encode_within};
 pub(crate) use service_timers::{ServiceTimer, ServiceTimers};
 pub use service_timers::{TimerError, TimerId};
 pub(crate) use shared::{SessionShared, SessionTable};
+pub(crate) use slab::SessionSlab;
 pub(crate) use table_shares::{Shares, TableFull};
 pub use view::SessionView;
 

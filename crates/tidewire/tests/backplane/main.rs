@@ -15,10 +15,10 @@ use tidewire::backplane::Subject;
 use tidewire::{
     Chat, Client, ErrorCode, HandlerError, History, Limits, PubSub, Server, TopicEvent,
 };
-use tidewire_proto::backplane::{Entry, StreamKind, StreamPosition, encode_stream};
+use tidewire_proto::backplane::{Entry, NodeLife, SequenceKind, SequencePoint, encode_sequence};
 use tidewire_proto::body::RoomCall;
 use tidewire_proto::message::{MemberId, PresenceEvent};
-use tidewire_testkit::backplane::kept::{Reader, kept_chat};
+use tidewire_testkit::backplane::histories::{Reader, chat_with_history};
 use tidewire_testkit::backplane::services::{
     ask, assert_requests_conserved, front, front_of, worker,
 };
@@ -226,11 +226,11 @@ fn a_hundred_rooms_open_and_close_without_a_trace() {
 }
 
 /// Returns a packet of the room "lobby" by a node that does not exist.
-fn forged(position: StreamPosition, entries: &[Entry<'_>]) -> Vec<u8> {
+fn forged(position: SequencePoint, entries: &[Entry<'_>]) -> Vec<u8> {
     let mut packet = Vec::new();
-    encode_stream(
-        ("evil", 7),
-        (StreamKind::Room, "lobby"),
+    encode_sequence(
+        NodeLife::new("evil", 7),
+        (SequenceKind::Room, "lobby"),
         position,
         &mut packet,
     );
@@ -251,14 +251,14 @@ fn hostile_packets_neither_stop_a_node_nor_fill_its_memory() {
     let one = chat_of(builder, &engine, settings("one"));
     let mut ann = member(&one, "ann");
     let lobby = Subject::Room("lobby");
-    let at = |message, change| StreamPosition {
+    let at = |message, change| SequencePoint {
         start: 1,
         message,
         change,
     };
     engine.inject(lobby, &forged(at(0, 0), &[]));
     engine.inject(lobby, &forged(at(u64::MAX, 0), &[]));
-    let next = StreamPosition {
+    let next = SequencePoint {
         start: 2,
         ..at(u64::MAX, u64::MAX)
     };
@@ -412,7 +412,7 @@ fn a_kept_message_that_is_too_long_for_one_node_is_told_and_counted_there_once()
     const LIMIT: usize = 4_096;
     let engine = InprocEngine::default();
     let history = History::last(10);
-    let one = kept_chat(&engine, "one", history);
+    let one = chat_with_history(&engine, "one", history);
     let mut keeps = settings("two");
     keeps.keeps_histories = true;
     let limits = Limits {
@@ -631,7 +631,7 @@ fn fifty_thousand_members_join_one_room_over_two_nodes() {
 fn lost_packets_of_a_kept_room_are_filled_from_the_stream() {
     const MESSAGES: usize = 60;
     let engine = InprocEngine::default();
-    let [one, two] = ["one", "two"].map(|id| kept_chat(&engine, id, History::last(100)));
+    let [one, two] = ["one", "two"].map(|id| chat_with_history(&engine, id, History::last(100)));
     let ann = Reader::join(&one, "ann", None);
     let mut near = Reader::join(&one, "near", None);
     let mut far = Reader::join(&two, "far", None);
@@ -662,7 +662,7 @@ fn lost_packets_of_a_kept_room_are_filled_from_the_stream() {
 #[test]
 fn a_join_of_a_history_that_is_out_of_reach_is_refused() {
     let mut engine = InprocEngine::default();
-    let server = kept_chat(&engine, "one", History::last(100));
+    let server = chat_with_history(&engine, "one", History::last(100));
     let ann = Reader::join(&server, "ann", None);
     engine.cut();
     let client = Client::connect(&server.url()).wait().unwrap();

@@ -2,7 +2,7 @@
 
 use tidewire::History;
 use tidewire_testkit::backplane::InprocEngine;
-use tidewire_testkit::backplane::kept::Kept;
+use tidewire_testkit::backplane::histories::HistoryKind;
 use tidewire_testkit::backplane::suite::{chat, member};
 use tidewire_testkit::wait_until;
 
@@ -61,14 +61,14 @@ fn overflows_are_counted_and_what_they_dropped_is_told() {
 #[test]
 fn what_an_overflow_dropped_of_a_kept_room_or_topic_is_read_from_the_stream() {
     const MESSAGES: usize = 5;
-    for kept in [Kept::Room, Kept::Topic] {
+    for kind in [HistoryKind::Room, HistoryKind::Topic] {
         let engine = InprocEngine::default();
-        let servers = ["one", "two"].map(|id| kept.serve(&engine, id, History::last(100)));
-        let author = kept.reader(&servers[0], "ann", None);
-        let mut readers = [0, 1].map(|it| kept.reader(&servers[it], ["bob", "carl"][it], None));
+        let servers = ["one", "two"].map(|id| kind.serve(&engine, id, History::last(100)));
+        let author = kind.reader(&servers[0], "ann", None);
+        let mut readers = [0, 1].map(|it| kind.reader(&servers[it], ["bob", "carl"][it], None));
         for number in 0..MESSAGES {
             // A message of a topic also goes directly to nodes with a wildcard.
-            engine.lose(if kept == Kept::Topic { 2 } else { 1 });
+            engine.lose(if kind == HistoryKind::Topic { 2 } else { 1 });
             author.say(&number.to_string());
             wait_until("it is lost", || engine.has_lost_all().then_some(()));
             engine.tell_overflow();
@@ -90,13 +90,13 @@ fn what_an_overflow_dropped_of_a_kept_room_or_topic_is_read_from_the_stream() {
 /// came. Now a node reads streams that are silent.
 #[test]
 fn the_last_message_of_a_kept_room_or_topic_that_is_lost_in_silence_is_read_from_the_stream() {
-    for kept in [Kept::Room, Kept::Topic] {
+    for kind in [HistoryKind::Room, HistoryKind::Topic] {
         let engine = InprocEngine::default();
-        let servers = ["one", "two"].map(|id| kept.serve(&engine, id, History::last(100)));
-        let author = kept.reader(&servers[0], "ann", None);
-        let mut readers = [0, 1].map(|it| kept.reader(&servers[it], ["bob", "carl"][it], None));
+        let servers = ["one", "two"].map(|id| kind.serve(&engine, id, History::last(100)));
+        let author = kind.reader(&servers[0], "ann", None);
+        let mut readers = [0, 1].map(|it| kind.reader(&servers[it], ["bob", "carl"][it], None));
         // A message of a topic also goes directly to nodes with a wildcard.
-        engine.lose(if kept == Kept::Topic { 2 } else { 1 });
+        engine.lose(if kind == HistoryKind::Topic { 2 } else { 1 });
         author.say("last");
         for reader in &mut readers {
             assert_eq!((reader.hear(), reader.lost), ("last".into(), 0));

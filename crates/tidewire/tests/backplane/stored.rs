@@ -6,7 +6,7 @@ use tidewire::metrics::Metrics;
 use tidewire::{
     Chat, Client, ErrorCode, History, Kind, Message, PubSub, RequestError, Router, Server,
 };
-use tidewire_testkit::backplane::kept::{Kept, Reader, publish};
+use tidewire_testkit::backplane::histories::{HistoryKind, Reader, publish};
 use tidewire_testkit::backplane::suite::settings;
 use tidewire_testkit::backplane::{Engine, InprocEngine};
 use tidewire_testkit::fixtures::tw1;
@@ -61,12 +61,12 @@ fn refusal_of(error: RequestError) -> (ErrorCode, String) {
 #[test]
 fn a_publisher_is_answered_when_its_messages_are_stored_and_not_before() {
     const EACH: usize = 5;
-    for kept in [Kept::Room, Kept::Topic] {
+    for kind in [HistoryKind::Room, HistoryKind::Topic] {
         let mut engine = InprocEngine::default();
         let [one, two] = ["one", "two"].map(|id| serve(&engine, id, History::last(100)));
         let client = connect(&one);
         let join = || client.join("lobby").named("ann").wait().unwrap().id();
-        let room = (kept == Kept::Room).then(join);
+        let room = (kind == HistoryKind::Room).then(join);
         let mut sent = Vec::new();
         for round in ["no append arrives", "the engine is gone"] {
             match round {
@@ -83,7 +83,7 @@ fn a_publisher_is_answered_when_its_messages_are_stored_and_not_before() {
             }
             let mut waiting = client.flush();
             pass_through_node(&client, &round.replace(' ', "-"));
-            assert!(waiting.try_wait().is_none(), "{kept:?}: {round}");
+            assert!(waiting.try_wait().is_none(), "{kind:?}: {round}");
             engine.lose_appended(0);
             engine.mend();
             waiting.wait().unwrap();
@@ -92,7 +92,7 @@ fn a_publisher_is_answered_when_its_messages_are_stored_and_not_before() {
         drop(client);
         let metrics = stop(one);
         assert_eq!((metrics.deferred_answered, metrics.deferred), (3, 3));
-        let mut reader = kept.reader(&two, "bob", None);
+        let mut reader = kind.reader(&two, "bob", None);
         for text in sent {
             assert_eq!(reader.hear(), text);
         }

@@ -4,7 +4,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tidewire::backplane::{
-    Backplane, BackplaneError, Carrier, KeptName, KeptState, Node, NodeSettings, Subject, Wire,
+    Backplane, BackplaneError, Carrier, HistoryState, Node, NodeSettings, RoomOrTopic, Subject,
+    Wire,
 };
 use tidewire::{Chat, Client, History, Position, Server};
 
@@ -14,7 +15,7 @@ struct SlowStreams;
 
 /// The streams that are to be read.
 #[derive(Debug, Default)]
-struct Follows(Vec<KeptName>);
+struct Follows(Vec<RoomOrTopic>);
 
 impl Wire for Follows {
     fn publish(&mut self, _to: Subject<'_>, _packet: &[u8]) -> bool {
@@ -29,17 +30,17 @@ impl Wire for Follows {
 
     fn unsubscribe(&mut self, _subject: Subject<'_>) {}
 
-    fn append(&mut self, _name: &KeptName, _id: &str, _packet: &[u8]) -> bool {
+    fn append(&mut self, _name: &RoomOrTopic, _id: &str, _packet: &[u8]) -> bool {
         true
     }
 
-    fn follow(&mut self, name: &KeptName, _limits: &History, _from: u64) {
+    fn follow(&mut self, name: &RoomOrTopic, _limits: &History, _from: u64) {
         self.0.push(name.clone());
     }
 
-    fn replace(&mut self, _name: &KeptName, _limits: &History, _lost: Position) {}
+    fn replace(&mut self, _name: &RoomOrTopic, _limits: &History, _lost: Position) {}
 
-    fn unfollow(&mut self, _name: &KeptName) {}
+    fn unfollow(&mut self, _name: &RoomOrTopic) {}
 }
 
 impl Backplane for SlowStreams {
@@ -70,7 +71,7 @@ impl Carrier for SlowStreams {
         while !node.turn(now, &mut wire).has_ended {
             if let Some(name) = wire.0.pop() {
                 reads += 1;
-                let state = KeptState {
+                let state = HistoryState {
                     epoch: 7,
                     from: 0,
                     last: 0,

@@ -8,10 +8,10 @@ use super::*;
 #[test]
 fn a_request_that_races_with_the_end_of_the_node_is_taken_by_it_or_given_back() {
     loom::model(|| {
-        let link = Arc::new(BackplaneLink::new("one", 1, 100, false));
+        let link = Arc::new(BackplaneLink::new(NodeLife::new("one", 1), 100, false));
         let callers = [0, 1].map(|request| {
             let link = Arc::clone(&link);
-            loom::thread::spawn(move || link.direct(Directed::GiveUp { request }).is_err())
+            loom::thread::spawn(move || link.direct(RequestWork::GiveUp { request }).is_err())
         });
         let mut taken = link.take().directed.len();
         taken += link.end().directed.len();
@@ -29,11 +29,11 @@ fn a_request_that_races_with_the_end_of_the_node_is_taken_by_it_or_given_back() 
 #[test]
 fn a_lane_that_waits_is_noted_or_sees_the_end() {
     loom::model(|| {
-        let link = Arc::new(BackplaneLink::new("one", 1, 100, true));
+        let link = Arc::new(BackplaneLink::new(NodeLife::new("one", 1), 100, true));
         let lane = loom::thread::spawn({
             let link = Arc::clone(&link);
             move || {
-                link.note_history(&KeptName::Topic("a".into()));
+                link.note_history(&RoomOrTopic::Topic("a".into()));
                 link.is_closed()
             }
         });

@@ -11,7 +11,7 @@ use tidewire_proto::message::Message;
 use super::link::{Asked, Then};
 use super::{Upstream, UpstreamError};
 use crate::backplane::request_number;
-use crate::broker::{Directed, NodeAnswer, RequestFailure};
+use crate::broker::{NodeAnswer, RequestFailure, RequestWork};
 use crate::engine::Core;
 use crate::session::TimerKey;
 
@@ -57,7 +57,7 @@ impl NodesLink {
         if self.pending.len() >= self.upstream.0.terms.in_flight_max {
             return Err((UpstreamError::TooMany, asked.then));
         }
-        let (bytes, limit) = (call.payload.len(), link.payload_bytes_max);
+        let (bytes, limit) = (call.payload.len(), link.payload_bytes_max());
         if bytes > limit {
             let (bytes, limit) = (bytes as u64, limit as u64);
             let error = tidewire_proto::error::EncodeError::PayloadTooLarge { bytes, limit };
@@ -65,7 +65,7 @@ impl NodesLink {
         }
         let request = request_number(core.exchange.lane, count);
         let timeout = self.upstream.0.terms.timeout.as_millis();
-        let directed = Directed::Ask {
+        let directed = RequestWork::Ask {
             request,
             timeout_ms: u32::try_from(timeout).unwrap_or(u32::MAX),
             service: call.name.into(),
@@ -93,7 +93,7 @@ impl NodesLink {
         let give_up = |request: u64| {
             if let Some(link) = core.exchange.lanes.link() {
                 // A node that has ended has forgotten it.
-                let _ = link.direct(Directed::GiveUp { request });
+                let _ = link.direct(RequestWork::GiveUp { request });
             }
             self.pending.remove(&request)
         };

@@ -1,0 +1,84 @@
+//! The histories of a server, and the rooms and topics that use them.
+
+use std::sync::Arc;
+
+use tidewire_proto::backplane::SequenceKind;
+
+use super::directory::Directory;
+use super::rooms::LaneRooms;
+use super::shared_room::SharedRoom;
+use crate::broker::{BackplaneLink, RoomOrTopic};
+use crate::history::{History, HistoryPattern, NodeHistory, Numbering, Readiness};
+
+impl LaneRooms<'_> {
+    /// Sets which topics of the server keep a history. All lanes set the same.
+    pub(crate) fn keep_topics(&mut self, patterns: Vec<HistoryPattern>) {
+        for pattern in &patterns {
+            self.plan_expiry(pattern.limits());
+        }
+        let histories = self.table.directory.histories();
+        match histories.numbering() {
+            _ if patterns.is_empty() => {}
+            Some(_) => histories.keep_topics(patterns),
+            None => histories.warn_of_none(),
+        }
+    }
+}
+
+impl Directory {
+    /// Returns a room with members here, or a topic with subscribers here.
+    fn shared(&self, name: &RoomOrTopic) -> Option<Arc<SharedRoom>> {
+        match name {
+            RoomOrTopic::Room(room) => self.by_name(room),
+            RoomOrTopic::Topic(topic) => self.lock().topic(topic).cloned(),
+        }
+    }
+
+    /// Returns a room with members here, or a topic whose subscribers get its messages by its history.
+    pub(crate) fn receiver_of_history(&self, name: &RoomOrTopic) -> Option<Arc<SharedRoom>> {
+        let is_room = name.kind() == SequenceKind::Room;
+        // The other subscribers of a topic get its messages on another way.
+        self.shared(name)
+            .filter(|shared| is_room || shared.is_numbered_by_carrier())
+    }
+
+    /// Whether a room or topic can be entered now. If not, the node is asked to open its history, or to subscribe to it if it keeps
+    /// none.
+    pub(super) fn readiness(
+        &self,
+        name: &RoomOrTopic,
+        limits: Option<History>,
+        is_repeating: bool,
+    ) -> Readiness {
+        let is_of_carrier = self.histories().numbering() == Some(Numbering::Carrier);
+        match limits.filter(|_| is_of_carrier) {
+            Some(limits) => self.histories().readiness(name, limits, is_repeating),
+            None if self.stands(name) => Readiness::Ready(None),
+            None => Readiness::Waits,
+        }
+    }
+
+    /// Whether the node still opens a history, or still makes a subscription.
+    pub(super) fn awaits(&self, name: &RoomOrTopic) -> bool {
+        !self.link().is_none_or(BackplaneLink::is_closed)
+            && (self.histories().awaits(name) || self.awaits_opening(name))
+    }
+
+    /// Removes a history that has no users. Returns whether it was removed.
+    pub(crate) fn close_history(&self, name: &RoomOrTopic, history: &NodeHistory) -> bool {
+        let is_unused = || self.is_unused(name, history);
+        self.histories().close(name, history, is_unused)
+    }
+
+    /// Whether a history has no users.
+    pub(crate) fn is_unused(&self, name: &RoomOrTopic, history: &NodeHistory) -> bool {
+        // A lane that lets go of it after this is a member or subscriber, who is seen below.
+        let is_held = history.is_held();
+        let shared = self.shared(name);
+        !is_held && !shared.is_some_and(|shared| shared.is_numbered_by_carrier())
+    }
+}
+
+#[cfg(test)]
+#[path = "history_tests.rs"]
+mod tests;
