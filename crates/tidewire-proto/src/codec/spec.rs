@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::{AnyCodec, Codec, Format};
 
-/// The text does not name a codec with valid parameters.
+/// The text or the program does not describe a codec with valid parameters.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum CodecSpecError {
@@ -52,16 +52,14 @@ pub enum CodecSpecError {
         /// The valid values, as text.
         expected: &'static str,
     },
-}
-
-/// A parameter of a codec is outside of its range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{parameter} must be {expected}")]
-pub struct InvalidParameter {
-    /// Name of the parameter.
-    pub parameter: &'static str,
-    /// The valid values, as text.
-    pub expected: &'static str,
+    /// A program gave a parameter outside of its range.
+    #[error("{parameter} must be {expected}")]
+    OutOfRange {
+        /// Name of the parameter.
+        parameter: &'static str,
+        /// The valid values, as text.
+        expected: &'static str,
+    },
 }
 
 /// A codec that has a name in flags and configuration files. Its default is the codec without parameters.

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 
 /// Holds what a codec keeps of one connection: sequence numbers, tables of headers, an agreed version. A lane makes one
-/// for each session and passes it to [`Codec::decode_with_state`](super::Codec::decode_with_state) and
+/// for each session and passes it to [`Codec::decode_next`](super::Codec::decode_next) and
 /// [`Codec::adapt_frame`](super::Codec::adapt_frame). It is empty, and holds no memory, until the codec first uses it.
 ///
 /// ```

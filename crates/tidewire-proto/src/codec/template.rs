@@ -119,7 +119,8 @@ impl FrameLayout {
     }
 }
 
-/// The parts of a frame that its template compares and reads. A loop over frames that is made for one form has no branch for it.
+/// The parts of a frame that its template compares and reads. A loop over frames that is made for one form has no
+/// branch for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateForm {
     /// The header is a word, and there is no id.
@@ -275,7 +276,8 @@ impl<'a> FrameTemplate<'a> {
         }
     }
 
-    /// Whether the template has this form. Ask once before a loop over [`Self::read`]: the compiler then knows the form inside it.
+    /// Whether the template has this form. Ask once before a loop over [`Self::read`]: the compiler then knows the form
+    /// inside it.
     #[inline(always)]
     #[must_use]
     pub fn has_form(&self, form: TemplateForm) -> bool {

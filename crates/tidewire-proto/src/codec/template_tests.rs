@@ -194,7 +194,8 @@ fn a_part_is_found_in_front_whatever_its_length() {
     }
 }
 
-/// A loop that is made for a form takes no frame of another one, so a wrong form would only cost time, and no other test sees it.
+/// A loop that is made for a form takes no frame of another one, so a wrong form would only cost time, and no other
+/// test sees it.
 #[test]
 fn the_form_of_a_layout_is_that_of_its_template() {
     let frame = [7; 24];

@@ -23,8 +23,8 @@ pub enum Handled {
     /// The handshake is over: messages may be exchanged. Call [`Connection::poll_timeout`] again.
     Opened,
     /// The hello is acceptable. Find out who the peer is, from the credentials in the hello, and call
-    /// [`Handshake::admit`](super::Handshake::admit) or [`Handshake::refuse`](super::Handshake::refuse). Until then no further frame may be handled, unless the connection
-    /// was open already.
+    /// [`Handshake::admit`](super::Handshake::admit) or [`Handshake::refuse`](super::Handshake::refuse). Until then no
+    /// further frame may be handled, unless the connection was open already.
     Authenticate,
     /// The connection has closed.
     Closed(CloseReason),
@@ -105,8 +105,8 @@ impl Connection {
         handled
     }
 
-    /// Opens a connection whose client sent another frame instead of a hello, if its codec allows that. Returns `None` if a
-    /// hello must come first. Otherwise the frame was not handled: handle it again when the connection is open.
+    /// Opens a connection whose client sent another frame instead of a hello, if its codec allows that. Returns `None`
+    /// if a hello must come first. Otherwise the frame was not handled: handle it again when the connection is open.
     pub fn handle_missing_hello(&mut self, rules: &Rules, kind: Kind) -> Option<Handled> {
         let handled = self.handshake.handle_missing_hello(rules, kind);
         self.hold_input();

@@ -10,13 +10,20 @@ use crate::message::Kind;
 #[derive(Clone, Copy, Debug)]
 pub struct FrameFilter {
     /// Largest whole frame, in bytes.
-    pub frame_bytes_max: usize,
+    frame_bytes_max: usize,
     /// One bit for each kind that goes to the service. No kind has the number 0: that bit means that the owner checks
     /// every frame first.
     service_kinds: u32,
 }
 
 impl FrameFilter {
+    /// Largest whole frame, in bytes.
+    #[inline(always)]
+    #[must_use]
+    pub const fn frame_bytes_max(self) -> usize {
+        self.frame_bytes_max
+    }
+
     /// Whether frames of this kind go to the service. Every other kind is for [`Connection::handle_frame`].
     #[inline(always)]
     #[must_use]
@@ -50,9 +57,9 @@ impl FrameFilter {
         self.service_kinds != 0
     }
 
-    /// Returns why a connection ends when `rest` does not decode. `is_first` says that no frame came before. Before the end of
-    /// the handshake, and as first bytes with a codec that has none, such bytes most likely come from a program with another
-    /// protocol.
+    /// Returns why a connection ends when `rest` does not decode. `is_first` says that no frame came before. Before the
+    /// end of the handshake, and as first bytes with a codec that has none, such bytes most likely come from a program
+    /// with another protocol.
     #[must_use]
     pub fn refuse<C: Codec + ?Sized>(
         self,

@@ -187,9 +187,9 @@ impl Handshake {
         self.authentication().is_some_and(Authentication::may_renew)
     }
 
-    /// Lets the peer in, or confirms its newer credentials. They expire at `expires_ns`. Returns false if the owner was not
-    /// asked, or the connection has closed meanwhile. Then call [`poll_transmit`](super::Connection::poll_transmit) and
-    /// [`poll_timeout`](super::Connection::poll_timeout).
+    /// Lets the peer in, or confirms its newer credentials. They expire at `expires_ns`. Returns false if the owner was
+    /// not asked, or the connection has closed meanwhile. Then call [`poll_transmit`](super::Connection::poll_transmit)
+    /// and [`poll_timeout`](super::Connection::poll_timeout).
     pub fn admit(&mut self, expires_ns: Option<u64>) -> bool {
         let is_closed = self.is_closed();
         let Some(state) = self.authentication.as_deref_mut().filter(|_| !is_closed) else {

@@ -40,7 +40,8 @@
 //! 7. When the [phase](Connection::phase) is `Closed`, remove the connection. There is only one reason.
 //!
 //! The handler of a message may change the connection that the message came from. A loop over frames therefore holds no
-//! borrow of the connection: it copies the [`FrameFilter`], which changes only when `handle_frame` opens the connection.
+//! borrow of the connection: it copies the [`FrameFilter`], which changes only when `handle_frame` opens the
+//! connection.
 
 mod authentication;
 mod control;
@@ -89,7 +90,8 @@ pub struct Rules {
     pub idle_timeout_ns: u64,
     /// Silence that ends an open connection whose sides answer no pings.
     pub idle_timeout_without_pings_ns: u64,
-    /// Time without an answer to a ping, and without any other sign of life, that ends an open connection over a reliable transport.
+    /// Time without an answer to a ping, and without any other sign of life, that ends an open connection over a
+    /// reliable transport.
     pub ping_timeout_ns: u64,
     /// Silence that ends an open connection even if the peer takes output: only input counts. 0 for never.
     pub receive_timeout_ns: u64,
@@ -108,7 +110,7 @@ pub struct Rules {
 
 /// The side that began the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+enum Side {
     /// This side began the connection.
     Connecting,
     /// The peer began the connection.
@@ -141,8 +143,8 @@ pub enum Written {
     GoOn,
     /// Call [`Connection::poll_transmit`] and write what it appends: the service's farewell.
     Transmit,
-    /// End this side of the transport. If [`OutputSide::is_ending`] then, call [`Connection::handle_ended`] when the transport
-    /// has written its last bytes.
+    /// End this side of the transport. If [`OutputSide::is_ending`] then, call [`Connection::handle_ended`] when the
+    /// transport has written its last bytes.
     ShutdownWrite,
     /// The connection has closed.
     Closed,
@@ -319,8 +321,8 @@ impl Connection {
         Facts::new(rules, now_ns, is_unvalidated, parts)
     }
 
-    /// Sends a ping now, to find out whether a peer is still there. Do what it returns, and look with [`Self::is_unheard_for`]
-    /// later. [`Overdue::Nothing`] says that the peer would not answer a ping.
+    /// Sends a ping now, to find out whether a peer is still there. Do what it returns, and look with
+    /// [`Self::is_unheard_for`] later. [`Overdue::Nothing`] says that the peer would not answer a ping.
     pub fn ask_now(&mut self, rules: &Rules) -> Overdue {
         if !self.may_send() {
             return Overdue::Nothing;
@@ -331,8 +333,8 @@ impl Connection {
         }
     }
 
-    /// Whether nothing came from the peer for this long, although this side reads. A peer whose output waits cannot have got a
-    /// ping, so taking some of it is an answer, too.
+    /// Whether nothing came from the peer for this long, although this side reads. A peer whose output waits cannot
+    /// have got a ping, so taking some of it is an answer, too.
     #[must_use]
     pub fn is_unheard_for(&self, now_ns: u64, for_ns: u64) -> bool {
         let since_ns = match self.output.state().is_blocked() {

@@ -238,8 +238,8 @@ impl OutputSide {
         }
     }
 
-    /// Schedules the reason of the close for the peer. Returns false if the reason has no code, or cannot be written any
-    /// more.
+    /// Schedules the reason of the close for the peer. Returns false if the reason has no code, or cannot be written
+    /// any more.
     pub(super) fn tell_reason(&mut self, reason: CloseReason) -> bool {
         let may_be_told = self.state.may_write() && !self.is_going_told;
         let Some(code) = reason.go_away_code().filter(|_| may_be_told) else {

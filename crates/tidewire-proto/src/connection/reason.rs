@@ -11,8 +11,8 @@ use crate::error::DecodeError;
 use crate::handshake::HandshakeError;
 use crate::layer::{Ending, LayerError, TlsFault};
 
-/// Makes the reasons of their table. An entry has the variant, the name of its counter, the [`Ending`] that a layer of the
-/// transport may tell, the code of the go-away before the close, or `none`, and the text.
+/// Makes the reasons of their table. An entry has the variant, the name of its counter, the [`Ending`] that a layer of
+/// the transport may tell, the code of the go-away before the close, or `none`, and the text.
 macro_rules! reasons {
     ($(
         $(#[$doc:meta])*
@@ -139,7 +139,8 @@ reasons! {
     /// The credentials of the peer have expired, and it sent no newer ones.
     CredentialsExpired = "credentials_expired", Forbidden, Unauthenticated,
         "the credentials have expired";
-    /// The handshakes of the peer's address held more memory than one address may, or were too many: a proxy named the address.
+    /// The handshakes of the peer's address held more memory than one address may, or were too many: a proxy named the
+    /// address.
     HandshakeLimit = "handshake_limit", Overloaded, none,
         "the handshakes of its address are too many, or hold more memory than they may";
     /// The connection reached the maximum age that the server allows, and was asked to come back.
@@ -153,7 +154,8 @@ reasons! {
         "a handler of the service panicked";
     /// The session gave way to a newer one of its identity, or to one that wanted its name.
     Replaced {
-        /// Whether its peer did not answer a ping. If not, the identity is set so that newer sessions replace older ones.
+        /// Whether its peer did not answer a ping. If not, the identity is set so that newer sessions replace older
+        /// ones.
         was_silent: bool
     } = "replaced", Forbidden, IdleTimeout,
         "the peer did not answer, and gave way to a newer session";
@@ -207,8 +209,8 @@ impl CloseReason {
         }
     }
 
-    /// The code of the go-away before the close, if its codec has one and the peer may still read it. A layer that failed, or is
-    /// not ready, carries no frames. An unvalidated address did not ask for one.
+    /// The code of the go-away before the close, if its codec has one and the peer may still read it. A layer that
+    /// failed, or is not ready, carries no frames. An unvalidated address did not ask for one.
     #[must_use]
     pub const fn go_away_code(self) -> Option<GoAwayCode> {
         match self {

@@ -240,8 +240,8 @@ mod tests {
     }
 }
 
-/// The features that both sides have, of which there are fewer than seven, and whether the transport encrypts. It is one byte,
-/// because a second one would make each session of a server 8 bytes larger.
+/// The features that both sides have, of which there are fewer than seven, and whether the transport encrypts. It is
+/// one byte, because a second one would make each session of a server 8 bytes larger.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Features(u8);
 

@@ -10,13 +10,14 @@
 //!
 //! Silence proves nothing while this side does not read. Two rules follow. A check that comes late may find the answer
 //! unread in the transport, so it closes nothing: the owner gets [`GRACE_NS`] to read, once. A peer that answers pings
-//! is closed only after it was sent a ping and had time to answer: [`Rules::ping_timeout_ns`], or as long as from a ping to the
-//! idle timeout if that is shorter.
+//! is closed only after it was sent a ping and had time to answer: [`Rules::ping_timeout_ns`], or as long as from a
+//! ping to the idle timeout if that is shorter.
 //!
-//! A codec without pings may stand over a layer that has some, such as WebSocket. The owner says so, and asks that layer.
+//! A codec without pings may stand over a layer that has some, such as WebSocket. The owner says so, and asks that
+//! layer.
 //!
-//! Over a lossy transport a ping is asked more often, because routers on the way soon forget who answers whom. Its answer may be
-//! lost, so only the idle timeout ends such a connection.
+//! Over a lossy transport a ping is asked more often, because routers on the way soon forget who answers whom. Its
+//! answer may be lost, so only the idle timeout ends such a connection.
 
 use super::{CloseReason, Delivery, Handshake, InputSide, Outbound, OutputSide, Phase, Rules};
 
@@ -171,8 +172,8 @@ impl Timing {
         self.last_input_ns = now_ns;
     }
 
-    /// Sets when pings are due within their period, in 2³² steps. Connections that open at once, or hear the same message at once,
-    /// would otherwise be pinged at once for ever.
+    /// Sets when pings are due within their period, in 2³² steps. Connections that open at once, or hear the same
+    /// message at once, would otherwise be pinged at once for ever.
     pub fn spread_pings(&mut self, part: u32) {
         self.ping_part = part;
     }
@@ -375,8 +376,8 @@ impl Timing {
             && facts.is_open()
     }
 
-    /// The time of the next ping to a peer that stays silent: the connection's own moment of each period, if the peer has been silent
-    /// for a moment by then. The silence before a ping is never longer than the heartbeat interval.
+    /// The time of the next ping to a peer that stays silent: the connection's own moment of each period, if the peer
+    /// has been silent for a moment by then. The silence before a ping is never longer than the heartbeat interval.
     fn ping_due_ns(&self, facts: &Facts<'_>) -> u64 {
         let unheard_ns = self.last_input_ns;
         let heartbeat_ns = facts.rules.ping_after_ns(facts.delivery);
@@ -444,15 +445,16 @@ impl Rules {
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// The part of the heartbeat interval for which a peer must be silent before a ping. The rest is the period of its pings. A longer
-/// silence would leave gaps in the period without pings, and a shorter one would ping peers that send all the time.
+/// The part of the heartbeat interval for which a peer must be silent before a ping. The rest is the period of its
+/// pings. A longer silence would leave gaps in the period without pings, and a shorter one would ping peers that send
+/// all the time.
 const PING_SILENCE_SHARE: u64 = 8;
 
 /// The delay from which on a check counts as late.
 const LATE_NS: u64 = 1_000_000_000;
 
-/// The longest heartbeat over a lossy transport. Many routers that translate addresses forget a silent peer after 30 s, some
-/// earlier, and one ping may be lost.
+/// The longest heartbeat over a lossy transport. Many routers that translate addresses forget a silent peer after 30 s,
+/// some earlier, and one ping may be lost.
 const LOSSY_HEARTBEAT_NS_MAX: u64 = 10_000_000_000;
 
 /// The owner's time to read the input after a late check.

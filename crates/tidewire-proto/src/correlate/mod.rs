@@ -46,8 +46,7 @@ enum Matcher<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{pending_max} requests are waiting for their replies already")]
 pub struct WindowFull {
-    /// The limit.
-    pub pending_max: usize,
+    pending_max: usize,
 }
 
 impl<T> Correlator<T> {

@@ -11,7 +11,7 @@ use super::connect::ClientTerms;
 use super::frame::{NO_CODE, Opcode, close_frame, header};
 use super::http::{HeadEnd, refused_part};
 use super::reader::{Frames, Side};
-use super::text::{TextWriter, is_text, repaired};
+use super::text::{TextWriter, is_text};
 use super::{HeadLimits, Mask, Masks, MessageKind, frame_header};
 use crate::layer::{Ending, Forwarded, Layer, LayerError, RecordHeader, WebSocketFault};
 
@@ -200,43 +200,6 @@ impl WebSocketLayer {
             mask.apply(&mut network[start..]);
         }
     }
-
-    /// Sends lines as a text message, or as the next fragment of one if the last line is cut. Bytes that are no UTF-8
-    /// become replacement characters: a peer must close a connection on which they come.
-    fn send_text(&mut self, plain: &[IoSlice<'_>], bytes: usize, network: &mut Vec<u8>) {
-        let is_end = plain.iter().rev().find_map(|slice| slice.last()) == Some(&b'\n');
-        let opcode = match self.text.is_mid_message {
-            true => Opcode::Continuation,
-            false => Opcode::Text,
-        };
-        let mask = self.next_mask();
-        let cut = std::mem::take(&mut self.text.cut);
-        let start = network.len();
-        let length = cut.bytes().len() + bytes;
-        let first = header(opcode, is_end, length, mask);
-        network.extend_from_slice(first.bytes());
-        let mut text = network.len();
-        network.extend_from_slice(cut.bytes());
-        for slice in plain {
-            network.extend_from_slice(slice);
-        }
-        if std::str::from_utf8(&network[text..]).is_err() {
-            let bytes = network.split_off(text);
-            network.truncate(start);
-            let (whole, cut) = repaired(&bytes, is_end);
-            self.text.cut.keep(cut);
-            if whole.is_empty() && !is_end {
-                return;
-            }
-            network.extend_from_slice(header(opcode, is_end, whole.len(), mask).bytes());
-            text = network.len();
-            network.extend_from_slice(whole.as_bytes());
-        }
-        if let Some(mut mask) = mask {
-            mask.apply(&mut network[text..]);
-        }
-        self.text.is_mid_message = !is_end;
-    }
 }
 
 impl Layer for WebSocketLayer {
@@ -261,7 +224,10 @@ impl Layer for WebSocketLayer {
         let bytes = plain.iter().map(|slice| slice.len()).sum();
         match self.kind {
             MessageKind::Binary => self.send_binary(plain, bytes, network),
-            MessageKind::Text => self.send_text(plain, bytes, network),
+            MessageKind::Text => {
+                let mask = self.next_mask();
+                self.text.send(plain, bytes, mask, network);
+            }
         }
         Ok(bytes)
     }

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use thiserror::Error;
+use super::WebSettingError;
 
 /// The origins whose pages may connect. A peer that names no origin is no browser, and this check is not for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -26,34 +26,26 @@ enum Allowed {
     },
 }
 
-/// A text is no origin that a browser sends, so it would never allow a page.
-///
-/// ```
-/// use tidewire_proto::websocket::Origins;
-///
-/// let error = Origins::new(["app.example"]).unwrap_err();
-/// assert!(error.to_string().contains("write https://app.example"));
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{origin:?} is the origin of no page: {why}")]
-pub struct OriginError {
-    /// The text.
-    pub origin: String,
-    /// The mistake, and the text to write instead.
-    pub why: String,
-}
-
 impl Origins {
     /// Allows these origins, such as `https://example.com` or `http://localhost:3000`. `https://*.example.com` allows all hosts
     /// below `example.com`, `null` pages without an origin, and `*` all pages. A slash at the end and the default port are
     /// dropped, because browsers do not send them.
     ///
+    /// ```
+    /// use tidewire_proto::websocket::Origins;
+    ///
+    /// let error = Origins::new(["app.example"]).unwrap_err();
+    /// assert!(error.to_string().contains("write https://app.example"));
+    /// ```
+    ///
     /// # Errors
     /// A text can be no origin, so that it would allow nothing.
-    pub fn new(allowed: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, OriginError> {
+    pub fn new(
+        allowed: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Self, WebSettingError> {
         let allowed = allowed.into_iter().map(|text| {
             let origin: String = text.into();
-            Allowed::parse(&origin).map_err(|why| OriginError { origin, why })
+            Allowed::parse(&origin).map_err(|why| WebSettingError::BadOrigin { origin, why })
         });
         Ok(Self {
             allowed: allowed.collect::<Result<_, _>>()?,

@@ -127,6 +127,6 @@ fn what_can_never_match_is_refused_with_what_to_write() {
         ("*.example", "write https://*.example"),
     ] {
         let error = Origins::new([text]).unwrap_err();
-        assert!(error.why.contains(told), "{text:?}: {error}");
+        assert!(error.to_string().contains(told), "{text:?}: {error}");
     }
 }

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use thiserror::Error;
+use super::WebSettingError;
 
 /// A page of HTML in one file, with its policy. See [`ServerTerms::page`](super::ServerTerms::page).
 ///
@@ -17,27 +17,12 @@ use thiserror::Error;
 /// use tidewire_proto::websocket::WebPage;
 ///
 /// let page = WebPage::html(&b"<!doctype html><title>hello</title>"[..], "default-src 'none'")?;
-/// # Ok::<(), tidewire_proto::websocket::WebPageError>(())
+/// # Ok::<(), tidewire_proto::websocket::WebSettingError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebPage {
     head: Arc<str>,
     body: Arc<[u8]>,
-}
-
-/// A page cannot be served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum WebPageError {
-    /// The page is too long.
-    #[error("a page of {bytes} bytes is longer than {PAGE_BYTES_MAX}: serve it by an HTTP server")]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-    },
-    /// The policy is no value of a header.
-    #[error("the content security policy must be one line of ASCII")]
-    BadPolicy,
 }
 
 impl WebPage {
@@ -46,16 +31,16 @@ impl WebPage {
     ///
     /// # Errors
     /// The page is too long, or the policy is no value of a header.
-    pub fn html(body: impl Into<Arc<[u8]>>, policy: &str) -> Result<Self, WebPageError> {
+    pub fn html(body: impl Into<Arc<[u8]>>, policy: &str) -> Result<Self, WebSettingError> {
         let body = body.into();
         let bytes = body.len();
         if bytes > PAGE_BYTES_MAX {
-            return Err(WebPageError::TooLong { bytes });
+            return Err(WebSettingError::PageTooLong { bytes });
         }
         if !policy.bytes().all(|byte| matches!(byte, b' '..=b'~'))
             || policy.len() > POLICY_BYTES_MAX
         {
-            return Err(WebPageError::BadPolicy);
+            return Err(WebSettingError::BadPolicy);
         }
         let head = format!(
             "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {bytes}\r\n\
@@ -108,10 +93,10 @@ mod tests {
     fn a_long_page_and_a_policy_of_two_lines_are_refused() {
         let bytes = PAGE_BYTES_MAX + 1;
         let long = WebPage::html(vec![b'a'; bytes], "");
-        assert_eq!(long, Err(WebPageError::TooLong { bytes }));
+        assert_eq!(long, Err(WebSettingError::PageTooLong { bytes }));
         for policy in ["a\r\nSet-Cookie: x", "a\nb", "\u{e4}", &"a".repeat(3_000)] {
             let page = WebPage::html(&b""[..], policy);
-            assert_eq!(page, Err(WebPageError::BadPolicy), "{policy}");
+            assert_eq!(page, Err(WebSettingError::BadPolicy), "{policy}");
         }
     }
 }

@@ -1,6 +1,9 @@
 //! UTF-8 of text messages, which may be cut anywhere.
 
-use super::MessageKind;
+use std::io::IoSlice;
+
+use super::frame::{Opcode, header};
+use super::{Mask, MessageKind};
 use crate::layer::WebSocketFault;
 
 /// The beginning of a character whose rest has not come.
@@ -64,14 +67,58 @@ fn end_of(text: &[u8]) -> Result<usize, WebSocketFault> {
 #[derive(Debug, Default)]
 pub(super) struct TextWriter {
     /// A fragment was sent, and its message goes on.
-    pub(super) is_mid_message: bool,
+    is_mid_message: bool,
     /// The bytes of a character that was cut by the end of a write.
-    pub(super) cut: CutCharacter,
+    cut: CutCharacter,
+}
+
+impl TextWriter {
+    /// Sends lines as a text message, or as the next fragment of one if the last line is cut. Bytes that are no UTF-8
+    /// become replacement characters: a peer must close a connection on which they come.
+    pub(super) fn send(
+        &mut self,
+        plain: &[IoSlice<'_>],
+        bytes: usize,
+        mask: Option<Mask>,
+        network: &mut Vec<u8>,
+    ) {
+        let is_end = plain.iter().rev().find_map(|slice| slice.last()) == Some(&b'\n');
+        let opcode = match self.is_mid_message {
+            true => Opcode::Continuation,
+            false => Opcode::Text,
+        };
+        let cut = std::mem::take(&mut self.cut);
+        let start = network.len();
+        let length = cut.bytes().len() + bytes;
+        let first = header(opcode, is_end, length, mask);
+        network.extend_from_slice(first.bytes());
+        let mut text = network.len();
+        network.extend_from_slice(cut.bytes());
+        for slice in plain {
+            network.extend_from_slice(slice);
+        }
+        if std::str::from_utf8(&network[text..]).is_err() {
+            let bytes = network.split_off(text);
+            network.truncate(start);
+            let (whole, cut) = repaired(&bytes, is_end);
+            self.cut.keep(cut);
+            if whole.is_empty() && !is_end {
+                return;
+            }
+            network.extend_from_slice(header(opcode, is_end, whole.len(), mask).bytes());
+            text = network.len();
+            network.extend_from_slice(whole.as_bytes());
+        }
+        if let Some(mut mask) = mask {
+            mask.apply(&mut network[text..]);
+        }
+        self.is_mid_message = !is_end;
+    }
 }
 
 /// Puts replacement characters in place of bytes that are no text. Returns the text, and the beginning of a character that a
 /// later write may complete.
-pub(super) fn repaired(bytes: &[u8], is_end: bool) -> (String, &[u8]) {
+fn repaired(bytes: &[u8], is_end: bool) -> (String, &[u8]) {
     // Only the last foreign bytes may be the beginning of a character.
     let last = bytes.utf8_chunks().last();
     let last = last.map_or(&[][..], |chunk| chunk.invalid());

@@ -121,7 +121,7 @@ impl Owner {
         let mut rest = input;
         let mut filter = self.connection.filter(&self.rules);
         while self.connection.may_read() && !rest.is_empty() {
-            let decoded = self.codec.decode(rest, filter.frame_bytes_max);
+            let decoded = self.codec.decode(rest, filter.frame_bytes_max());
             let Ok(decoded) = decoded else {
                 let is_first = !self.connection.input().has_ended();
                 let mut state = ConnectionState::default();

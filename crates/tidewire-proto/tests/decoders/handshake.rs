@@ -26,7 +26,7 @@ pub fn handshake(bytes: &[u8]) {
     let mut rest = stream;
     while !rest.is_empty() && owner.connection.may_read() {
         let filter = owner.connection.filter(&RULES);
-        let (message, consumed) = match Tw1.decode(rest, filter.frame_bytes_max) {
+        let (message, consumed) = match Tw1.decode(rest, filter.frame_bytes_max()) {
             Ok(Decoded::Frame { message, consumed }) => (message, consumed),
             Ok(_) => break,
             Err(_) => {

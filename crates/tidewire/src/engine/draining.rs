@@ -43,7 +43,7 @@ impl Core {
         let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             self.sessions.change(slot, |connection, rules| {
-                connection.drain(rules, Drain::Shutdown)
+                connection.drain(rules, Drain::Shutdown);
             });
             self.sessions.transmit(slot);
             self.sessions.update_interest(slot);

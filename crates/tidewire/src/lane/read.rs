@@ -278,7 +278,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             break Flow::Continue;
         }
         let searched = std::mem::take(&mut searched);
-        let limit = filter.frame_bytes_max;
+        let limit = filter.frame_bytes_max();
         let decoded = if keeps_state {
             let state = &mut cx.core.sessions[slot].adapting.state;
             codec.decode_next(state, rest, searched, limit)
@@ -422,7 +422,7 @@ pub(super) fn refuse_input<C: Codec + ?Sized>(
     {
         terms.note_refused(
             rest,
-            filter.frame_bytes_max,
+            filter.frame_bytes_max(),
             session.profile.peer.as_deref(),
         );
     }

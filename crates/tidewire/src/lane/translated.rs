@@ -30,7 +30,7 @@ pub(super) fn decode_translated<S: Service, C: Codec + ?Sized, const IS_DATAGRAM
             break Flow::Continue;
         }
         let searched = std::mem::take(&mut progress.searched);
-        let limit = progress.filter.frame_bytes_max;
+        let limit = progress.filter.frame_bytes_max();
         let (message, consumed) = match next(codec, rest, searched, limit, &mut scratch) {
             Ok(Some(translated)) => translated,
             Ok(None) => break Flow::Continue,

@@ -5,7 +5,7 @@ use tidewire_proto::websocket::HeadLimits;
 use super::ServerBuilder;
 use crate::address::Address;
 use crate::transport::LayerFactory;
-use crate::websocket::{OriginError, Origins, WebPage, WebSocketAcceptor};
+use crate::websocket::{Origins, WebPage, WebSettingError, WebSocketAcceptor};
 
 impl ServerBuilder {
     /// Sets the origins whose pages may connect to `ws://` and `wss://` addresses, such as `https://example.com`; `*` allows
@@ -17,7 +17,7 @@ impl ServerBuilder {
     pub fn websocket_origins(
         mut self,
         origins: impl IntoIterator<Item = impl Into<String>>,
-    ) -> Result<Self, OriginError> {
+    ) -> Result<Self, WebSettingError> {
         self.origins = Origins::new(origins)?;
         Ok(self)
     }

@@ -36,7 +36,7 @@ impl LaneSessions {
             return self.close(slot, CloseReason::ConnectionAge);
         }
         self.change(slot, |connection, rules| {
-            connection.drain(rules, Drain::Age)
+            connection.drain(rules, Drain::Age);
         });
         self.counters.connections_retired.add(1);
         self.transmit(slot);

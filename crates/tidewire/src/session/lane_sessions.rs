@@ -175,7 +175,7 @@ impl LaneSessions {
     /// Ends a session after its output has been written. It is not read any more.
     pub(crate) fn finish(&mut self, slot: usize, reason: CloseReason) {
         self.change(slot, |connection, rules| {
-            connection.finish(rules, reason, None)
+            connection.finish(rules, reason, None);
         });
         self.update_interest(slot);
         self.mark_dirty(slot);

@@ -2,8 +2,8 @@
 //!
 //! The subprotocol is the codec's name: a page opens `new WebSocket("ws://HOST:PORT/PATH", "tw1")`. A peer that names no
 //! subprotocol is accepted; one that names others only is refused. The bytes of binary messages are those of a connection
-//! over `tcp://`, wherever messages begin and end. Codecs of text ([`Codec::is_text`]) send
-//! text messages of whole lines, and a received message without a line end gets one.
+//! over `tcp://`, wherever messages begin and end. Codecs of text ([`Format::is_text`](crate::codec::Format::is_text))
+//! send text messages of whole lines, and a received message without a line end gets one.
 //!
 //! A server has one path for each address, and answers everything else with an HTTP status. Pages of other origins are
 //! refused, unless [`ServerBuilder::websocket_origins`](crate::ServerBuilder::websocket_origins) names them.
@@ -33,7 +33,7 @@ use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, We
 
 pub use tidewire_proto::layer::WebSocketFault;
 pub use tidewire_proto::websocket::{
-    HeadLimits, OriginError, Origins, PAGE_BYTES_MAX, WebPage, WebPageError,
+    HeadLimits, Origins, PAGE_BYTES_MAX, WebPage, WebSettingError,
 };
 
 use crate::address::{Address, WebSocketEndpoint};

@@ -5,7 +5,7 @@
 //! that a payload contains no delimiter, because the receiver would see several frames.
 //!
 //! Decoding keeps no state. The caller knows how much of a partial frame was searched before, and passes it to
-//! `decode_grown`. A frame that comes in small pieces is therefore searched once.
+//! `decode_next`. A frame that comes in small pieces is therefore searched once.
 //!
 //! Rejected: escaping the delimiter inside payloads (the peers would not understand it), and dropping frames above the
 //! limit (a message would be lost in silence).
@@ -14,8 +14,7 @@ use super::inline::InlineBytes;
 use super::scan::find_bytes;
 use super::spec::{BuiltIn, Parameters, bytes_of_hex};
 use super::{
-    Codec, CodecSpecError, ConnectionState, Decoded, Format, InvalidParameter, check_unnamed,
-    is_bare, unsupported,
+    Codec, CodecSpecError, ConnectionState, Decoded, Format, check_unnamed, is_bare, unsupported,
 };
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
@@ -44,10 +43,10 @@ impl Delimited {
     ///
     /// # Errors
     /// The delimiter is empty or too long.
-    pub fn with_delimiter(mut self, delimiter: &[u8]) -> Result<Self, InvalidParameter> {
+    pub fn with_delimiter(mut self, delimiter: &[u8]) -> Result<Self, CodecSpecError> {
         self.delimiter = InlineBytes::new(delimiter)
             .filter(|bytes| !bytes.as_slice().is_empty())
-            .ok_or(InvalidParameter {
+            .ok_or(CodecSpecError::OutOfRange {
                 parameter: "delimiter",
                 expected: "1 to 16 bytes",
             })?;
@@ -66,9 +65,9 @@ impl Delimited {
     ///
     /// # Errors
     /// It is 0.
-    pub const fn with_frame_bytes_max(mut self, bytes: usize) -> Result<Self, InvalidParameter> {
+    pub const fn with_frame_bytes_max(mut self, bytes: usize) -> Result<Self, CodecSpecError> {
         if bytes == 0 {
-            return Err(InvalidParameter {
+            return Err(CodecSpecError::OutOfRange {
                 parameter: "limit",
                 expected: "a number of bytes from 1",
             });

@@ -20,8 +20,7 @@ use super::frame::{Framed, Head};
 use super::inline::InlineBytes;
 use super::spec::{BuiltIn, Parameters, bytes_of_hex};
 use super::{
-    Codec, CodecSpecError, Decoded, Format, FrameLayout, InvalidParameter, check_unnamed, is_bare,
-    unsupported,
+    Codec, CodecSpecError, Decoded, Format, FrameLayout, check_unnamed, is_bare, unsupported,
 };
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
@@ -100,8 +99,8 @@ impl LengthField {
     ///
     /// # Errors
     /// There are too many bytes.
-    pub fn with_header(mut self, header: &[u8]) -> Result<Self, InvalidParameter> {
-        self.header = InlineBytes::new(header).ok_or(InvalidParameter {
+    pub fn with_header(mut self, header: &[u8]) -> Result<Self, CodecSpecError> {
+        self.header = InlineBytes::new(header).ok_or(CodecSpecError::OutOfRange {
             parameter: "header",
             expected: "at most 16 bytes",
         })?;
