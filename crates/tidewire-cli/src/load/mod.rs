@@ -212,6 +212,7 @@ fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
             "conclusion": conclusion.name(),
             "verdict": verdict,
             "valid": !report.is_doubtful(),
+            "disturbed": report.is_disturbed(),
             "explanation": report.explanation(),
             "json": json_file.to_string(),
             "markdown": written.markdown.display().to_string(),

@@ -116,9 +116,9 @@ fn describe(progress: &Progress) -> String {
         // The server is asked for its count at the end.
         None => "received n/a".to_owned(),
     };
-    let doubt = match progress.doubts.is_empty() {
-        true => "",
-        false => ", INVALID so far",
+    let doubt = match progress.verdict.name() {
+        "VALID" => String::new(),
+        doubt => format!(", {doubt} so far"),
     };
     format!(
         "{:>3.0}/{:.0} s {phase:<7} sent {:.0}/s, {received}, p50 {}, p99 {}{nodes}{errors}{doubt}",
@@ -145,7 +145,7 @@ pub(super) fn phase_name(phase: Phase) -> String {
 pub(super) mod tests {
     use std::time::Duration;
 
-    use tidewire_load::report::Second;
+    use tidewire_load::report::{Second, Verdict};
 
     use super::*;
 
@@ -172,7 +172,7 @@ pub(super) mod tests {
                 ..Second::default()
             },
             errors: 0,
-            doubts: Vec::new(),
+            verdict: Verdict::default(),
         }
     }
 
@@ -198,12 +198,24 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_measurement_that_is_invalid_so_far_is_told_so_at_once() {
-        let line = describe(&Progress {
-            doubts: vec!["the instrument sent late".to_owned()],
-            ..progress(Phase::Steady)
+    fn a_measurement_that_is_invalid_or_disturbed_so_far_is_told_so_at_once() {
+        let late = || vec!["the instrument sent late".to_owned()];
+        let line = |verdict| {
+            describe(&Progress {
+                verdict,
+                ..progress(Phase::Steady)
+            })
+        };
+        let invalid = line(Verdict {
+            reasons: late(),
+            ..Verdict::default()
         });
-        assert!(line.ends_with("INVALID so far"), "{line}");
+        assert!(invalid.ends_with(", INVALID so far"), "{invalid}");
+        let disturbed = line(Verdict {
+            disturbances: late(),
+            ..Verdict::default()
+        });
+        assert!(disturbed.ends_with(", DISTURBED so far"), "{disturbed}");
     }
 
     #[test]

@@ -96,7 +96,8 @@ impl Metrics {
         let cores = |used: Option<f64>| used.map_or(f64::NAN, |used| used / 100.0);
         let seconds = |ms: Option<f64>| ms.map_or(f64::NAN, |ms| ms / 1e3);
         self.steady.set(i64::from(progress.phase == Phase::Steady));
-        self.valid.set(i64::from(progress.doubts.is_empty()));
+        self.valid
+            .set(i64::from(progress.verdict.name() == "VALID"));
         self.agents.set(progress.logins.cast_signed());
         let second = &progress.second;
         let offered = second.offered_tps().unwrap_or(f64::NAN);

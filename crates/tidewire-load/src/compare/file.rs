@@ -126,6 +126,9 @@ struct Cost {
 #[derive(Deserialize)]
 struct Verdict {
     reasons: Vec<String>,
+    /// A version that judged less has none.
+    #[serde(default)]
+    disturbances: Vec<String>,
     enforced: bool,
 }
 
@@ -180,8 +183,14 @@ impl FileStep {
             figures,
             cost_is_steady: self.detail.is_some(),
             invalid,
-            problems: self.problems.clone(),
+            problems: self.problems(),
         })
+    }
+
+    /// The problems of the step, and those of the machine.
+    fn problems(&self) -> Vec<String> {
+        let disturbances = self.detail.iter().flat_map(|it| &it.verdict.disturbances);
+        self.problems.iter().chain(disturbances).cloned().collect()
     }
 
     /// The first reason not to believe the measurement, if that is to have consequences.

@@ -206,19 +206,28 @@ impl Distribution {
 pub struct Verdict {
     /// Why it is not; empty when it is.
     pub reasons: Vec<String>,
+    /// What else the machine did meanwhile. Times are longer by it and are not to be believed; the counts of messages
+    /// and the rates are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disturbances: Vec<String>,
     /// Whether an invalid measurement ends the run with an exit code of its own.
     pub enforced: bool,
 }
 
 impl Verdict {
-    /// Whether nothing speaks against the measurement.
+    /// Whether nothing speaks against the measurement, or only against its times.
     pub fn is_valid(&self) -> bool {
         self.reasons.is_empty()
     }
 
-    /// `VALID` or `INVALID`.
+    /// Whether it is valid and a busy machine made its times longer, so that they are not to be believed.
+    pub fn is_disturbed(&self) -> bool {
+        self.is_valid() && !self.disturbances.is_empty()
+    }
+
+    /// `VALID`, `DISTURBED` or `INVALID`.
     pub fn name(&self) -> &'static str {
-        if self.is_valid() { "VALID" } else { "INVALID" }
+        verdict_name(self.is_valid(), self.is_disturbed())
     }
 }
 
@@ -420,6 +429,24 @@ pub struct RunFigures {
     pub server_ns_per_message: Option<f64>,
     /// Whether its measurement is to be believed.
     pub valid: bool,
+    /// Whether a busy machine made its times longer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disturbed: bool,
+}
+
+impl RunFigures {
+    /// `VALID`, `DISTURBED` or `INVALID`.
+    pub(super) fn verdict(&self) -> &'static str {
+        verdict_name(self.valid, self.disturbed)
+    }
+}
+
+fn verdict_name(is_valid: bool, is_disturbed: bool) -> &'static str {
+    match (is_valid, is_disturbed) {
+        (false, _) => "INVALID",
+        (true, true) => "DISTURBED",
+        (true, false) => "VALID",
+    }
 }
 
 impl Workload {

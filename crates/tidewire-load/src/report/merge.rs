@@ -325,6 +325,7 @@ impl<'r> Parts<'r> {
         merged.times = self.times()?;
         merged.cost = Cost::merge(&details, self.kind);
         merged.verdict.reasons = self.told(|part| &part.detail.verdict.reasons);
+        merged.verdict.disturbances = self.told(|part| &part.detail.verdict.disturbances);
         let figures = merged.times.scheduled.slo_figures(self.fates());
         merged.slo = SloReport::judge(&details[0].slo.limits, &figures);
         merged.fan_out_share = None;
@@ -421,6 +422,7 @@ fn run_figures(part: &Part<'_>) -> RunFigures {
         p999: scheduled.p999,
         server_ns_per_message: detail.cost.server_ns_per_message,
         valid: detail.verdict.is_valid(),
+        disturbed: detail.verdict.is_disturbed(),
     }
 }
 

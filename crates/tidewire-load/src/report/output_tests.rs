@@ -36,6 +36,7 @@ fn report(name: &str) -> Report {
         cost: Cost::default(),
         verdict: Verdict {
             reasons: vec!["the instrument <was> late".to_owned()],
+            disturbances: Vec::new(),
             enforced: true,
         },
         slo: SloReport {
@@ -244,6 +245,69 @@ fn the_verdict_is_the_same_in_every_form_and_says_what_may_be_believed() {
     );
     spoil(&mut report, |detail| detail.verdict.reasons.clear());
     check(&report, "passed", "passed");
+}
+
+#[test]
+fn a_busy_machine_is_a_note_and_its_times_are_marked_in_every_form() {
+    let mut report = report("a");
+    report.steps[0].problems.clear();
+    let detail = report.steps[0].detail.as_mut().unwrap();
+    (detail.verdict, detail.slo) = (Verdict::default(), SloReport::default());
+    let quiet = report.clone();
+    let late = "the instrument sent late".to_owned();
+    report.steps[0]
+        .detail
+        .as_mut()
+        .unwrap()
+        .verdict
+        .disturbances = vec![late];
+    assert_eq!(
+        (report.conclusion(), report.verdict()),
+        (Conclusion::Passed, "passed")
+    );
+    assert!(report.is_disturbed() && !report.is_doubtful() && !quiet.is_disturbed());
+    assert!(
+        report.explanation().ends_with("steps include its delays"),
+        "{}",
+        report.explanation()
+    );
+    let forms = |report: &Report| {
+        let table = step_table(&report.steps[0], usize::MAX);
+        let (markdown, html) = (report.to_markdown(), report.to_html());
+        [table, markdown, html, report.to_csv(), report.to_junit()]
+    };
+    let [table, markdown, html, csv, junit] = forms(&report);
+    for text in [&table, &markdown, &html] {
+        assert!(
+            text.contains("disturbed: the instrument sent late"),
+            "{text}"
+        );
+        assert!(text.contains("include delays of this machine"), "{text}");
+        assert!(!text.contains("INVALID"), "{text}");
+    }
+    assert!(
+        table.contains("scheduled*") && table.contains("service*"),
+        "{table}"
+    );
+    assert!(
+        !table.contains("write*") && !table.contains("send lag*"),
+        "{table}"
+    );
+    assert!(markdown.contains("| scheduled\\* |"), "{markdown}");
+    assert!(
+        html.contains("ms, disturbed") && html.contains("✓ Passed"),
+        "{html}"
+    );
+    assert!(html.contains("✓ passed; times disturbed"), "{html}");
+    assert!(csv.contains("DISTURBED"), "{csv}");
+    assert!(
+        junit.contains("failures=\"0\"") && junit.contains("<system-out>disturbed: "),
+        "{junit}"
+    );
+    let [table, markdown, html, csv, junit] = forms(&quiet);
+    for text in [table, markdown, html, csv, junit] {
+        assert!(!text.to_lowercase().contains("disturbed"), "{text}");
+    }
 }
 
 #[test]

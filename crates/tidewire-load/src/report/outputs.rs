@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tidewire_proto::text::visible;
 
-use super::table::bad_news;
+use super::table::{bad_news, remarks};
 use super::{Percentile, Report, Status, StepDetail, StepReport};
 use crate::format::markup;
 
@@ -53,8 +53,15 @@ impl Report {
                 let (first, all) = (markup(first), markup(&texts.join("\n")));
                 let _ = write!(cases, "<{result} message=\"{first}\">{all}</{result}>");
             }
-            if step.is_doubtful() && !step.is_refused() {
-                let doubts = markup(&bad_news(step).join("\n"));
+            let mut doubts = match step.is_doubtful() && !step.is_refused() {
+                true => bad_news(step),
+                false => Vec::new(),
+            };
+            if step.is_disturbed() {
+                doubts.extend(remarks(step));
+            }
+            if !doubts.is_empty() {
+                let doubts = markup(&doubts.join("\n"));
                 let _ = write!(cases, "<system-out>{doubts}</system-out>");
             }
             cases.push_str("</testcase>\n");

@@ -181,6 +181,11 @@ impl StepReport {
         self.says(|detail| !detail.verdict.is_valid())
     }
 
+    /// Whether a busy machine made its times longer, so that they are not to be believed.
+    pub(super) fn is_disturbed(&self) -> bool {
+        self.says(|detail| detail.verdict.is_disturbed())
+    }
+
     /// Whether its details say so; a step without details says nothing.
     fn says(&self, so: impl Fn(&StepDetail) -> bool) -> bool {
         self.detail.as_deref().is_some_and(so)

@@ -34,7 +34,7 @@ pub fn step_table(step: &StepReport, columns: usize) -> String {
         line(format!("  {name:<width$}  {value}\n"), width + 4);
     }
     line(format!("\n{}", times(step, columns)), 0);
-    for note in &step.notes {
+    for note in remarks(step) {
         line(format!("  note: {}\n", visible(note.as_bytes())), 8);
     }
     text
@@ -61,6 +61,13 @@ fn times(step: &StepReport, columns: usize) -> String {
     text
 }
 
+/// The remarks on the step, those on its measurement first.
+pub(super) fn remarks(step: &StepReport) -> Vec<String> {
+    let verdict = step.detail.iter().flat_map(|it| &it.verdict.disturbances);
+    let disturbances = verdict.map(|disturbance| format!("disturbed: {disturbance}"));
+    disturbances.chain(step.notes.iter().cloned()).collect()
+}
+
 /// The problems of the step, those of the measurement itself first.
 pub(super) fn bad_news(step: &StepReport) -> Vec<String> {
     let mut news = Vec::new();
@@ -82,6 +89,11 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
             "believe",
             "the counts of messages; not the rates and times".to_owned(),
         ));
+    }
+    if step.is_disturbed() {
+        let believe =
+            "the counts and rates of messages; the times marked * include delays of this machine";
+        facts.push(("believe", believe.to_owned()));
     }
     facts.extend(fates(step));
     facts.extend(rates(step));
@@ -267,21 +279,32 @@ fn rates(step: &StepReport) -> [(&'static str, String); 3] {
 /// The times of a step by name, in the columns of [`TIME_COLUMNS`]: percentiles that count what never arrived, where
 /// the report has them, and the largest and the mean of what did arrive. There is one row for each time, so that a name
 /// has one meaning. An older report has only figures of what arrived.
-pub(super) fn time_rows(step: &StepReport) -> Vec<(&'static str, [String; TIME_COLUMNS.len()])> {
+///
+/// A disturbed time, which may be longer than it was without the disturbance, is marked by a star.
+pub(super) fn time_rows(step: &StepReport) -> Vec<(String, [String; TIME_COLUMNS.len()])> {
     match &step.detail {
         Some(detail) => {
             let shown = detail
                 .times
                 .named()
                 .filter(|(name, _)| *name != "client lag");
+            let mark = |name: &str| match step.is_disturbed() && is_end_to_end(name) {
+                true => format!("{name}*"),
+                false => name.to_owned(),
+            };
             shown
-                .map(|(name, times)| (name, time_cells(times)))
+                .map(|(name, times)| (mark(name), time_cells(times)))
                 .collect()
         }
         None => latencies(step)
-            .map(|(name, latency)| (name, latency_cells(latency)))
+            .map(|(name, latency)| (name.to_owned(), latency_cells(latency)))
             .to_vec(),
     }
+}
+
+/// Whether a time ends at the receiver. The others are the instrument's own.
+fn is_end_to_end(name: &str) -> bool {
+    matches!(name, "scheduled" | "across" | "service")
 }
 
 fn time_cells(times: &Distribution) -> [String; TIME_COLUMNS.len()] {

@@ -187,7 +187,7 @@ impl StepFacts<'_, '_> {
             closed: self.closed_loop(),
             steal_pct: cost.steal_pct,
         };
-        judge(&evidence, &self.guard)
+        judge(&evidence, &self.plan.step, &self.guard)
     }
 
     fn closed_loop(&self) -> Option<ClosedLoop> {

@@ -43,7 +43,7 @@ use crate::environment::Environment;
 use crate::exchange::SentTimes;
 use crate::format::utc;
 use crate::ledger::LATE_MS;
-use crate::report::{Report, Second, StepReport};
+use crate::report::{Report, Second, StepReport, Verdict};
 use crate::scenario::{Load, Pattern, Scenario, Step};
 use crate::schedule::mix;
 use crate::segment::Segment;
@@ -155,8 +155,8 @@ pub struct Progress {
     pub second: Second,
     /// Connections lost and sends refused so far.
     pub errors: u64,
-    /// The doubts about the measurement of the steady window so far; empty before it begins.
-    pub doubts: Vec<String>,
+    /// The verdict on the measurement of the steady window so far; without doubts before the window begins.
+    pub verdict: Verdict,
 }
 
 /// Watches a run.

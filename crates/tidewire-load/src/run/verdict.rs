@@ -4,7 +4,7 @@
 
 use crate::format::{milliseconds, thousands};
 use crate::report::Verdict;
-use crate::scenario::{Guard, OnViolation};
+use crate::scenario::{Guard, OnViolation, Step};
 use crate::statistics::{LatencyHistogram, Percentile, Quantile};
 
 /// The evidence about the measurement itself. A field is `None` where it could not be known or does not apply.
@@ -110,18 +110,34 @@ pub(super) struct ClosedLoop {
     pub(super) rounds: u64,
 }
 
-pub(super) fn judge(evidence: &Evidence, guard: &Guard) -> Verdict {
-    let reasons = [
+/// Judges the measurement of a step. A load that was not the one of the schedule makes it INVALID. A busy machine makes
+/// times longer and leaves the counts of messages and a given rate as they are, so that it makes a step INVALID only if
+/// the step asks for more than these; any other step it disturbs.
+pub(super) fn judge(evidence: &Evidence, step: &Step, guard: &Guard) -> Verdict {
+    let busy = [
         client_cpu(evidence, guard),
         (evidence.lateness.and_then(late)).or_else(|| evidence.tail_lateness.and_then(late)),
-        overdue(evidence).or_else(|| shortfall(evidence)),
-        evidence.closed.and_then(littles_law),
         steal(evidence),
     ];
-    Verdict {
-        reasons: reasons.into_iter().flatten().collect(),
+    let untrue = [
+        overdue(evidence).or_else(|| shortfall(evidence)),
+        evidence.closed.and_then(littles_law),
+    ];
+    let mut verdict = Verdict {
+        reasons: untrue.into_iter().flatten().collect(),
+        disturbances: busy.into_iter().flatten().collect(),
         enforced: guard.on_violation == OnViolation::Invalid,
+    };
+    if verdict.enforced || rests_on_times(step) {
+        let disturbances = std::mem::take(&mut verdict.disturbances);
+        verdict.reasons.splice(0..0, disturbances);
     }
+    verdict
+}
+
+/// Whether the result of a step depends on times: it has a limit on them, or its rate follows from them.
+fn rests_on_times(step: &Step) -> bool {
+    step.slo.limits_times() || step.offered_tps().is_none()
 }
 
 fn client_cpu(evidence: &Evidence, guard: &Guard) -> Option<String> {
@@ -236,6 +252,7 @@ const STEAL_PCT_MAX: f64 = 2.0;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::{Load, ThinkTime};
 
     fn lateness(lag_ms: f64, latency_ms: Option<f64>) -> Lateness {
         Lateness {
@@ -278,7 +295,12 @@ mod tests {
     fn reasons(spoil: impl FnOnce(&mut Evidence)) -> Vec<String> {
         let mut evidence = good();
         spoil(&mut evidence);
-        judge(&evidence, &Guard::default()).reasons
+        judge(&evidence, &given_rate(), &Guard::default()).reasons
+    }
+
+    /// A step of which only the counts of messages and a given rate are asked.
+    fn given_rate() -> Step {
+        Step::chat("step", 2, 1.0, ThinkTime::NONE)
     }
 
     fn assert_only(spoil: impl FnOnce(&mut Evidence), told: &str) {
@@ -289,8 +311,10 @@ mod tests {
 
     #[test]
     fn a_good_measurement_and_one_that_nothing_is_known_of_are_valid() {
-        assert!(judge(&good(), &Guard::default()).is_valid());
-        assert!(judge(&Evidence::default(), &Guard::default()).is_valid());
+        for evidence in [good(), Evidence::default()] {
+            let verdict = judge(&evidence, &given_rate(), &Guard::default());
+            assert_eq!(verdict.name(), "VALID");
+        }
     }
 
     #[test]
@@ -412,12 +436,44 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_is_not_enforced() {
-        let guard = Guard {
+    fn a_busy_machine_disturbs_a_step_and_is_invalid_where_times_decide() {
+        let guard = |on_violation| Guard {
             max_client_cpu_pct: 10.0,
-            on_violation: OnViolation::Warn,
+            on_violation,
         };
-        let verdict = judge(&good(), &guard);
-        assert_eq!((verdict.name(), verdict.enforced), ("INVALID", false));
+        let name = |step: &Step, on_violation| {
+            let verdict = judge(&good(), step, &guard(on_violation));
+            assert_eq!(verdict.reasons.len() + verdict.disturbances.len(), 1);
+            (verdict.name(), verdict.enforced)
+        };
+        let mut step = given_rate();
+        assert_eq!(name(&step, OnViolation::Warn), ("DISTURBED", false));
+        assert_eq!(name(&step, OnViolation::Invalid), ("INVALID", true));
+        step.slo.loss_pct = Some(1.0);
+        assert_eq!(name(&step, OnViolation::Warn), ("DISTURBED", false));
+        step.slo.p99_ms = Some(1.0);
+        assert_eq!(name(&step, OnViolation::Warn), ("INVALID", false));
+        // The rate of a step that sends as fast as it can is that of the instrument.
+        let as_fast = Step {
+            load: Load::Max,
+            ..given_rate()
+        };
+        assert_eq!(name(&as_fast, OnViolation::Warn), ("INVALID", false));
+    }
+
+    #[test]
+    fn a_load_that_was_not_offered_is_invalid_though_nothing_is_enforced() {
+        let guard = Guard {
+            on_violation: OnViolation::Warn,
+            ..Guard::default()
+        };
+        let mut evidence = good();
+        (evidence.on_time, evidence.steal_pct) = (9_000, Some(9.0));
+        let verdict = judge(&evidence, &given_rate(), &guard);
+        assert_eq!(verdict.name(), "INVALID");
+        assert!(
+            verdict.disturbances[0].contains("took 9.0 %"),
+            "{verdict:?}"
+        );
     }
 }

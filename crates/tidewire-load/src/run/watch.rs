@@ -8,7 +8,7 @@ use super::{Observer, Phase, Progress, RunOptions};
 use crate::exchange::{StepLink, Times};
 use crate::lane_account::LaneAccount;
 use crate::process::{MachineSample, ProcessSample};
-use crate::report::{ProcessFigures, Second};
+use crate::report::{ProcessFigures, Second, Verdict};
 use crate::scenario::{Guard, Load, Pattern, Step};
 use crate::schedule::Curve;
 
@@ -238,7 +238,7 @@ impl<'p> Watch<'p> {
             expected: expected(step, &link),
             second: second.clone(),
             errors: link.disconnects.get() + link.send_errors.get() + link.login_failures.get(),
-            doubts: self.doubts(),
+            verdict: self.verdict(),
         });
         if phase != Phase::Login {
             self.series.push(second);
@@ -261,11 +261,11 @@ impl<'p> Watch<'p> {
         Some((curve.messages_by(at_secs) - curve.messages_by(self.look.at_secs)) * share)
     }
 
-    /// The doubts about the steady window so far, by the rules of the final verdict as far as they can be judged before
-    /// the end: the instrument was busy or late, or the machine's host took time away.
-    fn doubts(&self) -> Vec<String> {
+    /// The verdict on the steady window so far, by the rules of the final one as far as they can be judged before the
+    /// end: the instrument was busy or late, or the machine's host took time away.
+    fn verdict(&self) -> Verdict {
         let Some(began) = &self.steady_began else {
-            return Vec::new();
+            return Verdict::default();
         };
         let now;
         let usage = match &self.steady_ended {
@@ -305,7 +305,7 @@ impl<'p> Watch<'p> {
             steal_pct: usage.stolen_pct_since(&began.usage),
             ..Evidence::default()
         };
-        judge(&evidence, &self.guard).reasons
+        judge(&evidence, self.step, &self.guard)
     }
 
     /// Whether the last three whole seconds of the warm-up had the same median, within 2 %; nothing when there were

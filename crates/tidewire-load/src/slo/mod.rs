@@ -40,6 +40,12 @@ pub struct Slo {
 }
 
 impl Slo {
+    /// Whether a time has a limit.
+    pub fn limits_times(&self) -> bool {
+        let times = [self.p50_ms, self.p90_ms, self.p99_ms, self.p999_ms];
+        times.iter().any(Option::is_some)
+    }
+
     /// Whether there is nothing to judge.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

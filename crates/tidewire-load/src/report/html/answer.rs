@@ -70,6 +70,12 @@ fn write_tiles(report: &Report, index: usize, page: &mut String) {
         &figure_of_rate(rate),
         &format!("a second{doubt}"),
     );
+    // The times alone are in doubt on a busy machine.
+    let doubt = if step.is_disturbed() {
+        ", disturbed"
+    } else {
+        doubt
+    };
     for (name, value) in percentiles(step) {
         let unit = if value.starts_with(|first: char| first.is_ascii_digit()) {
             "ms"

@@ -121,8 +121,8 @@ fn write_step(number: usize, step: &StepReport, is_at_top: bool, page: &mut Stri
         figures.splice(0..0, course_of_step(number, step));
     }
     Figure::write_all(&figures, page);
-    for note in &step.notes {
-        let _ = writeln!(page, "<p class=\"note\">Note: {}.</p>", markup(note));
+    for note in table::remarks(step) {
+        let _ = writeln!(page, "<p class=\"note\">Note: {}.</p>", markup(&note));
     }
     page.push_str("</section>\n");
 }

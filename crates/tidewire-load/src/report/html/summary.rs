@@ -80,7 +80,7 @@ pub(super) fn overview(report: &Report, page: &mut String) {
         );
         table.row(vec![
             step_link(number, step),
-            step_verdict(step).into(),
+            with_disturbance(step).into(),
             workload.into(),
             thousands(u64::from(step.concurrency)).into(),
             step.theoretical_tps.into(),
@@ -123,6 +123,15 @@ pub(super) fn step_verdict(step: &StepReport) -> String {
         _ => '✗',
     };
     format!("{mark} {}", verdict.name())
+}
+
+/// The same, with a word about times that are not to be believed.
+fn with_disturbance(step: &StepReport) -> String {
+    let verdict = step_verdict(step);
+    match step.is_disturbed() {
+        true => format!("{verdict}; times disturbed"),
+        false => verdict,
+    }
 }
 
 pub(super) fn limits(report: &Report, page: &mut String) {

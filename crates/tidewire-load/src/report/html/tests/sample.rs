@@ -270,6 +270,7 @@ fn run_figures(run: u32, detail: &StepDetail) -> RunFigures {
         p99: times.p99,
         p999: times.p999,
         server_ns_per_message: Some(1_900.0),
+        disturbed: false,
         valid: run != 2,
     }
 }
