@@ -3,8 +3,9 @@
 use serde_json::json;
 use tidewire_command::output;
 use tidewire_load::known_milliseconds;
+use tidewire_load::plan::RunOptions;
 use tidewire_load::report::{StepReport, step_table};
-use tidewire_load::run::{Observer, Phase, Progress, RunOptions};
+use tidewire_load::run::{Observer, Phase, Progress};
 use tidewire_load::scenario::{Scenario, Step};
 
 use super::live::Live;
@@ -86,8 +87,11 @@ impl Observer for View {
             None => output::note(describe(progress)),
         }
     }
+}
 
-    fn step_ended(&mut self, report: &StepReport) {
+impl View {
+    /// Shows a step that has ended.
+    pub(super) fn show(&mut self, report: &StepReport) {
         self.finish();
         let text = match self.tables {
             Tables::Json => json_text(&json!({"event": "step", "step": report})),

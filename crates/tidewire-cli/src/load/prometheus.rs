@@ -16,7 +16,7 @@ use prometheus_client::registry::Registry;
 use tidewire::system::listen_tcp;
 use tidewire::{Address, SocketOptions};
 use tidewire_admin::{CONTENT_TYPE, HttpServer, serve_text};
-use tidewire_load::report::StepReport;
+use tidewire_load::facts::StepFacts;
 use tidewire_load::run::{Observer, Phase, Progress};
 use tidewire_load::scenario::Step;
 
@@ -160,12 +160,13 @@ impl Observer for Exported<'_> {
         self.view.progress(progress);
     }
 
-    fn step_ended(&mut self, report: &StepReport) {
+    fn step_ended(&mut self, facts: &StepFacts) {
+        let report = facts.judge();
         if let Some(metrics) = self.metrics {
             metrics.lost.inc_by(report.lost);
             metrics.unconfirmed.inc_by(report.unconfirmed);
         }
-        self.view.step_ended(report);
+        self.view.show(&report);
     }
 }
 

@@ -106,13 +106,11 @@ impl Sweep {
 /// The units of work per second. A unit must not grow with the agents, so deliveries of a fan-out are divided by the
 /// receivers of each message.
 fn throughput(step: &Step, found: &StepReport) -> f64 {
-    let owed = match step.pattern {
-        Pattern::Ingest => return found.steady.send_tps,
-        Pattern::Echo | Pattern::Request => 1,
-        Pattern::Chat => step.senders().saturating_sub(1),
-        Pattern::PubSub => step.senders(),
-    };
-    found.steady.receive_tps.unwrap_or(0.0) / f64::from(owed.max(1))
+    if step.pattern == Pattern::Ingest {
+        return found.steady.send_tps;
+    }
+    let owed = step.pattern.receivers(u64::from(step.senders()));
+    found.steady.receive_tps.unwrap_or(0.0) / owed.max(1) as f64
 }
 
 /// Version of the layout of `sweep.json`.

@@ -155,6 +155,7 @@ impl StepReport {
     }
 
     /// A step that could not be measured.
+    #[cfg(test)]
     pub(crate) fn failed(step: &Step, cause: String) -> Self {
         let mut measured = StepMeasurements::default();
         measured.known.problems.push(cause);

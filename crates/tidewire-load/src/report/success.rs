@@ -45,11 +45,7 @@ impl Failures {
 
     /// The deliveries that these failures cost.
     pub(super) fn deliveries(self) -> u64 {
-        let by_message = match self.pattern {
-            Pattern::Chat => self.receivers.saturating_sub(1),
-            Pattern::PubSub => self.receivers,
-            Pattern::Ingest | Pattern::Echo | Pattern::Request => 1,
-        };
+        let by_message = self.pattern.receivers(self.receivers);
         let by_login = if self.pattern.is_fan_out() {
             self.sent
         } else {

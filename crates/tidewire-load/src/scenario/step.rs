@@ -178,6 +178,15 @@ worded! {
 }
 
 impl Pattern {
+    /// Receivers of each message, of so many agents.
+    pub fn receivers(self, agents: u64) -> u64 {
+        match self {
+            Self::Chat => agents.saturating_sub(1),
+            Self::PubSub => agents,
+            Self::Ingest | Self::Echo | Self::Request => 1,
+        }
+    }
+
     /// The name that `tidewire serve --app` has for the server of this pattern.
     pub const fn app(self) -> &'static str {
         match self {

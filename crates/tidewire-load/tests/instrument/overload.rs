@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use tidewire::{Context, HandlerResult, Kind, Message};
+use tidewire_load::plan::RunOptions;
 use tidewire_load::report::{Conclusion, Verdict};
-use tidewire_load::run::{Observer, Phase, Progress, RunOptions, run};
+use tidewire_load::run::{Observer, Phase, Progress};
 
+use crate::proof::run;
 use crate::proof::{SEED, at_once};
 use crate::workloads::{only, run_against, scenario};
 
@@ -124,7 +126,7 @@ fn what_watches_a_step_has_its_verdict_so_far() {
     let mut looks = Looks::default();
     let mut scenario = scenario(lines);
     scenario.steps[0].warmup_secs = Some(1.5);
-    let report = run(&scenario, &options, &mut looks).unwrap();
+    let report = run(&scenario, options, &mut looks).unwrap();
     let (_, detail) = only(&report);
     let busy = |verdict: &Verdict| {
         verdict

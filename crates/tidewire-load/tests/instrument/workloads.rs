@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tidewire::{AnyCodec, Chat, Context, Kind, Message, PubSub, Server, Service};
+use tidewire_load::plan::RunOptions;
 use tidewire_load::report::{Conclusion, Distribution, Percentile, Report, StepDetail, StepReport};
-use tidewire_load::run::{RunOptions, Silent, run};
+use tidewire_load::run::Silent;
 use tidewire_load::scenario::Scenario;
 use tidewire_testkit::fault_server::{Every, FaultPlan, Stall};
 use tidewire_testkit::fixtures::echo;
 
+use crate::proof::run;
 use crate::proof::{Proof, SEED, assert_sound, at_once, prove_with};
 
 /// A scenario of one step with these lines.
@@ -56,7 +58,7 @@ pub(crate) fn run_scenario<S: Service>(
     options.seed = SEED;
     options.late_ms = u64::MAX;
     adjust(&mut options);
-    let report = run(scenario, &options, &mut Silent).unwrap();
+    let report = run(scenario, options, &mut Silent).unwrap();
     assert_sound(&report);
     report
 }

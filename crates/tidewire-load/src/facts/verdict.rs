@@ -9,29 +9,29 @@ use crate::statistics::{LatencyHistogram, Percentile, Quantile};
 
 /// The evidence about the measurement itself. A field is `None` where it could not be known or does not apply.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Evidence {
+pub(crate) struct Evidence {
     /// Processor time of the instrument, in percent of the cores of its lanes.
-    pub(super) client_cpu_pct: Option<f64>,
+    pub(crate) client_cpu_pct: Option<f64>,
     /// Processor time of the server, in percent of the cores of its lanes.
-    pub(super) server_cpu_pct: Option<f64>,
+    pub(crate) server_cpu_pct: Option<f64>,
     /// How late the instrument was.
-    pub(super) lateness: Option<Lateness>,
+    pub(crate) lateness: Option<Lateness>,
     /// The same at the 99.9th percentile, if the step has a limit there.
-    pub(super) tail_lateness: Option<Lateness>,
+    pub(crate) tail_lateness: Option<Lateness>,
     /// Messages that were due in the steady window.
-    pub(super) offered: u64,
+    pub(crate) offered: u64,
     /// Messages of `offered` that were sent before the window ended.
-    pub(super) on_time: u64,
+    pub(crate) on_time: u64,
     /// Messages of `offered` that were not sent at all, although only the instrument was the reason.
-    pub(super) overdue: u64,
-    pub(super) closed: Option<ClosedLoop>,
+    pub(crate) overdue: u64,
+    pub(crate) closed: Option<ClosedLoop>,
     /// Time that the machine's host took, in percent.
-    pub(super) steal_pct: Option<f64>,
+    pub(crate) steal_pct: Option<f64>,
 }
 
 /// How late the instrument sent, at one quantile, and how long messages took there.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Lateness {
+pub(crate) struct Lateness {
     /// The quantile in words.
     quantile: &'static str,
     /// Lateness of the instrument, waits for places left out, in milliseconds.
@@ -45,7 +45,7 @@ impl Lateness {
     /// infinite, that at the highest quantile below it which is known; with fewer messages than a median needs, the
     /// largest lateness. Nothing if no message was sent, or if the end-to-end time is infinite at all of them, because
     /// no lateness falsifies that.
-    pub(super) fn of(
+    pub(crate) fn of(
         lag: &LatencyHistogram,
         latency: &LatencyHistogram,
         missing: u64,
@@ -63,7 +63,7 @@ impl Lateness {
     }
 
     /// The lateness at the 99.9th percentile, if it is known.
-    pub(super) fn of_tail(
+    pub(crate) fn of_tail(
         lag: &LatencyHistogram,
         latency: &LatencyHistogram,
         missing: u64,
@@ -94,26 +94,26 @@ impl Lateness {
 
 /// The figures that Little's law relates.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ClosedLoop {
-    pub(super) agents: f64,
+pub(crate) struct ClosedLoop {
+    pub(crate) agents: f64,
     /// Messages a second that went round.
-    pub(super) throughput: f64,
+    pub(crate) throughput: f64,
     /// Mean time for a round without thinking, in seconds.
-    pub(super) response_secs: f64,
+    pub(crate) response_secs: f64,
     /// Rounds a second that ended without a reply: after the timeout, with an error, or with the connection.
-    pub(super) unanswered: f64,
+    pub(crate) unanswered: f64,
     /// Agents that waited in such rounds, on average.
-    pub(super) waiting_in_vain: f64,
+    pub(crate) waiting_in_vain: f64,
     /// Mean think time, in seconds.
-    pub(super) think_secs: f64,
+    pub(crate) think_secs: f64,
     /// Rounds this was found from.
-    pub(super) rounds: u64,
+    pub(crate) rounds: u64,
 }
 
 /// Judges the measurement of a step. A load that was not the one of the schedule makes it INVALID. A busy machine makes
 /// times longer and leaves the counts of messages and a given rate as they are, so that it makes a step INVALID only if
 /// the step asks for more than these; any other step it disturbs.
-pub(super) fn judge(evidence: &Evidence, step: &Step, guard: &Guard) -> Verdict {
+pub(crate) fn judge(evidence: &Evidence, step: &Step, guard: &Guard) -> Verdict {
     let busy = [
         client_cpu(evidence, guard),
         (evidence.lateness.and_then(late)).or_else(|| evidence.tail_lateness.and_then(late)),
