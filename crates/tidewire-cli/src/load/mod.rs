@@ -9,6 +9,7 @@ mod prometheus;
 mod runner;
 mod search;
 mod sweep;
+mod view;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,10 +29,10 @@ use tidewire_load::segment::{Segment, parse_start};
 use tidewire_proto::text::escaped;
 
 pub(crate) use self::merge::{MergeArguments, ReportArguments, run_merge, run_report};
-use self::progress::{Tables, View};
 use self::runner::{RunArguments, Runner};
 pub(crate) use self::search::{SearchArguments, run_search};
 pub(crate) use self::sweep::{SweepArguments, run_sweep};
+use self::view::{Tables, View};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
 use crate::payload::json_text;

@@ -20,7 +20,7 @@ use tidewire_load::facts::StepFacts;
 use tidewire_load::run::{Observer, Phase, Progress};
 use tidewire_load::scenario::Step;
 
-use super::progress::View;
+use super::view::View;
 
 /// Lists the figures of a scrape: the name of each, its kind and its help.
 macro_rules! figures {

@@ -20,8 +20,8 @@ use tidewire_load::segment::Segment;
 
 use super::child::{DevelopmentCertificate, ServerOptions};
 use super::cluster::Cluster;
-use super::progress::View;
 use super::prometheus::{Exported, Metrics};
+use super::view::View;
 use crate::failure::Failure;
 use crate::offered::pollers;
 use crate::screen;
