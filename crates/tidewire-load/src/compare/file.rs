@@ -10,8 +10,8 @@ use serde::Deserialize;
 
 use super::Metric;
 use super::metric::{Figures, Missing};
-use super::run_set::{Machine, Run, StepRun};
-use crate::statistics::{Percentile, Quantile};
+use super::run::{Machine, Run, StepRun};
+use crate::statistics::Percentile;
 
 #[derive(Deserialize)]
 pub(super) struct FileVersion {
@@ -21,7 +21,6 @@ pub(super) struct FileVersion {
 #[derive(Deserialize)]
 pub(super) struct FileReport {
     pub(super) status: String,
-    model: String,
     env: Machine,
     steps: Vec<FileStep>,
 }
@@ -36,7 +35,7 @@ impl FileReport {
                 steps: self
                     .steps
                     .iter()
-                    .filter_map(|step| step.run(index, &self.model))
+                    .filter_map(|step| step.run(index))
                     .collect(),
             })
             .collect()
@@ -48,21 +47,15 @@ struct FileStep {
     step_name: String,
     test_duration_secs: f64,
     concurrency: u32,
-    theoretical_tps: f64,
     latency_kind: String,
-    total_sent: u64,
     total_received: u64,
     lost: u64,
     #[serde(default)]
     unconfirmed: u64,
     steady: Rates,
-    /// Nothing where no message has such a time.
-    latency: Option<Latencies>,
     server: Server,
-    client: Client,
     problems: Vec<String>,
-    #[serde(default)]
-    detail: Option<Detail>,
+    detail: Detail,
 }
 
 #[derive(Deserialize)]
@@ -72,21 +65,8 @@ struct Rates {
 }
 
 #[derive(Deserialize)]
-struct Latencies {
-    p50_ms: f64,
-    p90_ms: f64,
-    p99_ms: f64,
-}
-
-#[derive(Deserialize)]
 struct Server {
-    cpu_secs: Option<f64>,
     rss_bytes_max: Option<u64>,
-}
-
-#[derive(Deserialize)]
-struct Client {
-    cpu_secs: f64,
 }
 
 #[derive(Deserialize)]
@@ -151,13 +131,11 @@ struct FileRun {
 impl FileStep {
     /// The runs that were put together one after another, if there are several.
     fn repeats(&self) -> &[FileRun] {
-        let Some(detail) = &self.detail else {
-            return &[];
-        };
-        let sum: f64 = detail.runs.iter().map(|run| run.send_tps).sum();
+        let runs = &self.detail.runs;
+        let sum: f64 = runs.iter().map(|run| run.send_tps).sum();
         // Two runs come to twice the rate of the whole, any number of parts to once that.
         if sum > self.steady.send_tps * 1.5 {
-            &detail.runs
+            runs
         } else {
             &[]
         }
@@ -168,7 +146,7 @@ impl FileStep {
     }
 
     /// The step of one run; nothing when there are fewer.
-    fn run(&self, index: usize, model: &str) -> Option<StepRun> {
+    fn run(&self, index: usize) -> Option<StepRun> {
         let repeats = self.repeats();
         let (figures, invalid) = match repeats.get(index) {
             Some(run) => (run.figures(), self.invalid().filter(|_| !run.valid)),
@@ -179,9 +157,8 @@ impl FileStep {
             step_name: self.step_name.clone(),
             concurrency: self.concurrency,
             secs: self.test_duration_secs / self.run_count() as f64,
-            setting: self.setting(model),
+            setting: self.setting(),
             figures,
-            cost_is_steady: self.detail.is_some(),
             invalid,
             problems: self.problems(),
         })
@@ -189,13 +166,13 @@ impl FileStep {
 
     /// The problems of the step, and those of the machine.
     fn problems(&self) -> Vec<String> {
-        let disturbances = self.detail.iter().flat_map(|it| &it.verdict.disturbances);
+        let disturbances = &self.detail.verdict.disturbances;
         self.problems.iter().chain(disturbances).cloned().collect()
     }
 
     /// The first reason not to believe the measurement, if that is to have consequences.
     fn invalid(&self) -> Option<String> {
-        let verdict = &self.detail.as_ref()?.verdict;
+        let verdict = &self.detail.verdict;
         let reason = verdict.reasons.first()?;
         verdict.enforced.then(|| reason.clone())
     }
@@ -213,74 +190,42 @@ impl FileStep {
                 self.server.rss_bytes_max.map(|bytes| bytes as f64),
             ),
         ]);
-        if let Some(detail) = &self.detail {
-            let (times, cost) = (&detail.times.scheduled, &detail.cost);
-            figures.extend([
-                (Metric::P50Ms, known(times.p50)),
-                (Metric::P90Ms, known(times.p90)),
-                (Metric::P99Ms, known(times.p99)),
-                (Metric::P999Ms, known(times.p999)),
-            ]);
-            figures.extend(measured([
-                (Metric::ServerCpuNs, cost.server_ns_per_message),
-                (Metric::ClientCpuNs, cost.client_ns_per_message),
-            ]));
-            return figures;
-        }
-        // A report of an older build: its percentiles are those of arrived messages, and its processor time that of
-        // the whole step.
-        let samples = arrived + lost;
-        for (metric, quantile, value_ms) in OLDER {
-            let value_ms = self.latency.as_ref().map(value_ms);
-            let figure = if samples < quantile.samples_needed() {
-                Err(Missing::TooFewSamples)
-            } else if quantile.is_beyond(lost, samples) {
-                Ok(f64::INFINITY)
-            } else {
-                value_ms.ok_or(Missing::NotMeasured)
-            };
-            figures.insert(metric, figure);
-        }
-        let messages = self.total_sent + arrived;
-        let each = |secs: f64| (messages > 0).then(|| secs * 1e9 / messages as f64);
+        let (times, cost) = (&self.detail.times.scheduled, &self.detail.cost);
+        figures.extend([
+            (Metric::P50Ms, known(times.p50)),
+            (Metric::P90Ms, known(times.p90)),
+            (Metric::P99Ms, known(times.p99)),
+            (Metric::P999Ms, known(times.p999)),
+        ]);
         figures.extend(measured([
-            (Metric::ServerCpuNs, self.server.cpu_secs.and_then(each)),
-            (Metric::ClientCpuNs, each(self.client.cpu_secs)),
+            (Metric::ServerCpuNs, cost.server_ns_per_message),
+            (Metric::ClientCpuNs, cost.client_ns_per_message),
         ]));
         figures
     }
 
     /// The settings of the step, for comparison key by key.
-    fn setting(&self, model: &str) -> BTreeMap<String, String> {
-        let mut setting = BTreeMap::from([
+    fn setting(&self) -> BTreeMap<String, String> {
+        let value = |value: &serde_json::Value| match value.as_str() {
+            Some(text) => text.to_owned(),
+            None => value.to_string(),
+        };
+        let workload = self.detail.workload.iter();
+        let mut setting: BTreeMap<String, String> = workload
+            .map(|(key, found)| (key.clone(), value(found)))
+            .collect();
+        // A step that is to find its rate offers a different one each time.
+        let offered = setting.remove("offered_tps");
+        setting.extend(offered.map(|tps| ("offered messages a second".to_owned(), tps)));
+        let latencies_of = match self.detail.window.latencies_are_steady {
+            true => "the steady window",
+            false => "the whole step",
+        };
+        setting.extend([
             ("agents".to_owned(), self.concurrency.to_string()),
             ("kind of latency".to_owned(), self.latency_kind.clone()),
+            ("latencies of".to_owned(), latencies_of.to_owned()),
         ]);
-        let mut offered = Some(self.theoretical_tps);
-        let mut latencies_of = "the whole step";
-        match &self.detail {
-            None => {
-                setting.insert("model".to_owned(), model.to_owned());
-            }
-            Some(detail) => {
-                let value = |value: &serde_json::Value| match value.as_str() {
-                    Some(text) => text.to_owned(),
-                    None => value.to_string(),
-                };
-                let workload = detail.workload.iter();
-                setting.extend(workload.map(|(key, found)| (key.clone(), value(found))));
-                // A step that is to find its rate offers a different one each time.
-                offered = setting
-                    .remove("offered_tps")
-                    .and_then(|text| text.parse().ok());
-                if detail.window.latencies_are_steady {
-                    latencies_of = "the steady window";
-                }
-            }
-        }
-        setting
-            .extend(offered.map(|tps| ("offered messages a second".to_owned(), tps.to_string())));
-        setting.insert("latencies of".to_owned(), latencies_of.to_owned());
         setting
     }
 }
@@ -315,16 +260,6 @@ fn measured<const COUNT: usize>(figures: [(Metric, Option<f64>); COUNT]) -> Figu
     let known = known.map(|(metric, figure)| (metric, figure.ok_or(Missing::NotMeasured)));
     known.collect()
 }
-
-/// A percentile of a report, and its place in reports of older builds.
-type Older = (Metric, Quantile, fn(&Latencies) -> f64);
-
-/// The percentiles of older builds.
-const OLDER: [Older; 3] = [
-    (Metric::P50Ms, Quantile::P50, |latency| latency.p50_ms),
-    (Metric::P90Ms, Quantile::P90, |latency| latency.p90_ms),
-    (Metric::P99Ms, Quantile::P99, |latency| latency.p99_ms),
-];
 
 /// A percentile beyond the range of a histogram is as good as infinite: both sides cannot be told apart there.
 fn known(percentile: Percentile) -> Result<f64, Missing> {

@@ -34,7 +34,7 @@ impl StepFacts {
             },
             problems,
             notes,
-            detail: Some(Box::new(detail)),
+            detail: Box::new(detail),
             ..StepReport::default()
         };
         let measured = StepMeasurements {

@@ -48,7 +48,7 @@ impl Probe {
     /// Judges the run of a single step; nothing when it has none or could not be measured.
     pub fn of(number: u32, rate: f64, report: &Report) -> Option<Self> {
         let step = report.steps.first()?;
-        let detail = step.detail.as_ref()?;
+        let detail = &step.detail;
         let conclusion = report.conclusion();
         let mut reasons = Vec::new();
         if step.is_refused() {

@@ -31,7 +31,7 @@ impl SweepLevel {
     /// The figures of a run of `step` alone; nothing when it could not be measured.
     pub fn of(step: &Step, run: u32, report: &Report) -> Option<Self> {
         let found = report.steps.first()?;
-        let detail = found.detail.as_ref()?;
+        let detail = &found.detail;
         Some(Self {
             concurrency: step.concurrency,
             run,

@@ -3,8 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::StepDetail;
-use super::table::{cpu, percentiles};
-use crate::format::{counted, mebibytes};
+use crate::format::{counted, mebibytes, processor_time};
 use crate::ledger::Losses;
 
 /// A process that was started for the run.
@@ -53,11 +52,12 @@ pub struct FaultFigures {
 pub(super) fn cluster_facts(detail: &StepDetail, secs: f64) -> Vec<(&'static str, String)> {
     let mut facts = Vec::new();
     if let Some(across) = &detail.times.across {
-        let row = format!("from one node to another {}", percentiles(across));
+        let (p50, p99, p999) = (across.p50, across.p99, across.p999);
+        let row = format!("from one node to another p50 {p50}, p99 {p99}, p99.9 {p999} ms");
         facts.push(("across", row));
     }
     for process in &detail.processes {
-        let used = process.cpu_secs.map(|used| cpu(used, secs));
+        let used = process.cpu_secs.map(|used| processor_time(used, secs));
         let used = used.unwrap_or_else(|| "not observed".to_owned());
         let memory = process.rss_bytes_max.map(mebibytes);
         let memory = memory.map_or(String::new(), |memory| format!(", {memory} at most"));

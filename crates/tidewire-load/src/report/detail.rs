@@ -14,7 +14,7 @@ use crate::slo::{Slo, SloFigures};
 use crate::statistics::{EncodedHistogram, LatencyHistogram, Percentile, Quantile};
 
 /// The details of one step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepDetail {
     /// The workload.
@@ -55,7 +55,7 @@ pub struct StepDetail {
 }
 
 /// The workload of a step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Workload {
     /// `ingest`, `echo`, `request`, `chat` or `pubsub`.
@@ -104,7 +104,7 @@ pub struct Window {
 }
 
 /// The distributions of a step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StepTimes {
     /// Received − intended. What a user of an open system feels.
@@ -165,6 +165,12 @@ pub struct Distribution {
     pub max_ms: f64,
     /// All of them.
     pub histogram: EncodedHistogram,
+}
+
+impl Default for Distribution {
+    fn default() -> Self {
+        Self::of(&LatencyHistogram::new(), 0)
+    }
 }
 
 impl Distribution {

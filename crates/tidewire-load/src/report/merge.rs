@@ -49,9 +49,6 @@ pub enum MergeError {
     /// Parts are missing, doubled, or no parts at all. Merge each part of one run once.
     #[error("the reports are not the parts of one run: {0}; name each part once")]
     Parts(String),
-    /// A report of an older build, or of a step that could not be measured, has no histograms. Run it again.
-    #[error("step {1:?} of report {0} has no histograms to add; measure the step again")]
-    NoDetail(u32, String),
     /// A histogram in a report cannot be read. Take the file from where it was made once more.
     #[error(
         "a histogram of step {step:?} of report {number} cannot be read: {source}; copy the file again from where it was made"
@@ -162,9 +159,7 @@ impl<'r> Parts<'r> {
             if step.step_name != first.step_name || step.concurrency != first.concurrency {
                 return Err(differs("a step"));
             }
-            let Some(detail) = step.detail.as_deref() else {
-                return Err(MergeError::NoDetail(number, step.step_name.clone()));
-            };
+            let detail = &*step.detail;
             let known = all.first().map_or(detail, |part| part.detail);
             if detail.workload != known.workload || detail.slo.limits != known.slo.limits {
                 return Err(differs("what a step does"));
@@ -232,7 +227,7 @@ impl<'r> Parts<'r> {
             "open" => rate(detail.counts.steady_offered, steady_secs),
             _ => detail.workload.offered_tps.unwrap_or(step.steady.send_tps),
         };
-        step.attainment = attainment(Some(&detail), step.steady.send_tps, step.theoretical_tps);
+        step.attainment = attainment(&detail, step.steady.send_tps, step.theoretical_tps);
         let failures = self.failed_deliveries(&step);
         detail.counts.failed_deliveries = failures;
         let (received, expected) = (step.total_received, step.expected_received);
@@ -250,7 +245,7 @@ impl<'r> Parts<'r> {
         let limits_loss = detail.slo.limits_loss();
         step.problems.extend(self.unheard.problems(limits_loss));
         step.notes = self.told(|part| &part.step.notes);
-        step.detail = Some(Box::new(detail));
+        step.detail = Box::new(detail);
         Ok(step)
     }
 

@@ -173,10 +173,7 @@ fn all_pass(steps: &[StepReport]) -> bool {
 }
 
 fn model(steps: &[StepReport]) -> String {
-    let mut models = steps
-        .iter()
-        .filter_map(|step| step.detail.as_ref())
-        .map(|detail| detail.workload.model.as_str());
+    let mut models = steps.iter().map(|step| step.detail.workload.model.as_str());
     let first = models.next().unwrap_or(MODEL_CLOSED);
     if models.all(|model| model == first) {
         first.to_owned()

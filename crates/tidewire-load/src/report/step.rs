@@ -81,9 +81,8 @@ pub struct StepReport {
     pub problems: Vec<String>,
     /// Remarks for a reader that do not make the step fail.
     pub notes: Vec<String>,
-    /// The details; absent in reports of older builds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<Box<StepDetail>>,
+    /// The details.
+    pub detail: Box<StepDetail>,
 }
 
 impl StepReport {
@@ -99,11 +98,10 @@ impl StepReport {
         };
         // Only who gets a message back sees these.
         let seen = |count| (step.pattern != Pattern::Ingest).then_some(count);
-        let theoretical_tps = match (&step.load, &known.detail) {
+        let mut detail = known.detail.clone();
+        let theoretical_tps = match &step.load {
             // The rate may change, so what the window is compared with is what was due in it.
-            (Load::Open { .. }, Some(detail)) => {
-                rate(detail.counts.steady_offered, measured.steady_secs)
-            }
+            Load::Open { .. } => rate(detail.counts.steady_offered, measured.steady_secs),
             _ => step.offered_tps().unwrap_or(steady.send_tps),
         };
         let failures = Failures {
@@ -116,10 +114,7 @@ impl StepReport {
             receivers_unresolved: totals.receivers_unresolved,
         }
         .deliveries();
-        let mut detail = known.detail.clone();
-        if let Some(detail) = &mut detail {
-            detail.counts.failed_deliveries = failures;
-        }
+        detail.counts.failed_deliveries = failures;
         let success_rate = success_rate(total_sent, totals.delivered, totals.expected, failures);
         Self {
             step_name: step.name.clone(),
@@ -130,7 +125,7 @@ impl StepReport {
             error_rate: 1.0 - success_rate,
             success_rate,
             theoretical_tps,
-            attainment: attainment(detail.as_deref(), steady.send_tps, theoretical_tps),
+            attainment: attainment(&detail, steady.send_tps, theoretical_tps),
             steady,
             expected_received: totals.expected,
             lost: totals.lost,
@@ -159,6 +154,7 @@ impl StepReport {
     pub(crate) fn failed(step: &Step, cause: String) -> Self {
         let mut measured = StepMeasurements::default();
         measured.known.problems.push(cause);
+        measured.known.detail.workload = super::Workload::of(step);
         Self::from_measurements(step, measured)
     }
 
@@ -169,27 +165,22 @@ impl StepReport {
 
     /// Whether all limits were kept; a step without limits keeps them.
     pub fn keeps_slo(&self) -> bool {
-        !self.says(|detail| !detail.slo.violations.is_empty())
+        self.detail.slo.violations.is_empty()
     }
 
     /// Whether the measurement is one that the scenario refuses to believe.
     pub fn is_refused(&self) -> bool {
-        self.is_doubtful() && self.says(|detail| detail.verdict.enforced)
+        self.is_doubtful() && self.detail.verdict.enforced
     }
 
     /// Whether its measurement is not to be believed, even if the scenario takes it all the same.
     pub(super) fn is_doubtful(&self) -> bool {
-        self.says(|detail| !detail.verdict.is_valid())
+        !self.detail.verdict.is_valid()
     }
 
     /// Whether a busy machine made its times longer, so that they are not to be believed.
     pub(super) fn is_disturbed(&self) -> bool {
-        self.says(|detail| detail.verdict.is_disturbed())
-    }
-
-    /// Whether its details say so; a step without details says nothing.
-    fn says(&self, so: impl Fn(&StepDetail) -> bool) -> bool {
-        self.detail.as_deref().is_some_and(so)
+        self.detail.verdict.is_disturbed()
     }
 
     /// Whether it is clean, keeps its limits and is believed.
@@ -200,20 +191,16 @@ impl StepReport {
     /// Lost deliveries that make it fail: in a step with faults, those without a cause, or that a history should have
     /// brought.
     pub(super) fn lost_by_mistake(&self) -> u64 {
-        match &self.detail {
-            Some(detail) if !detail.faults.is_empty() => {
-                // Losses without any account of their causes have none.
-                let causes = detail.losses.as_ref();
-                let keeps_history = detail.workload.history.is_some();
-                causes.map_or(self.lost, |losses| losses.by_mistake(keeps_history))
-            }
-            _ => self.lost,
-        }
+        let detail = &self.detail;
+        // Losses without any account of their causes have none.
+        let causes = detail.losses.filter(|_| !detail.faults.is_empty());
+        let keeps_history = detail.workload.history.is_some();
+        causes.map_or(self.lost, |losses| losses.by_mistake(keeps_history))
     }
 
     /// Whether lost messages are judged by a limit and are no problem by themselves.
     pub(super) fn allows_loss(&self) -> bool {
-        self.says(|detail| detail.slo.limits_loss())
+        self.detail.slo.limits_loss()
     }
 }
 
@@ -284,9 +271,7 @@ pub(super) fn rate(count: u64, secs: f64) -> f64 {
 fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
     let totals = &measured.totals;
     let has_faults = !step.faults.is_empty();
-    let keeps_history = measured
-        .known
-        .says(|detail| detail.workload.history.is_some());
+    let keeps_history = measured.known.detail.workload.history.is_some();
     let (lost, unconfirmed) = match measured.known.allows_loss() {
         true => (0, 0),
         // Faults cost deliveries; each must have its cause.

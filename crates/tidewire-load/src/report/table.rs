@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 use tidewire_proto::text::visible;
 
 use super::cluster::cluster_facts;
-use super::{Distribution, LaneCost, Latency, Report, StepDetail, StepReport};
+use super::{Distribution, LaneCost, Report, StepDetail, StepReport};
 use crate::format::{
-    NONE_BELOW, NOT_KNOWN, each_of, few, mebibytes, milliseconds, per_second, percent, thousands,
-    wrapped,
+    NONE_BELOW, NOT_KNOWN, each_of, few, mebibytes, milliseconds, per_second, percent,
+    processor_time, thousands, wrapped,
 };
 use crate::page::machine_facts;
 use crate::segment::Segment;
@@ -63,22 +63,19 @@ fn times(step: &StepReport, columns: usize) -> String {
 
 /// The remarks on the step, those on its measurement first.
 pub(super) fn remarks(step: &StepReport) -> Vec<String> {
-    let verdict = step.detail.iter().flat_map(|it| &it.verdict.disturbances);
-    let disturbances = verdict.map(|disturbance| format!("disturbed: {disturbance}"));
+    let disturbances = step.detail.verdict.disturbances.iter();
+    let disturbances = disturbances.map(|disturbance| format!("disturbed: {disturbance}"));
     disturbances.chain(step.notes.iter().cloned()).collect()
 }
 
 /// The problems of the step, those of the measurement itself first.
 pub(super) fn bad_news(step: &StepReport) -> Vec<String> {
-    let mut news = Vec::new();
-    if let Some(detail) = &step.detail {
-        let reasons = detail.verdict.reasons.iter();
-        news.extend(reasons.map(|reason| format!("{}: {reason}", detail.verdict.name())));
-        let violations = detail.slo.violations.iter();
-        news.extend(violations.map(|violation| format!("limit broken: {violation}")));
-    }
-    news.extend(step.problems.iter().cloned());
-    news
+    let reasons = step.detail.verdict.reasons.iter();
+    let reasons = reasons.map(|reason| format!("INVALID: {reason}"));
+    let violations = step.detail.slo.violations.iter();
+    let violations = violations.map(|violation| format!("limit broken: {violation}"));
+    let news = reasons.chain(violations);
+    news.chain(step.problems.iter().cloned()).collect()
 }
 
 /// Everything about a step that is not a latency, as names and values in the order a reader needs them.
@@ -98,32 +95,34 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
     facts.extend(fates(step));
     facts.extend(rates(step));
     facts.push(("server", server(step)));
-    facts.push(("client", cpu(step.client.cpu_secs, step.test_duration_secs)));
-    if let Some(detail) = &step.detail {
-        facts.push(("model", model(detail)));
-        facts.extend(cluster_facts(detail, step.test_duration_secs));
-        let sides = &detail.cost;
-        let client = cost(sides.client_ns_per_message, sides.client_lanes);
-        let server = cost(sides.server_ns_per_message, sides.server_lanes);
-        facts.extend([("client cost", client), ("server cost", server)]);
-        if let Some(slow) = &detail.slow_receivers {
-            let [lost, unconfirmed, expected] =
-                [slow.lost, slow.unconfirmed, slow.expected].map(thousands);
-            let (count, gone) = (slow.receivers, slow.disconnected);
-            let row = format!(
-                "{count} slow receivers missed {lost} of {expected}, {unconfirmed} unconfirmed, {gone} disconnected"
-            );
-            facts.push(("slow", row));
-        }
-        if let Some(worst) = detail.worst_receivers.first() {
-            let (receiver, lost, late) = (worst.receiver, worst.lost, worst.late);
-            let unconfirmed = match worst.unconfirmed {
-                0 => String::new(),
-                count => format!(", {count} unconfirmed"),
-            };
-            let row = format!("receiver {receiver}: {lost} lost{unconfirmed}, {late} late");
-            facts.push(("worst", row));
-        }
+    facts.push((
+        "client",
+        processor_time(step.client.cpu_secs, step.test_duration_secs),
+    ));
+    let detail = &step.detail;
+    facts.push(("model", model(detail)));
+    facts.extend(cluster_facts(detail, step.test_duration_secs));
+    let sides = &detail.cost;
+    let client = cost(sides.client_ns_per_message, sides.client_lanes);
+    let server = cost(sides.server_ns_per_message, sides.server_lanes);
+    facts.extend([("client cost", client), ("server cost", server)]);
+    if let Some(slow) = &detail.slow_receivers {
+        let [lost, unconfirmed, expected] =
+            [slow.lost, slow.unconfirmed, slow.expected].map(thousands);
+        let (count, gone) = (slow.receivers, slow.disconnected);
+        let row = format!(
+            "{count} slow receivers missed {lost} of {expected}, {unconfirmed} unconfirmed, {gone} disconnected"
+        );
+        facts.push(("slow", row));
+    }
+    if let Some(worst) = detail.worst_receivers.first() {
+        let (receiver, lost, late) = (worst.receiver, worst.lost, worst.late);
+        let unconfirmed = match worst.unconfirmed {
+            0 => String::new(),
+            count => format!(", {count} unconfirmed"),
+        };
+        let row = format!("receiver {receiver}: {lost} lost{unconfirmed}, {late} late");
+        facts.push(("worst", row));
     }
     facts
 }
@@ -193,12 +192,6 @@ fn cost(cpu_ns: Option<f64>, lanes: Option<LaneCost>) -> String {
     format!("{cpu}, {calls}, {allocations} a message")
 }
 
-/// The three percentiles of a line.
-pub(super) fn percentiles(times: &Distribution) -> String {
-    let (p50, p99, p999) = (times.p50, times.p99, times.p999);
-    format!("p50 {p50}, p99 {p99}, p99.9 {p999} ms")
-}
-
 /// The fates of the messages. The rarer kinds of trouble have a line only when there was any.
 fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
     let [lost, expected] = [step.lost, step.expected_received].map(thousands);
@@ -216,8 +209,8 @@ fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
         fates.push(("unconfirmed", row));
     }
     fates.push(("irregular", irregular(step)));
-    let counts = step.detail.as_ref().map(|detail| detail.counts);
-    if let Some(counts) = counts.filter(|counts| counts.unsent + counts.skipped > 0) {
+    let counts = &step.detail.counts;
+    if counts.unsent + counts.skipped > 0 {
         let [offered, unsent, skipped] =
             [counts.offered, counts.unsent, counts.skipped].map(thousands);
         let row = format!("{unsent} of {offered} due and never sent, {skipped} left out as late");
@@ -278,28 +271,18 @@ fn rates(step: &StepReport) -> [(&'static str, String); 3] {
 
 /// The times of a step by name, in the columns of [`TIME_COLUMNS`]: percentiles that count what never arrived, where
 /// the report has them, and the largest and the mean of what did arrive. There is one row for each time, so that a name
-/// has one meaning. An older report has only figures of what arrived.
+/// has one meaning.
 ///
 /// A disturbed time, which may be longer than it was without the disturbance, is marked by a star.
 pub(super) fn time_rows(step: &StepReport) -> Vec<(String, [String; TIME_COLUMNS.len()])> {
-    match &step.detail {
-        Some(detail) => {
-            let shown = detail
-                .times
-                .named()
-                .filter(|(name, _)| *name != "client lag");
-            let mark = |name: &str| match step.is_disturbed() && is_end_to_end(name) {
-                true => format!("{name}*"),
-                false => name.to_owned(),
-            };
-            shown
-                .map(|(name, times)| (mark(name), time_cells(times)))
-                .collect()
-        }
-        None => latencies(step)
-            .map(|(name, latency)| (name.to_owned(), latency_cells(latency)))
-            .to_vec(),
-    }
+    let named = step.detail.times.named();
+    let shown = named.filter(|(name, _)| *name != "client lag");
+    let mark = |name: &str| match step.is_disturbed() && is_end_to_end(name) {
+        true => format!("{name}*"),
+        false => name.to_owned(),
+    };
+    let row = |(name, times): (&str, &Distribution)| (mark(name), time_cells(times));
+    shown.map(row).collect()
 }
 
 /// Whether a time ends at the receiver. The others are the instrument's own.
@@ -318,36 +301,10 @@ fn time_cells(times: &Distribution) -> [String; TIME_COLUMNS.len()] {
     [p50, p90, p95, p99, p999, max, mean]
 }
 
-/// The distributions of a step of an older report, which has no details.
-pub(super) fn latencies(step: &StepReport) -> [(&'static str, Option<&Latency>); 2] {
-    [
-        ("scheduled", step.latency.as_ref()),
-        ("write", step.latency_send.as_ref()),
-    ]
-}
-
-fn latency_cells(latency: Option<&Latency>) -> [String; TIME_COLUMNS.len()] {
-    latency_figures(latency).map(|ms| ms.map_or_else(|| NOT_KNOWN.to_owned(), milliseconds))
-}
-
-/// The milliseconds of one distribution of an older report, as far as they are known.
-pub(super) fn latency_figures(latency: Option<&Latency>) -> [Option<f64>; TIME_COLUMNS.len()] {
-    let figure = |pick: fn(&Latency) -> f64| latency.map(pick);
-    [
-        figure(|it| it.p50_ms),
-        figure(|it| it.p90_ms),
-        figure(|it| it.p95_ms),
-        figure(|it| it.p99_ms),
-        None,
-        figure(|it| it.max_ms),
-        figure(|it| it.mean_ms),
-    ]
-}
-
 fn server(step: &StepReport) -> String {
     let mut parts = Vec::new();
     if let Some(cpu_secs) = step.server.cpu_secs {
-        parts.push(cpu(cpu_secs, step.test_duration_secs));
+        parts.push(processor_time(cpu_secs, step.test_duration_secs));
     }
     if let Some(bytes) = step.server.rss_bytes_max {
         parts.push(format!("{} at most", mebibytes(bytes)));
@@ -365,14 +322,6 @@ fn server(step: &StepReport) -> String {
     } else {
         parts.join(", ")
     }
-}
-
-pub(super) fn cpu(cpu_secs: f64, duration_secs: f64) -> String {
-    let mut text = format!("{cpu_secs:.2} s of processor time");
-    if duration_secs > 0.0 {
-        let _ = write!(text, " ({:.2} cores)", cpu_secs / duration_secs);
-    }
-    text
 }
 
 /// Percentiles first: they are what a reader looks for.

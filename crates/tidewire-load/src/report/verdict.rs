@@ -86,10 +86,7 @@ impl Report {
     fn checked(&self) -> String {
         let any = |found: fn(&StepReport) -> bool| self.steps.iter().any(found);
         let is_ingest = |step: &StepReport| step.duplicated.is_none();
-        let is_request = |step: &StepReport| {
-            let detail = step.detail.as_ref();
-            detail.is_some_and(|detail| detail.workload.pattern == "request")
-        };
+        let is_request = |step: &StepReport| step.detail.workload.pattern == "request";
         let mut told = match any(|step| step.lost + step.unconfirmed > 0) {
             true => "what did not arrive is within the limits of its step or has a cause among its faults".to_owned(),
             false => "every expected message arrived".to_owned(),

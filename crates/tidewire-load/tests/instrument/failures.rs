@@ -79,7 +79,7 @@ fn a_receiver_that_is_cut_off_loses_exactly_what_it_was_still_owed() {
     assert!(server.undeliverable > 0);
     assert_eq!(proof.amiss(), [server.undeliverable, 0, 0, 0]);
     assert_eq!(step.total_received, server.delivered);
-    let worst = &step.detail.as_ref().unwrap().worst_receivers;
+    let worst = &step.detail.worst_receivers;
     let [cut] = &worst[..] else {
         panic!("one receiver was cut off: {worst:?}");
     };

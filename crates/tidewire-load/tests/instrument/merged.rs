@@ -29,7 +29,7 @@ fn segments_are_disjoint_and_their_merge_is_the_whole() {
     // Set by hand, a different one for each part: a coordinator that sleeps through an end of its window on a busy machine
     // has not measured any.
     for (calls, part) in [2.0, 3.0, 5.0].into_iter().zip(&mut parts) {
-        let detail = part.steps[0].detail.as_mut().unwrap();
+        let detail = &mut part.steps[0].detail;
         detail.cost.client_lanes = Some(LaneCost {
             system_calls_per_message: calls,
             allocations_per_message: None,

@@ -67,7 +67,7 @@ pub(crate) fn only(report: &Report) -> (&StepReport, &StepDetail) {
     let [step] = &report.steps[..] else {
         panic!("one step was expected: {report:?}");
     };
-    (step, step.detail.as_ref().unwrap())
+    (step, &step.detail)
 }
 
 /// Checks the properties that every clean run has in common.
@@ -225,7 +225,7 @@ fn a_fixed_delay_is_in_both_times_and_a_dropped_hundredth_is_exactly_one_percent
                  timeout_ms = 700\ndrain_ms = 1500\n";
     let proof = prove(plan, lines);
     let (step, server) = (proof.step(), proof.server);
-    let detail = step.detail.as_ref().unwrap();
+    let detail = &step.detail;
     assert_eq!(step.total_sent, 2_000);
     assert_eq!((step.lost, server.dropped), (20, 20));
     // A drop is noticed by its timeout alone.

@@ -5,9 +5,9 @@
 
 use std::fmt::Write as _;
 
-use super::latency::{detail, percentiles_of};
+use super::latency::percentiles_of;
 use super::{course_of_step, summary};
-use crate::format::{NOT_KNOWN, markup, milliseconds, thousands};
+use crate::format::{markup, thousands};
 use crate::page::figure::Figure;
 use crate::report::{Report, StepReport, StepVerdict};
 
@@ -128,21 +128,13 @@ fn count(count: u64) -> String {
     }
 }
 
-/// Three percentiles of the scheduled latency; older reports have two.
-fn percentiles(step: &StepReport) -> Vec<(&'static str, String)> {
-    if let Ok(detail) = detail(step) {
-        let times = &detail.times.scheduled;
-        let all = [
-            ("p50", times.p50),
-            ("p99", times.p99),
-            ("p99.9", times.p999),
-        ];
-        return all.map(|(name, value)| (name, value.to_string())).to_vec();
-    }
-    let known = |ms: Option<f64>| ms.map_or_else(|| NOT_KNOWN.to_owned(), milliseconds);
-    let latency = step.latency.as_ref();
-    vec![
-        ("p50", known(latency.map(|one| one.p50_ms))),
-        ("p99", known(latency.map(|one| one.p99_ms))),
-    ]
+/// Three percentiles of the scheduled latency.
+fn percentiles(step: &StepReport) -> [(&'static str, String); 3] {
+    let times = &step.detail.times.scheduled;
+    let all = [
+        ("p50", times.p50),
+        ("p99", times.p99),
+        ("p99.9", times.p999),
+    ];
+    all.map(|(name, value)| (name, value.to_string()))
 }

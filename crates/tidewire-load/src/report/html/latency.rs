@@ -10,7 +10,7 @@ use crate::statistics::{LatencyHistogram, Percentile, Quantile};
 
 /// Draws latency by percentile, with `scheduled` and `service` in one chart.
 pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
-    let detail = detail(step)?;
+    let detail = &step.detail;
     let times = &detail.times;
     let scheduled = Curve::of(&times.scheduled)?;
     let service = times.service.as_ref().map(Curve::of).transpose()?;
@@ -47,7 +47,7 @@ pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
 
 /// Draws p50, p99 and p99.9 of each second.
 pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
-    let detail = detail(step)?;
+    let detail = &step.detail;
     let course = Course::of(detail)?;
     let figures: [(&str, &str, FigureOfSpan); 3] = [
         ("p50", "q1", |span| span.p50_ms),
@@ -92,7 +92,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
 
 /// Draws the heat map: the number of messages by second and latency.
 pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
-    let course = Course::of(detail(step)?)?;
+    let course = Course::of(&step.detail)?;
     let counts = || course.spans.iter().flat_map(|span| &span.heat);
     let densest = course
         .spans
@@ -144,14 +144,6 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
     let about = "The scheduled latency of the messages that arrived in each second. The colour is the number of messages a second \
                  in a tenth of a decade. Each shade is four times the one before, so that a few slow ones stay visible.";
     Ok(plot.drawn(about, table))
-}
-
-pub(super) fn detail(step: &StepReport) -> Result<&StepDetail, String> {
-    let missing = || {
-        "the report has no details of this step, because an older build wrote it or the step could not be measured"
-            .to_owned()
-    };
-    step.detail.as_deref().ok_or_else(missing)
 }
 
 /// A time in milliseconds, or a dash where it is not known.
@@ -268,7 +260,7 @@ fn percentile_decimals(most: f64) -> usize {
 
 /// Writes the percentiles of every latency of a step, with an explanation of each name.
 pub(super) fn percentiles_of(step: &StepReport, page: &mut String) {
-    let Ok(detail) = detail(step) else { return };
+    let detail = &step.detail;
     page.push_str("<h3>Percentiles</h3>\n");
     percentile_table(detail).write(page);
     page.push_str("<p class=\"note\">");

@@ -2,7 +2,7 @@
 //!
 //! The answer comes first: verdict, large figures, problems and the course of the step that decides. Then come every
 //! step in a line, the charts of the whole, and those of each step. A chart whose figures are missing is left out, and
-//! a line gives the reason, so that an old report is a shorter page and not a broken one. The parts of a page are in
+//! a line gives the reason, so that a step that failed is a shorter section and not a broken one. The parts of a page are in
 //! [`crate::page`].
 //!
 //! A chart is a function from the report, or from one of its steps, to a [`Drawn`] or a
@@ -110,9 +110,6 @@ fn write_step(number: usize, step: &StepReport, is_at_top: bool, page: &mut Stri
         );
     }
     page.push_str("</dl>\n");
-    if step.detail.is_none() {
-        summary::latencies(step, page);
-    }
     let mut figures = figures_of_step(number, step);
     if is_at_top {
         page.push_str("<p class=\"note\">Latency and rate over time and the percentiles of this step are <a href=\"#answer\">at the top</a>.</p>\n");

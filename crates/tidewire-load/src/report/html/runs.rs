@@ -1,6 +1,5 @@
 //! Runs and parts, one by one.
 
-use super::latency::detail;
 use crate::format::{per_second, thousands};
 use crate::page::figure::{Cell, Drawn, Table};
 use crate::page::plot::Plot;
@@ -10,7 +9,7 @@ use crate::statistics::{Bootstrap, MedianInterval};
 
 /// Every run or part as a dot, with the median and its interval.
 pub(super) fn runs(step: &StepReport) -> Result<Drawn, String> {
-    let runs = &detail(step)?.runs;
+    let runs = &step.detail.runs;
     if runs.is_empty() {
         return Err("the step was run once, and seconds of one run are no repetitions".to_owned());
     }

@@ -5,11 +5,10 @@ use std::fmt::Write as _;
 use super::delivery::share_of;
 use crate::format::{markup, thousands};
 use crate::page::figure::{Cell, Table};
-use crate::report::table::{self, TIME_COLUMNS, bad_news};
+use crate::report::table::bad_news;
 use crate::report::verdict::capitalised;
 use crate::report::{Conclusion, Report, StepReport, StepVerdict};
 use crate::slo::{Found, Objective};
-use crate::statistics::Latency;
 
 /// How the run ended, in a word and a sentence.
 pub(super) fn verdict(report: &Report, page: &mut String) {
@@ -58,39 +57,20 @@ pub(super) fn overview(report: &Report, page: &mut String) {
     .with_words(1)
     .with_words(2);
     for (number, step) in (1..).zip(&report.steps) {
-        let times = step.detail.as_ref().map(|detail| &detail.times.scheduled);
-        let workload = step.detail.as_ref().map(|detail| &detail.workload);
-        let figure = |pick: fn(&Latency) -> f64| Cell::from(step.latency.as_ref().map(pick));
-        let [p50, p99, p999] = match times {
-            Some(times) => [times.p50, times.p99, times.p999].map(Cell::from),
-            None => [
-                figure(|latency| latency.p50_ms),
-                figure(|latency| latency.p99_ms),
-                None.into(),
-            ],
-        };
-        let workload = workload.map_or_else(
-            || report.model.clone(),
-            |workload| {
-                format!(
-                    "{} {}, {}",
-                    workload.pattern, workload.codec, workload.model
-                )
-            },
-        );
+        let (times, work) = (&step.detail.times.scheduled, &step.detail.workload);
         table.row(vec![
             step_link(number, step),
             with_disturbance(step).into(),
-            workload.into(),
+            format!("{} {}, {}", work.pattern, work.codec, work.model).into(),
             thousands(u64::from(step.concurrency)).into(),
             step.theoretical_tps.into(),
             step.steady.send_tps.into(),
             step.steady.receive_tps.into(),
             thousands(step.lost).into(),
             thousands(step.unconfirmed).into(),
-            p50,
-            p99,
-            p999,
+            times.p50.into(),
+            times.p99.into(),
+            times.p999.into(),
         ]);
     }
     section(page, ("overview", "Steps"), &table, "No step was begun.");
@@ -151,9 +131,7 @@ pub(super) fn limits(report: &Report, page: &mut String) {
 
 /// The verdict, the limit and the figure of each limit of a step.
 fn step_limits(step: &StepReport) -> Vec<[String; 3]> {
-    let Some(detail) = &step.detail else {
-        return Vec::new();
-    };
+    let detail = &step.detail;
     let fates = [
         step.expected_received,
         step.total_received,
@@ -195,15 +173,4 @@ fn shares(step: &StepReport) -> [String; 2] {
     }
     let delivered = step.total_received as f64 / expected as f64;
     [lost, format!("{delivered:.6}")]
-}
-
-/// The latencies of a step without details, which has them only as single figures.
-pub(super) fn latencies(step: &StepReport, page: &mut String) {
-    let mut table = Table::new([&["ms"], &TIME_COLUMNS[..]].concat());
-    for (name, latency) in table::latencies(step) {
-        let mut cells = vec![Cell::from(name.to_owned())];
-        cells.extend(table::latency_figures(latency).map(Cell::from));
-        table.row(cells);
-    }
-    table.write(page);
 }
