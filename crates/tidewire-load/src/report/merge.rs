@@ -7,34 +7,16 @@
 use thiserror::Error;
 
 use super::fan_out::Unheard;
+use super::merged_cost::merged_cost;
 use super::step::rate;
 use super::success::{Failures, attainment, success_rate};
 use super::{
-    Cost, Distribution, FanOutShare, ProcessFigures, Report, RunFigures, SloReport, Status,
+    Distribution, FanOutShare, MergeKind, ProcessFigures, Report, RunFigures, SloReport, Status,
     StepDetail, StepReport, StepTimes,
 };
 use crate::ledger::Losses;
 use crate::scenario::Pattern;
 use crate::statistics::{DecodeError, LatencyHistogram};
-
-/// The relation of the reports that are merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MergeKind {
-    /// Runs one after another: their times add up.
-    Runs,
-    /// Parts of one run at the same time: their rates add up.
-    Parts,
-}
-
-impl MergeKind {
-    /// The time that all take together.
-    fn secs(self, each: impl Iterator<Item = f64>) -> f64 {
-        match self {
-            Self::Runs => each.sum(),
-            Self::Parts => each.fold(0.0, f64::max),
-        }
-    }
-}
 
 /// Why reports cannot be put together.
 #[derive(Debug, Error)]
@@ -265,7 +247,16 @@ impl<'r> Parts<'r> {
             Some(pattern) => {
                 let agents = u64::from(step.concurrency);
                 let logged_in = agents.saturating_sub(step.total_login_failures);
-                Failures::of(step, pattern, logged_in).deliveries()
+                let failures = Failures {
+                    pattern,
+                    receivers: agents,
+                    logged_in,
+                    sent: step.total_sent,
+                    logins: step.total_login_failures,
+                    sends: step.total_send_errors,
+                    receivers_unresolved: step.receivers_unresolved,
+                };
+                failures.deliveries()
             }
         }
     }
@@ -318,7 +309,7 @@ impl<'r> Parts<'r> {
             .reduce(|one, other| Some(one? && other?))
             .unwrap_or_default();
         merged.times = self.times()?;
-        merged.cost = Cost::merge(&details, self.kind);
+        merged.cost = merged_cost(&details, self.kind);
         merged.verdict.reasons = self.told(|part| &part.detail.verdict.reasons);
         merged.verdict.disturbances = self.told(|part| &part.detail.verdict.disturbances);
         let figures = merged.times.scheduled.slo_figures(self.fates());
@@ -333,7 +324,7 @@ impl<'r> Parts<'r> {
         merged.runs = self.all.iter().map(run_figures).collect();
         let worst = details.iter().flat_map(|detail| &detail.worst_receivers);
         merged.worst_receivers = worst.copied().collect();
-        merged.processes = ProcessFigures::merge(&details);
+        merged.processes = ProcessFigures::merge(details.iter().flat_map(|it| &it.processes));
         merged.faults = details.iter().flat_map(|it| it.faults.clone()).collect();
         merged.losses = self.losses(&details);
         merged

@@ -12,7 +12,7 @@
 //! A receiver whose account does not match counts as one delivery in all patterns. Messages that were due and never
 //! sent are not part of success: they were not tried, and have their own count.
 
-use super::{StepDetail, StepReport};
+use super::StepDetail;
 use crate::scenario::Pattern;
 
 /// Failures that never became expected deliveries.
@@ -30,19 +30,6 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// The failures of a finished step of which so many agents logged in.
-    pub(super) fn of(step: &StepReport, pattern: Pattern, logged_in: u64) -> Self {
-        Self {
-            pattern,
-            receivers: u64::from(step.concurrency),
-            logged_in,
-            sent: step.total_sent,
-            logins: step.total_login_failures,
-            sends: step.total_send_errors,
-            receivers_unresolved: step.receivers_unresolved,
-        }
-    }
-
     /// The deliveries that these failures cost.
     pub(super) fn deliveries(self) -> u64 {
         let by_message = self.pattern.receivers(self.receivers);

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use tidewire_proto::text::visible;
 
-use super::cluster::cluster_facts;
 use super::{Distribution, LaneCost, Report, StepDetail, StepReport};
 use crate::format::{
-    NONE_BELOW, NOT_KNOWN, each_of, few, mebibytes, milliseconds, per_second, percent,
+    NONE_BELOW, NOT_KNOWN, counted, each_of, few, mebibytes, milliseconds, per_second, percent,
     processor_time, thousands, wrapped,
 };
+use crate::ledger::Losses;
 use crate::page::machine_facts;
 use crate::segment::Segment;
 
@@ -125,6 +125,49 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
         facts.push(("worst", row));
     }
     facts
+}
+
+/// Rows about the cluster of a step that took so many seconds; none where there is one server.
+fn cluster_facts(detail: &StepDetail, secs: f64) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    if let Some(across) = &detail.times.across {
+        let (p50, p99, p999) = (across.p50, across.p99, across.p999);
+        let row = format!("from one node to another p50 {p50}, p99 {p99}, p99.9 {p999} ms");
+        facts.push(("across", row));
+    }
+    for process in &detail.processes {
+        let used = process.cpu_secs.map(|used| processor_time(used, secs));
+        let used = used.unwrap_or_else(|| "not observed".to_owned());
+        let memory = process.rss_bytes_max.map(mebibytes);
+        let memory = memory.map_or(String::new(), |memory| format!(", {memory} at most"));
+        facts.push(("process", format!("{}: {used}{memory}", process.name)));
+    }
+    for fault in &detail.faults {
+        let (what, at, took) = (&fault.what, fault.at_secs, fault.took_secs);
+        let row = format!("{at:.1} s: {what}, done after {took:.2} s");
+        facts.push(("fault", row));
+    }
+    if let Some(limits) = &detail.workload.history {
+        let row = format!("{limits}; agents that came back had to get all that was kept meanwhile");
+        facts.push(("history", row));
+    }
+    facts.extend(detail.losses.map(|losses| ("causes", causes(&losses))));
+    facts
+}
+
+/// The causes of losses that there are.
+fn causes(losses: &Losses) -> String {
+    let causes = counted(&[
+        (losses.unexplained, "without a known cause"),
+        (losses.told, "announced by the server as a gap"),
+        (losses.sender_cut, "at the end of their sender's connection"),
+        (
+            losses.receiver_cut,
+            "on their way when the receiver's connection ended",
+        ),
+        (losses.away, "while the receiver had no connection"),
+    ]);
+    causes.join(", ")
 }
 
 /// The run, the machine and the build.

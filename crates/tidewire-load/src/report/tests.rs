@@ -10,9 +10,18 @@ use serde_json::{Value, json};
 use super::*;
 use crate::format::utc;
 use crate::ledger::{Losses, ReceiverTotals};
-use crate::scenario::Scenario;
+use crate::scenario::{Scenario, Step};
 
 const SCHEMA: &str = include_str!("../../../../docs/report.schema.json");
+
+/// Adds the details of a step whose messages were all due outside of the steady window.
+fn add_detail(known: &mut StepReport, step: &Step) {
+    let detail = &mut known.detail;
+    detail.workload = Workload::of(step);
+    detail.window.latencies_are_steady = true;
+    detail.counts.offered = known.total_sent + known.total_send_errors;
+    detail.counts.steady_on_time = Some(0);
+}
 
 /// A clean run of the second built-in step, or what `spoil` makes of it.
 fn report_of(spoil: impl FnOnce(&mut StepMeasurements)) -> Report {
@@ -65,13 +74,7 @@ fn report_of(spoil: impl FnOnce(&mut StepMeasurements)) -> Report {
         steady_received: 47_904_000,
     };
     spoil(&mut measured);
-    let known = &mut measured.known;
-    let detail = &mut known.detail;
-    detail.workload = Workload::of(&scenario.steps[1]);
-    // Messages outside of the steady window alone.
-    detail.window.latencies_are_steady = true;
-    detail.counts.offered = known.total_sent + known.total_send_errors;
-    detail.counts.steady_on_time = Some(0);
+    add_detail(&mut measured.known, &scenario.steps[1]);
     let facts = Report {
         target_server: "tcp://127.0.0.1:8080".to_owned(),
         start_time_utc: utc(SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000)),
