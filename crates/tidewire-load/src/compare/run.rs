@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::metric::Figures;
+use crate::environment::Environment;
 
 #[derive(Clone, Debug)]
 pub(super) struct Run {
@@ -20,6 +21,18 @@ pub(super) struct Machine {
     pub(super) kernel: String,
     pub(super) version: String,
     pub(super) commit: String,
+}
+
+impl Machine {
+    pub(super) fn of(env: &Environment) -> Self {
+        Self {
+            cpu: env.cpu.clone(),
+            cores: env.cores,
+            kernel: env.kernel.clone(),
+            version: env.version.clone(),
+            commit: env.commit.clone(),
+        }
+    }
 }
 
 #[derive(Clone, Debug)]

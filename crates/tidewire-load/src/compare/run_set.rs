@@ -4,13 +4,20 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde::Deserialize;
 use thiserror::Error;
 
 use super::bench_file::{BENCH_SCHEMA_VERSION, FileBench};
-use super::file::{FileReport, FileVersion};
+use super::file;
 use super::kind::Kind;
 use super::run::Run;
-use crate::report::{JSON_FILE, SCHEMA_VERSION};
+use crate::report::{JSON_FILE, Report, SCHEMA_VERSION, Status};
+
+/// The version of a file's layout, which is read before the rest.
+#[derive(Deserialize)]
+struct FileVersion {
+    schema_version: u32,
+}
 
 /// The runs of one side, in the order of their paths.
 #[derive(Clone, Debug, Default)]
@@ -72,11 +79,10 @@ impl RunSet {
             self.runs.extend(bench.runs());
             return Ok(());
         }
-        let report: FileReport = serde_json::from_slice(&bytes).map_err(not_a_report)?;
-        if report.status == "interrupted" {
-            self.interrupted += 1;
-        } else {
-            self.runs.extend(report.runs());
+        let report: Report = serde_json::from_slice(&bytes).map_err(not_a_report)?;
+        match report.status {
+            Status::Interrupted => self.interrupted += 1,
+            _ => self.runs.extend(file::runs(&report)),
         }
         Ok(())
     }

@@ -3,43 +3,73 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::report::{Report, SCHEMA_VERSION};
+use crate::report::{Report, SCHEMA_VERSION, StepDetail, StepReport};
+use crate::scenario::{Step, ThinkTime};
 use crate::statistics::Sides;
+
+const THINK_TIME: ThinkTime = ThinkTime {
+    min_ms: 1.0,
+    max_ms: 1.0,
+};
 
 /// A step whose figures are all `factor` times those of an ordinary one, as in a report.
 fn step(factor: f64) -> Value {
-    json!({
-        "step_name": "steady", "test_duration_secs": 20.0, "concurrency": 500,
-        "latency_kind": "end to end", "total_received": 10_000_000, "lost": 0,
+    let step = Step::chat("steady", 500, 20.0, THINK_TIME);
+    let mut step = serde_json::to_value(StepReport::failed(&step, String::new())).unwrap();
+    let keys = json!({
+        "test_duration_secs": 20.0, "latency_kind": "end to end",
+        "total_received": 10_000_000, "expected_received": 10_000_000, "lost": 0,
         "steady": {"send_tps": 2_000.0 * factor, "receive_tps": 1e6 * factor},
-        "server": {"rss_bytes_max": 50_000_000}, "problems": [], "detail": detail(factor),
-    })
+        "problems": [], "detail": detail(factor),
+    });
+    put(&mut step, &keys);
+    step["server"]["rss_bytes_max"] = json!(50_000_000);
+    step
+}
+
+fn put(object: &mut Value, keys: &Value) {
+    for (key, value) in keys.as_object().unwrap() {
+        object[key] = value.clone();
+    }
 }
 
 fn detail(factor: f64) -> Value {
     let known = |ms: f64| json!({"state": "known", "ms": ms * factor});
-    json!({
-        "workload": {"pattern": "chat", "model": "open", "offered_tps": 2_000.0, "payload_bytes": 28},
-        "window": {"latencies_are_steady": true},
-        "times": {"scheduled": {
-            "p50": known(1.0), "p90": known(2.0), "p99": known(4.0), "p999": known(8.0),
-        }},
-        "cost": {"client_ns_per_message": 400.0 * factor, "server_ns_per_message": 500.0 * factor},
-        "verdict": {"reasons": [], "enforced": true},
-        "runs": [],
-    })
+    let mut detail = serde_json::to_value(StepDetail::default()).unwrap();
+    put(
+        &mut detail["workload"],
+        &json!({"pattern": "chat", "model": "open", "offered_tps": 2_000.0, "payload_bytes": 28}),
+    );
+    detail["window"]["latencies_are_steady"] = json!(true);
+    put(
+        &mut detail["times"]["scheduled"],
+        &json!({"p50": known(1.0), "p90": known(2.0), "p99": known(4.0), "p999": known(8.0)}),
+    );
+    put(
+        &mut detail["cost"],
+        &json!({"client_ns_per_message": 400.0 * factor, "server_ns_per_message": 500.0 * factor}),
+    );
+    detail["verdict"] = json!({"reasons": [], "enforced": true});
+    detail
 }
 
 fn report_of(steps: &Value) -> Value {
-    json!({
-        "schema_version": SCHEMA_VERSION, "status": "passed", "steps": steps,
-        "env": {"cpu": "Ordinary 3000", "cores": 2, "kernel": "6.1", "version": "0.1.0", "commit": "abc"},
-    })
+    let mut report = serde_json::to_value(Report::default()).unwrap();
+    put(
+        &mut report,
+        &json!({"schema_version": SCHEMA_VERSION, "status": "passed", "steps": steps}),
+    );
+    put(
+        &mut report["env"],
+        &json!({"cpu": "Ordinary 3000", "cores": 2, "kernel": "6.1", "version": "0.1.0", "commit": "abc"}),
+    );
+    // Written by a version that knows more.
+    report["surprise"] = json!(1);
+    report
 }
 
 fn runs(report: Value) -> Vec<Run> {
-    let report: file::FileReport = serde_json::from_value(report).unwrap();
-    report.runs()
+    file::runs(&serde_json::from_value(report).unwrap())
 }
 
 /// A side of which each run's report was changed.
@@ -339,7 +369,7 @@ fn obstacle_of(change: impl Fn(&mut Value)) -> String {
 fn merged(rate_share: f64, factor: f64) -> RunSet {
     let known = |ms: f64| json!({"state": "known", "ms": ms * factor});
     let run = json!({
-        "send_tps": 2_000.0 * rate_share, "receive_tps": 1e6 * rate_share, "expected": 1_000_000, "lost": 0,
+        "run": 1, "send_tps": 2_000.0 * rate_share, "receive_tps": 1e6 * rate_share, "expected": 1_000_000, "lost": 0,
         "p50": known(1.0), "p99": known(4.0), "p999": known(8.0),
         "server_ns_per_message": 500.0, "valid": true,
     });

@@ -4,7 +4,6 @@ use serde::{Deserialize, Serialize};
 
 /// A process that was started for the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ProcessFigures {
     /// Its name, such as `node 1` or `nats`.
     pub name: String,
@@ -34,7 +33,6 @@ impl ProcessFigures {
 
 /// A fault of the schedule, as it was inflicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct FaultFigures {
     /// When it began, in seconds since the barrier opened.
     pub at_secs: f64,

@@ -6,7 +6,6 @@ use crate::lane_account::LaneAccount;
 
 /// The cost of a step in its steady window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Cost {
     /// Processor time of the instrument, in percent of the cores of its lanes.
     pub client_cpu_pct: Option<f64>,
@@ -28,7 +27,6 @@ pub struct Cost {
 
 /// The work of lanes for a message, sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct LaneCost {
     /// System calls to wait, read and write.
     pub system_calls_per_message: f64,

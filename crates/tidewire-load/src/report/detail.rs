@@ -14,7 +14,6 @@ use crate::statistics::Percentile;
 
 /// The details of one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct StepDetail {
     /// The workload.
     pub workload: Workload,
@@ -55,7 +54,6 @@ pub struct StepDetail {
 
 /// The workload of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Workload {
     /// `ingest`, `echo`, `request`, `chat` or `pubsub`.
     pub pattern: String,
@@ -89,7 +87,6 @@ pub struct Workload {
 
 /// From when to when figures count, in seconds since the barrier opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Window {
     /// Length of the warm-up.
     pub warmup_secs: f64,
@@ -104,7 +101,6 @@ pub struct Window {
 
 /// Whether a measurement is to be believed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Verdict {
     /// Why it is not; empty when it is.
     pub reasons: Vec<String>,
@@ -135,7 +131,6 @@ impl Verdict {
 
 /// The limits of a step and which of them were broken.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SloReport {
     /// The limits.
     pub limits: Slo,
@@ -160,7 +155,6 @@ impl SloReport {
 
 /// One receiver's account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ReceiverFigures {
     /// Its number among the agents.
     pub receiver: u32,
@@ -213,7 +207,6 @@ impl ReceiverFigures {
 
 /// The fate of messages at receivers that read slowly on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SlowReceivers {
     /// How many.
     pub receivers: u64,
@@ -232,7 +225,6 @@ pub struct SlowReceivers {
 
 /// The figures of one run or part, for intervals over several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct RunFigures {
     /// Number of the run or part, from 1.
     pub run: u32,

@@ -71,7 +71,6 @@ impl MergeKind {
 
 /// The result of a whole run; field for field the content of `report.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Report {
     /// Version of this layout, [`SCHEMA_VERSION`].
     pub schema_version: u32,

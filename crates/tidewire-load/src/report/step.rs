@@ -9,7 +9,6 @@ use crate::scenario::{Load, Pattern, Step};
 
 /// The result of one step; field for field an entry of `steps` in `report.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct StepReport {
     /// Name from the scenario.
     pub step_name: String,
@@ -206,7 +205,6 @@ impl StepReport {
 
 /// Rates of the steady window: after the warm-up and before the stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Steady {
     /// Messages sent a second.
     pub send_tps: f64,
@@ -216,7 +214,6 @@ pub struct Steady {
 
 /// The resources that the server used in a step; every field is unknown when the server is not ours to observe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ServerUsage {
     /// Processor time in seconds.
     pub cpu_secs: Option<f64>,
@@ -233,7 +230,6 @@ pub struct ServerUsage {
 
 /// The resources that the instrument used in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ClientUsage {
     /// Processor time in seconds.
     pub cpu_secs: f64,

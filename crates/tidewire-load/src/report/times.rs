@@ -8,7 +8,6 @@ use crate::statistics::{EncodedHistogram, LatencyHistogram, Percentile, Quantile
 
 /// The distributions of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct StepTimes {
     /// Received − intended. What a user of an open system feels.
     pub scheduled: Distribution,
@@ -46,7 +45,6 @@ impl StepTimes {
 
 /// A distribution with everything needed to add it to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Distribution {
     /// Messages that never arrived; they rank above all that did.
     pub missing: u64,
@@ -111,7 +109,6 @@ impl Distribution {
 
 /// About a second of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Second {
     /// The run or part it belongs to, from 1.
     pub run: u32,

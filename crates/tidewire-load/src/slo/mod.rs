@@ -17,7 +17,6 @@ use crate::statistics::Percentile;
 
 /// Limits of one step. Those that are not given are not judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Slo {
     /// Largest median, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
