@@ -19,7 +19,6 @@ impl StepFacts {
         problems.extend(self.held_back());
         let detail = self.detail(&mut notes);
         let (accounts, times) = (&self.accounts, &self.times);
-        let work = &accounts.counts.work;
         let known = StepReport {
             test_duration_secs: self.secs,
             total_sent: accounts.sent,
@@ -42,9 +41,6 @@ impl StepFacts {
             logged_in: self.logins,
             totals: accounts.totals,
             losses: accounts.losses,
-            steady_secs: self.steady.length.as_secs_f64(),
-            steady_sent: work.steady_sent,
-            steady_received: work.steady_received,
         };
         StepReport::from_measurements(&self.plan.step, measured)
     }

@@ -8,8 +8,7 @@ use thiserror::Error;
 
 use super::fan_out::Unheard;
 use super::merged_cost::merged_cost;
-use super::step::rate;
-use super::success::{Failures, attainment, success_rate};
+use super::success::Failures;
 use super::{
     Distribution, FanOutShare, MergeKind, ProcessFigures, Report, RunFigures, SloReport, Status,
     StepDetail, StepReport, StepTimes,
@@ -187,34 +186,16 @@ impl<'r> Parts<'r> {
     fn merge(&self) -> Result<StepReport, MergeError> {
         let mut detail = self.detail()?;
         let mut step = self.all[0].step.clone();
-        let secs = self
-            .kind
-            .secs(self.all.iter().map(|part| part.step.test_duration_secs));
-        let steady_secs = detail.window.steady_secs;
-        step.test_duration_secs = secs;
+        let secs = self.all.iter().map(|part| part.step.test_duration_secs);
+        step.test_duration_secs = self.kind.secs(secs);
         step.total_sent = self.sum(|part| part.total_sent);
         step.total_received = self.sum(|part| part.total_received);
-        step.send_tps = rate(step.total_sent, secs);
-        step.receive_tps = rate(step.total_received, secs);
         step.total_login_failures = self.sum(|part| part.total_login_failures);
         step.total_send_errors = self.sum(|part| part.total_send_errors);
         self.add_fates(&mut step);
         step.receivers_tracked = self.sum(|part| part.receivers_tracked);
         step.receivers_unresolved = self.sum(|part| part.receivers_unresolved);
-        step.steady.send_tps = rate(detail.counts.steady_sent, steady_secs);
-        let received = detail.counts.steady_received;
-        let receive_tps = &mut step.steady.receive_tps;
-        *receive_tps = receive_tps.map(|_| rate(received, steady_secs));
-        step.theoretical_tps = match detail.workload.model.as_str() {
-            "open" => rate(detail.counts.steady_offered, steady_secs),
-            _ => detail.workload.offered_tps.unwrap_or(step.steady.send_tps),
-        };
-        step.attainment = attainment(&detail, step.steady.send_tps, step.theoretical_tps);
-        let failures = self.failed_deliveries(&step);
-        detail.counts.failed_deliveries = failures;
-        let (received, expected) = (step.total_received, step.expected_received);
-        step.success_rate = success_rate(step.total_sent, received, expected, failures);
-        step.error_rate = 1.0 - step.success_rate;
+        detail.counts.failed_deliveries = self.failed_deliveries(&step);
         step.latency = self.add_up(|times| Some(&times.scheduled))?.0.summary();
         step.latency_send = self.add_up(|times| Some(&times.write))?.0.summary();
         step.client.cpu_secs = self.all.iter().map(|part| part.step.client.cpu_secs).sum();
@@ -228,6 +209,7 @@ impl<'r> Parts<'r> {
         step.problems.extend(self.unheard.problems(limits_loss));
         step.notes = self.told(|part| &part.step.notes);
         step.detail = Box::new(detail);
+        step.derive();
         Ok(step)
     }
 
