@@ -1,8 +1,8 @@
-//! What a run measured, and what that comes to.
+//! The facts of a run, and the report that follows from them.
 //!
-//! A step leaves its accounts, its times and what each side used. Nothing in them is judged. [`Facts::judge`] makes
-//! the report of them: all functions behind it are pure, so that the same facts have the same verdict, in a live view
-//! while the step runs as well as in its report.
+//! A step leaves its accounts, its times and the usage of each side. Nothing in them is judged. [`Facts::judge`] makes
+//! the report. Its functions are pure: the same facts have the same verdict, in the live view of a step and in its
+//! report.
 
 mod accounts;
 mod causes;
@@ -25,7 +25,7 @@ use crate::plan::StepPlan;
 use crate::report::{FaultFigures, ProcessFigures, Report, Second, ServerUsage};
 use crate::segment::Segment;
 
-/// What a run measured.
+/// The facts of a run.
 #[derive(Debug)]
 pub struct Facts {
     pub(crate) target_server: String,
@@ -44,7 +44,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// What the run comes to, step by step and as a whole.
+    /// The report of the run, step by step and as a whole.
     pub fn judge(&self) -> Report {
         let report = Report {
             target_server: self.target_server.clone(),
@@ -63,7 +63,7 @@ impl Facts {
     }
 }
 
-/// What a step measured. All is empty where a step failed before its end.
+/// The facts of a step. All are empty where a step failed before its end.
 #[derive(Debug)]
 pub struct StepFacts {
     pub(crate) plan: Arc<StepPlan>,
@@ -75,7 +75,7 @@ pub struct StepFacts {
     /// Agents that lost their connection, slow receivers left out.
     pub(crate) disconnects: u64,
     pub(crate) steady: SteadyWindow,
-    /// What each side had used at both ends of the steady window.
+    /// The usage of each side at both ends of the steady window.
     pub(crate) steady_usage: Option<(SidesUsage, SidesUsage)>,
     pub(crate) accounts: Accounts,
     pub(crate) times: Times,

@@ -12,7 +12,7 @@ use crate::scenario::{Load, Pattern, history_limits};
 use crate::statistics::Quantile;
 
 impl StepFacts {
-    /// What the step comes to.
+    /// The report of the step.
     pub fn judge(&self) -> StepReport {
         let mut problems = [&self.accounts.problems[..], &self.problems].concat();
         let mut notes = [&self.notes[..], &self.accounts.notes].concat();

@@ -1,4 +1,4 @@
-//! What the processes of a run and the machine have used up to a moment. Two of these make a cost.
+//! The usage of the processes of a run, and of the machine, up to a moment. Two of them make a cost.
 
 use std::sync::Arc;
 

@@ -15,8 +15,8 @@ pub enum PlanError {
     Tokens(#[from] TokensError),
     /// The codec has no place for the tokens.
     #[error(
-        "step {0:?} cannot run with tokens: codec {1} has no place for them; use codec = \"tw1\", or let the server know the \
-         agents by their address or Unix user"
+        "step {0:?} cannot run with tokens: codec {1} has no place for them; use codec = \"tw1\", or let the server \
+         know the agents by their address or Unix user"
     )]
     NoPlaceForTokens(String, &'static str),
     /// The server cannot be reached or does not speak the native protocol.
@@ -61,8 +61,8 @@ pub enum PlanError {
     },
     /// Messages that the codec cannot carry. Lower `payload_bytes`, or name another codec.
     #[error(
-        "step {step:?} cannot run: {codec} cannot carry its messages with payloads of {payload_bytes} bytes: {cause}; lower \
-         payload_bytes, or use another codec"
+        "step {step:?} cannot run: {codec} cannot carry its messages with payloads of {payload_bytes} bytes: {cause}; \
+         lower payload_bytes, or use another codec"
     )]
     Unencodable {
         /// Name of the step.
@@ -82,13 +82,14 @@ pub enum PlanError {
     Segment(String, &'static str),
     /// A fault has no process that this run started.
     #[error(
-        "step {0:?} has a fault for {1:?}, and this run starts no such process; let it start the cluster with --serve, --nodes and \
-         --backplane nats"
+        "step {0:?} has a fault for {1:?}, and this run starts no such process; let it start the cluster with \
+         --serve, --nodes and --backplane nats"
     )]
     NoProcess(String, String),
     /// The scenario sets the histories of servers, and the run starts none.
     #[error(
-        "the scenario gives its servers a history, and this run starts none; leave `history` out, or let it start them with --serve"
+        "the scenario gives its servers a history, and this run starts none; leave `history` out, or let it start \
+         them with --serve"
     )]
     NoHistory,
     /// The causes of losses can be found only where each pair of agents is tracked.

@@ -78,7 +78,8 @@ impl StepPlan {
         })
     }
 
-    /// The same step against servers that answer, at its place in a run, which tells its messages and rooms from others.
+    /// The same step against servers that answer, at its place in a run, which tells its messages and rooms from
+    /// others.
     pub(super) fn placed(
         self,
         targets: &Arc<[Endpoint]>,

@@ -104,7 +104,7 @@ pub struct Window {
 pub struct Verdict {
     /// Why it is not; empty when it is.
     pub reasons: Vec<String>,
-    /// What else the machine did meanwhile. Times are longer by it and are not to be believed; the counts of messages
+    /// Signs of a busy machine. They make times longer, so that these are not to be believed; the counts of messages
     /// and the rates are.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disturbances: Vec<String>,

@@ -125,8 +125,8 @@ pub(super) fn capitalised(text: &str) -> String {
 }
 
 /// The part of a disturbed measurement that may be believed.
-const DISTURBED: &str = "the machine was busy with other work, so the counts and rates of messages may be believed, and the times of disturbed \
-    steps include its delays";
+const DISTURBED: &str = "the machine was busy with other work, so the counts and rates of messages may be believed, \
+    and the times of disturbed steps include its delays";
 
 /// The part of an invalid measurement that may be believed.
 pub(super) const BELIEVE: &str = "the counts of messages may be believed, and the rates and times of steps marked INVALID may not";

@@ -1,4 +1,4 @@
-//! What a watcher of a run sees.
+//! The looks that a watcher takes at a run.
 
 use std::time::Duration;
 

@@ -325,7 +325,7 @@ impl<'p> StepRun<'p> {
     }
 }
 
-/// What the servers used since `before`, and what the first of them says of itself.
+/// The usage of the servers since `before`, and the words of the first one about itself.
 fn server_usage(link: &StepLink, after: &Usage, before: &Usage) -> ServerUsage {
     let rss = after.server_rss_bytes_max();
     let agent = link.server_agent.get().map_or("", String::as_str);

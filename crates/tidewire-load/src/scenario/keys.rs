@@ -1,5 +1,5 @@
-//! The keys of a scenario, those of version 2 table by table, in the order of `docs/scenario.md`. A test compares the two;
-//! the page says what each key means.
+//! The keys of a scenario, those of version 2 table by table, in the order of `docs/scenario.md`. A test compares the
+//! two; the page says what each key means.
 
 /// The file itself.
 pub(super) const ROOT: &[&str] = &[

@@ -1,8 +1,9 @@
 //! The files of a crate use each other in no circle.
 //!
-//! Problem: floors order the folders of a crate, and two files of one folder may still need each other, so that neither is
-//! read alone. Approach: every path of a file is followed through the names that modules pass on, to the file that has
-//! the item. What a file uses of the module that it stands in is no circle: a folder has its common types in its `mod.rs`.
+//! Problem: floors order the folders of a crate, and two files of one folder may still need each other, so that
+//! neither is read alone. Approach: every path of a file is followed through the names that modules pass on, to the
+//! file that has the item. What a file uses of the module that it stands in is no circle: a folder has its common
+//! types in its `mod.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -83,7 +84,7 @@ fn a_circle_through_a_name_that_the_folder_passes_on_is_found() {
     assert_eq!(circles("pub struct Low(Vec<super::High>);\n"), 1);
 }
 
-/// Which file uses which, by their numbers.
+/// The files that each file uses, by their numbers.
 struct Graph(Vec<BTreeSet<usize>>);
 
 impl Graph {

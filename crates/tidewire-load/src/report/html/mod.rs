@@ -2,8 +2,8 @@
 //!
 //! The answer comes first: verdict, large figures, problems and the course of the step that decides. Then come every
 //! step in a line, the charts of the whole, and those of each step. A chart whose figures are missing is left out, and
-//! a line gives the reason, so that a step that failed is a shorter section and not a broken one. The parts of a page are in
-//! [`crate::page`].
+//! a line gives the reason, so that a step that failed is a shorter section and not a broken one. The parts of a page
+//! are in [`crate::page`].
 //!
 //! A chart is a function from the report, or from one of its steps, to a [`Drawn`] or a
 //! reason; a new one is a line in [`figures_of_all`], [`course_of_step`] or [`figures_of_step`].
