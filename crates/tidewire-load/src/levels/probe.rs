@@ -26,6 +26,8 @@ pub struct Probe {
     pub reasons: Vec<String>,
     /// The doubts about the measurement, enforced or not.
     pub verdict_reasons: Vec<String>,
+    /// Signs of a busy machine, which made the times longer.
+    pub disturbances: Vec<String>,
     /// Messages sent a second in the steady window.
     pub send_tps: f64,
     /// Messages received a second in the steady window; nothing where messages go one way.
@@ -64,6 +66,7 @@ impl Probe {
             conclusion: word(conclusion),
             reasons,
             verdict_reasons: detail.verdict.reasons.clone(),
+            disturbances: detail.verdict.disturbances.clone(),
             send_tps: step.steady.send_tps,
             receive_tps: step.steady.receive_tps,
             p50: scheduled.p50,
@@ -193,6 +196,7 @@ mod tests {
             conclusion: word(conclusion),
             reasons: Vec::new(),
             verdict_reasons: Vec::new(),
+            disturbances: Vec::new(),
             send_tps: rate,
             receive_tps: Some(rate),
             p50: Percentile::Infinite,

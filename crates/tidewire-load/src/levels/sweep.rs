@@ -25,6 +25,8 @@ pub struct SweepLevel {
     pub conclusion: &'static str,
     /// The doubts about the measurement, enforced or not.
     pub verdict_reasons: Vec<String>,
+    /// Signs of a busy machine, which made the times longer.
+    pub disturbances: Vec<String>,
 }
 
 impl SweepLevel {
@@ -40,6 +42,7 @@ impl SweepLevel {
             p99: detail.times.scheduled.p99,
             conclusion: word(report.conclusion()),
             verdict_reasons: detail.verdict.reasons.clone(),
+            disturbances: detail.verdict.disturbances.clone(),
         })
     }
 }
@@ -136,6 +139,7 @@ mod tests {
                 p99: Percentile::Infinite,
                 conclusion: "passed",
                 verdict_reasons: Vec::new(),
+                disturbances: Vec::new(),
             })
             .collect();
         sweep.close();

@@ -283,6 +283,8 @@ fn a_busy_machine_is_a_note_and_its_times_are_marked_in_every_form() {
         "{table}"
     );
     assert!(markdown.contains("| scheduled\\* |"), "{markdown}");
+    assert!(html.contains("Believe the counts and rates"), "{html}");
+    assert_eq!(html.matches("scheduled*").count(), 1, "{html}");
     assert!(
         html.contains("ms, disturbed") && html.contains("✓ Passed"),
         "{html}"

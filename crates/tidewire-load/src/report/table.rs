@@ -88,9 +88,7 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
         ));
     }
     if step.is_disturbed() {
-        let believe =
-            "the counts and rates of messages; the times marked * include delays of this machine";
-        facts.push(("believe", believe.to_owned()));
+        facts.push(("believe", BELIEVE_DISTURBED.to_owned()));
     }
     facts.extend(fates(step));
     facts.extend(rates(step));
@@ -320,17 +318,18 @@ fn rates(step: &StepReport) -> [(&'static str, String); 3] {
 pub(super) fn time_rows(step: &StepReport) -> Vec<(String, [String; TIME_COLUMNS.len()])> {
     let named = step.detail.times.named();
     let shown = named.filter(|(name, _)| *name != "client lag");
-    let mark = |name: &str| match step.is_disturbed() && is_end_to_end(name) {
-        true => format!("{name}*"),
-        false => name.to_owned(),
-    };
-    let row = |(name, times): (&str, &Distribution)| (mark(name), time_cells(times));
+    let row = |(name, times): (&str, &Distribution)| (marked(step, name), time_cells(times));
     shown.map(row).collect()
 }
 
-/// Whether a time ends at the receiver. The others are the instrument's own.
-fn is_end_to_end(name: &str) -> bool {
-    matches!(name, "scheduled" | "across" | "service")
+/// The name of a time of a step. A star marks a disturbed time: one that ends at the receiver. The others are the
+/// instrument's own.
+pub(super) fn marked(step: &StepReport, name: &str) -> String {
+    let is_end_to_end = matches!(name, "scheduled" | "across" | "service");
+    match step.is_disturbed() && is_end_to_end {
+        true => format!("{name}*"),
+        false => name.to_owned(),
+    }
 }
 
 fn time_cells(times: &Distribution) -> [String; TIME_COLUMNS.len()] {
@@ -366,6 +365,10 @@ fn server(step: &StepReport) -> String {
         parts.join(", ")
     }
 }
+
+/// The part of a disturbed step that may be believed.
+pub(super) const BELIEVE_DISTURBED: &str =
+    "the counts and rates of messages; the times marked * include delays of this machine";
 
 /// Percentiles first: they are what a reader looks for.
 pub(super) const TIME_COLUMNS: [&str; 7] = ["p50", "p90", "p95", "p99", "p99.9", "max", "mean"];

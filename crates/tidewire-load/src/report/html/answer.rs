@@ -9,6 +9,7 @@ use super::latency::percentiles_of;
 use super::{course_of_step, summary};
 use crate::format::{markup, thousands};
 use crate::page::figure::Figure;
+use crate::report::table::BELIEVE_DISTURBED;
 use crate::report::{Report, StepReport, StepVerdict};
 
 /// Writes the verdict, the large figures, the news, and the course of the step that decides.
@@ -96,6 +97,9 @@ fn write_tiles(report: &Report, index: usize, page: &mut String) {
         tile(page, "unconfirmed", &count(step.unconfirmed), &expected);
     }
     page.push_str("</dl>\n");
+    if step.is_disturbed() {
+        let _ = writeln!(page, "<p class=\"note\">Believe {BELIEVE_DISTURBED}.</p>");
+    }
 }
 
 fn tile(page: &mut String, name: &str, value: &str, unit: &str) {

@@ -5,6 +5,7 @@ use crate::format::{few, milliseconds, thousands};
 use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
 use crate::page::plot::{Plot, SHADES, Shades};
 use crate::page::scale::{Axis, compact};
+use crate::report::table::marked;
 use crate::report::{Distribution, StepDetail, StepReport};
 use crate::statistics::{LatencyHistogram, Percentile, Quantile};
 
@@ -262,7 +263,7 @@ fn percentile_decimals(most: f64) -> usize {
 pub(super) fn percentiles_of(step: &StepReport, page: &mut String) {
     let detail = &step.detail;
     page.push_str("<h3>Percentiles</h3>\n");
-    percentile_table(detail).write(page);
+    percentile_table(step).write(page);
     page.push_str("<p class=\"note\">");
     for (name, _) in detail.times.named() {
         let meaning = match name {
@@ -280,11 +281,11 @@ pub(super) fn percentiles_of(step: &StepReport, page: &mut String) {
     );
 }
 
-fn percentile_table(detail: &StepDetail) -> Table {
+fn percentile_table(step: &StepReport) -> Table {
     let mut table =
         Table::new("ms, p50, p90, p95, p99, p99.9, p99.99, max, mean, missing".split(", "));
-    for (name, times) in detail.times.named() {
-        let mut cells = vec![Cell::from(name.to_owned())];
+    for (name, times) in step.detail.times.named() {
+        let mut cells = vec![Cell::from(marked(step, name))];
         cells.extend(percentiles(times).map(|(_, _, value)| value.into()));
         cells.extend([times.max_ms, times.mean_ms].map(Cell::from));
         cells.push(thousands(times.missing).into());

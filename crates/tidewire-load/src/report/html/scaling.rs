@@ -105,7 +105,11 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
         path.push(place);
         let [offered, sent] = [step.theoretical_tps, step.steady.send_tps].map(per_second);
         let (name, kept) = (&step.step_name, step.keeps_slo());
-        let tip = format!("{name}\noffered {offered}\nsent {sent}\np99 {p99} ms");
+        let doubt = match step.is_disturbed() {
+            true => ", disturbed",
+            false => "",
+        };
+        let tip = format!("{name}\noffered {offered}\nsent {sent}\np99 {p99} ms{doubt}");
         plot.dot(place, if kept { "s1" } else { "s2 broken" }, tip);
         table.row(vec![
             Cell::from(step.step_name.clone()),
