@@ -20,7 +20,7 @@ mod summary;
 
 use std::fmt::Write as _;
 
-use super::{Report, StepReport, StepVerdict, table};
+use super::{Report, StepReport, table};
 use crate::format::markup;
 use crate::page::figure::{Drawn, Figure};
 use crate::page::{Heading, whole_page, write_environment};
@@ -93,10 +93,7 @@ fn figure(id: impl Into<String>, title: &'static str, content: Result<Drawn, Str
 /// Writes the section of a step. The course of the step that decides is at the top of the page.
 fn write_step(number: usize, step: &StepReport, is_at_top: bool, page: &mut String) {
     let (name, verdict) = (markup(&step.step_name), summary::step_verdict(step));
-    let class = match step.verdict() {
-        StepVerdict::Passed => "ok",
-        _ => "bad",
-    };
+    let class = summary::class(step);
     let _ = writeln!(
         page,
         "<section class=\"step\" id=\"step-{number}\"><h2>{name} <em class=\"{class}\">{verdict}</em></h2>"

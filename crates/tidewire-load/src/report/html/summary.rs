@@ -12,18 +12,16 @@ use crate::slo::{Found, Objective};
 
 /// How the run ended, in a word and a sentence.
 pub(super) fn verdict(report: &Report, page: &mut String) {
-    let is_good = report.conclusion() == Conclusion::Passed && !report.is_doubtful();
-    let mark = match report.conclusion() {
-        Conclusion::Passed if is_good => '✓',
-        Conclusion::Passed => '!',
-        Conclusion::Interrupted => '■',
-        _ => '✗',
+    let (mark, class) = match report.conclusion() {
+        Conclusion::Passed if report.is_doubtful() => ('!', "doubt"),
+        Conclusion::Passed => ('✓', "ok"),
+        Conclusion::Interrupted => ('■', "bad"),
+        _ => ('✗', "bad"),
     };
     let (word, sentence) = (
         capitalised(report.verdict()),
         capitalised(&report.explanation()),
     );
-    let class = if is_good { "ok" } else { "bad" };
     // Writing to a string cannot fail.
     let _ = writeln!(
         page,
@@ -45,7 +43,7 @@ pub(super) fn news(report: &Report, page: &mut String) {
         // Writing to a string cannot fail.
         let _ = write!(page, "<dt><a href=\"#step-{number}\">{name}</a></dt>");
         for news in news {
-            let _ = writeln!(page, "<dd>{}</dd>", markup(&news));
+            let _ = writeln!(page, "<dd class=\"{}\">{}</dd>", class(step), markup(&news));
         }
     }
     page.push_str("</dl>\n");
@@ -91,6 +89,15 @@ fn step_link(number: usize, step: &StepReport) -> Cell {
     Cell::Link {
         text: step.step_name.clone(),
         id: format!("step-{number}"),
+    }
+}
+
+/// The class of a step's verdict: nothing failed where the measurement alone is in doubt.
+pub(super) fn class(step: &StepReport) -> &'static str {
+    match step.verdict() {
+        StepVerdict::Passed => "ok",
+        StepVerdict::PassedInvalid => "doubt",
+        _ => "bad",
     }
 }
 
