@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 
 /// Where and with what a run was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Environment {
     /// Name of the processor, or "unknown".
     pub cpu: String,

@@ -185,6 +185,15 @@ pub fn markup(text: &str) -> String {
     escaped
 }
 
+/// Processor time in seconds, and the cores that were busy with it for `duration_secs`.
+pub(crate) fn processor_time(cpu_secs: f64, duration_secs: f64) -> String {
+    let text = format!("{cpu_secs:.2} s of processor time");
+    match duration_secs > 0.0 {
+        true => format!("{text} ({:.2} cores)", cpu_secs / duration_secs),
+        false => text,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

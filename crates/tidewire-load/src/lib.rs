@@ -4,9 +4,9 @@
 //! can be reproduced by a test. The agents that move real messages are built on top of them.
 //!
 //! ```text
-//! scenario ──▶ schedule ──▶ stamp ──▶ (the wire) ──▶ stamp ──▶ ledger ──▶ report
-//!   what         when        who, which, when          │         fate       json, md
-//!                                                      └──▶ statistics ──▶   table
+//! scenario ──▶ plan ──▶ run: schedule ──▶ stamp ──▶ (the wire) ──▶ stamp ──▶ ledger ──▶ facts ──▶ report
+//!   what     checked           when    who, which, when              │        fate    verdict   json, md
+//!                                                                    └──▶ statistics ──▶         table
 //! ```
 
 /// Adds the named fields of one account to those of another.
@@ -40,11 +40,13 @@ pub mod credentials;
 pub mod doctor;
 pub mod environment;
 mod exchange;
+pub mod facts;
 pub mod format;
 pub mod lane_account;
 mod ledger;
 pub mod levels;
 pub mod page;
+pub mod plan;
 pub mod process;
 pub mod report;
 pub mod run;

@@ -13,7 +13,6 @@ use time::format_description::well_known::Rfc3339;
 
 /// Part `part` of `parts`, counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Segment {
     /// Number of the part, from 1.
     pub part: u32,

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use rustix::process::Signal;
 use tidewire::{Endpoint, History};
 use tidewire_load::lane_account::LaneAccount;
+use tidewire_load::plan::ServerProcess;
 use tidewire_load::process::ProcessSample;
-use tidewire_load::run::ServerProcess;
 use tidewire_load::scenario::{BACKPLANE_NAME, FaultAction, history_limits, node_name};
 
 use super::child::{NatsOptions, RunDirectory, Running, ServerOptions, lock};

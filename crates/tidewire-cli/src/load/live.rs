@@ -204,13 +204,15 @@ impl State {
 
 /// Whether the measurement is valid so far, as a colour and a text, which goes on in further lines where it is long.
 fn light(progress: &Progress, width: usize) -> Vec<Line<'static>> {
-    let (colour, text) = match progress.doubts.first() {
+    let verdict = &progress.verdict;
+    let doubt = verdict.reasons.iter().chain(&verdict.disturbances).next();
+    let (colour, text) = match doubt {
         _ if progress.phase == Phase::Login => (Color::Gray, "not begun".to_owned()),
         None if progress.phase == Phase::WarmUp => {
             (Color::Gray, "not judged in the warm-up".to_owned())
         }
         None => (Color::Green, "valid so far".to_owned()),
-        Some(doubt) => (Color::Yellow, format!("INVALID so far: {doubt}")),
+        Some(doubt) => (Color::Yellow, format!("{} so far: {doubt}", verdict.name())),
     };
     let mut pieces = vec![String::new()];
     for word in text.split(' ') {
@@ -330,7 +332,7 @@ mod tests {
             progress.second.connected = vec![250, 0];
             progress.phase = Phase::Drain;
             progress.errors = 3;
-            progress.doubts = vec!["the instrument sent late".to_owned()];
+            progress.verdict.reasons = vec!["the instrument sent late".to_owned()];
         });
         let text = shown(&bad, 90, 24);
         for part in [
@@ -368,7 +370,7 @@ mod tests {
     fn fifty_columns_are_enough_for_every_figure() {
         let doubt = "the instrument sent late (p99 65.7 ms, allowed are 7.4 ms): it was overdriven or its machine busy";
         let state = state(40, |progress| {
-            progress.doubts = vec![doubt.to_owned()];
+            progress.verdict.reasons = vec![doubt.to_owned()];
             progress.second.server_cpu_pct = Some(100.0);
         });
         let text = shown(&state, 50, 30);

@@ -9,6 +9,7 @@ mod prometheus;
 mod runner;
 mod search;
 mod sweep;
+mod view;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -28,10 +29,10 @@ use tidewire_load::segment::{Segment, parse_start};
 use tidewire_proto::text::escaped;
 
 pub(crate) use self::merge::{MergeArguments, ReportArguments, run_merge, run_report};
-use self::progress::{Tables, View};
 use self::runner::{RunArguments, Runner};
 pub(crate) use self::search::{SearchArguments, run_search};
 pub(crate) use self::sweep::{SweepArguments, run_sweep};
+use self::view::{Tables, View};
 use crate::failure::Failure;
 use crate::logging::LogArguments;
 use crate::payload::json_text;
@@ -212,6 +213,7 @@ fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
             "conclusion": conclusion.name(),
             "verdict": verdict,
             "valid": !report.is_doubtful(),
+            "disturbed": report.is_disturbed(),
             "explanation": report.explanation(),
             "json": json_file.to_string(),
             "markdown": written.markdown.display().to_string(),

@@ -1,104 +1,10 @@
-//! The progress of a run: a live view on a terminal, otherwise a line per second.
+//! A look at a running step as a line.
 
-use serde_json::json;
-use tidewire_command::output;
 use tidewire_load::known_milliseconds;
-use tidewire_load::report::{StepReport, step_table};
-use tidewire_load::run::{Observer, Phase, Progress, RunOptions};
-use tidewire_load::scenario::{Scenario, Step};
+use tidewire_load::run::{Phase, Progress};
 
-use super::live::Live;
-use crate::payload::json_text;
-use crate::screen::Screen;
-
-/// Shows a run on standard error, and each step's table on standard output.
-#[derive(Debug)]
-pub(crate) struct View {
-    steps: usize,
-    tables: Tables,
-    /// Whether to print lines even on a terminal.
-    plain: bool,
-    live: Option<Live>,
-}
-
-impl View {
-    pub(crate) fn new(steps: usize, tables: Tables, plain: bool) -> Self {
-        Self {
-            steps,
-            tables,
-            plain: plain || !Screen::is_possible(),
-            live: None,
-        }
-    }
-
-    pub(crate) fn announce(&self, scenario: &Scenario, options: &RunOptions) {
-        if self.tables == Tables::None {
-            return;
-        }
-        let secs: f64 = scenario.steps.iter().map(|step| step.duration_secs).sum();
-        let steps = if self.steps == 1 {
-            "1 step".to_owned()
-        } else {
-            format!("{} steps", self.steps)
-        };
-        output::note(format!(
-            "load test of {}: {steps}, about {:.0} s, seed {}",
-            options.addresses(),
-            secs + 2.0 * self.steps as f64,
-            options.seed
-        ));
-    }
-
-    pub(crate) fn finish(&mut self) {
-        self.live = None;
-    }
-}
-
-/// The form of a step's figures on standard output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tables {
-    /// As a table for people.
-    Text,
-    /// As an object for programs.
-    Json,
-    /// Nothing: the caller has its own form for many runs of one step.
-    None,
-}
-
-impl Observer for View {
-    fn step_started(&mut self, number: usize, step: &Step) {
-        let title = format!("[{}/{}] {}", number + 1, self.steps, step.name);
-        if self.plain {
-            return output::note(title);
-        }
-        match Live::start(title.clone()) {
-            Ok(live) => self.live = Some(live),
-            Err(error) => {
-                tracing::debug!(%error, "no live view");
-                output::note(title);
-            }
-        }
-    }
-
-    fn progress(&mut self, progress: &Progress) {
-        match &mut self.live {
-            Some(live) => live.update(progress),
-            None => output::note(describe(progress)),
-        }
-    }
-
-    fn step_ended(&mut self, report: &StepReport) {
-        self.finish();
-        let text = match self.tables {
-            Tables::Json => json_text(&json!({"event": "step", "step": report})),
-            Tables::Text => step_table(report, output::columns()),
-            Tables::None => return,
-        };
-        output::print_line(text);
-    }
-}
-
-fn describe(progress: &Progress) -> String {
+/// The figures since the last look, and the sums so far.
+pub(super) fn describe(progress: &Progress) -> String {
     if progress.phase == Phase::Login {
         let (logins, agents) = (progress.logins, progress.agents);
         return format!("logging in: {logins} of {agents} agents");
@@ -116,9 +22,9 @@ fn describe(progress: &Progress) -> String {
         // The server is asked for its count at the end.
         None => "received n/a".to_owned(),
     };
-    let doubt = match progress.doubts.is_empty() {
-        true => "",
-        false => ", INVALID so far",
+    let doubt = match progress.verdict.name() {
+        "VALID" => String::new(),
+        doubt => format!(", {doubt} so far"),
     };
     format!(
         "{:>3.0}/{:.0} s {phase:<7} sent {:.0}/s, {received}, p50 {}, p99 {}{nodes}{errors}{doubt}",
@@ -145,7 +51,7 @@ pub(super) fn phase_name(phase: Phase) -> String {
 pub(super) mod tests {
     use std::time::Duration;
 
-    use tidewire_load::report::Second;
+    use tidewire_load::report::{Second, Verdict};
 
     use super::*;
 
@@ -172,7 +78,7 @@ pub(super) mod tests {
                 ..Second::default()
             },
             errors: 0,
-            doubts: Vec::new(),
+            verdict: Verdict::default(),
         }
     }
 
@@ -198,12 +104,24 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_measurement_that_is_invalid_so_far_is_told_so_at_once() {
-        let line = describe(&Progress {
-            doubts: vec!["the instrument sent late".to_owned()],
-            ..progress(Phase::Steady)
+    fn a_measurement_that_is_invalid_or_disturbed_so_far_is_told_so_at_once() {
+        let late = || vec!["the instrument sent late".to_owned()];
+        let line = |verdict| {
+            describe(&Progress {
+                verdict,
+                ..progress(Phase::Steady)
+            })
+        };
+        let invalid = line(Verdict {
+            reasons: late(),
+            ..Verdict::default()
         });
-        assert!(line.ends_with("INVALID so far"), "{line}");
+        assert!(invalid.ends_with(", INVALID so far"), "{invalid}");
+        let disturbed = line(Verdict {
+            disturbances: late(),
+            ..Verdict::default()
+        });
+        assert!(disturbed.ends_with(", DISTURBED so far"), "{disturbed}");
     }
 
     #[test]

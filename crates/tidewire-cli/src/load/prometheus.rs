@@ -17,11 +17,11 @@ use tidewire::address::Address;
 use tidewire::socket::SocketOptions;
 use tidewire::system::listen_tcp;
 use tidewire_admin::{CONTENT_TYPE, HttpServer, serve_text};
-use tidewire_load::report::StepReport;
+use tidewire_load::facts::StepFacts;
 use tidewire_load::run::{Observer, Phase, Progress};
 use tidewire_load::scenario::Step;
 
-use super::progress::View;
+use super::view::View;
 
 /// Lists the figures of a scrape: the name of each, its kind and its help.
 macro_rules! figures {
@@ -97,7 +97,8 @@ impl Metrics {
         let cores = |used: Option<f64>| used.map_or(f64::NAN, |used| used / 100.0);
         let seconds = |ms: Option<f64>| ms.map_or(f64::NAN, |ms| ms / 1e3);
         self.steady.set(i64::from(progress.phase == Phase::Steady));
-        self.valid.set(i64::from(progress.doubts.is_empty()));
+        self.valid
+            .set(i64::from(progress.verdict.name() == "VALID"));
         self.agents.set(progress.logins.cast_signed());
         let second = &progress.second;
         let offered = second.offered_tps().unwrap_or(f64::NAN);
@@ -160,12 +161,13 @@ impl Observer for Exported<'_> {
         self.view.progress(progress);
     }
 
-    fn step_ended(&mut self, report: &StepReport) {
+    fn step_ended(&mut self, facts: &StepFacts) {
+        let report = facts.judge();
         if let Some(metrics) = self.metrics {
             metrics.lost.inc_by(report.lost);
             metrics.unconfirmed.inc_by(report.unconfirmed);
         }
-        self.view.step_ended(report);
+        self.view.show(&report);
     }
 }
 

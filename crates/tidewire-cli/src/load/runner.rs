@@ -14,15 +14,15 @@ use tidewire_command::{output, signals};
 use tidewire_io::affinity::available_cores;
 use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::environment::Environment;
+use tidewire_load::plan::{Plan, PlanError, RunOptions};
 use tidewire_load::report::Report;
-use tidewire_load::run::{RunError, RunOptions};
 use tidewire_load::scenario::{NODES_MAX, SEED_DEFAULT, Scenario, Step};
 use tidewire_load::segment::Segment;
 
 use super::child::{DevelopmentCertificate, ServerOptions};
 use super::cluster::Cluster;
-use super::progress::View;
 use super::prometheus::{Exported, Metrics};
+use super::view::View;
 use crate::failure::Failure;
 use crate::offered::pollers;
 use crate::screen;
@@ -208,11 +208,12 @@ impl<'a> Runner<'a> {
         options.seed = self.seed(scenario);
         view.announce(scenario, &options);
         let mut exported = Exported::new(view, self.metrics.as_ref().map(|(it, _)| it));
-        let result = tidewire_load::run::run(scenario, &options, &mut exported);
+        let plan = Plan::new(scenario, options).map_err(explain)?;
+        let result = plan.run(&mut exported);
         view.finish();
-        let report = result.map_err(explain)?;
+        let report = result?.judge();
         // Its processes would hold the dead ones back.
-        drop(options);
+        drop(plan);
         cluster.stop();
         Ok(report)
     }
@@ -370,23 +371,23 @@ fn export(address: &str) -> anyhow::Result<(Metrics, HttpServer)> {
     Ok((metrics, server))
 }
 
-fn explain(error: RunError) -> anyhow::Error {
+fn explain(error: PlanError) -> anyhow::Error {
     match error {
-        RunError::Descriptors { .. }
-        | RunError::Segment { .. }
-        | RunError::Unmatched { .. }
-        | RunError::NoPlaceForTokens { .. }
-        | RunError::NoProcess { .. }
-        | RunError::NoHistory
-        | RunError::Untracked { .. }
-        | RunError::MixedTargets
-        | RunError::TooLarge { .. }
-        | RunError::Unencodable { .. } => Failure::configuration(error.to_string(), "").into(),
-        RunError::Tokens(_) => {
+        PlanError::Descriptors { .. }
+        | PlanError::Segment { .. }
+        | PlanError::Unmatched { .. }
+        | PlanError::NoPlaceForTokens { .. }
+        | PlanError::NoProcess { .. }
+        | PlanError::NoHistory
+        | PlanError::Untracked { .. }
+        | PlanError::MixedTargets
+        | PlanError::TooLarge { .. }
+        | PlanError::Unencodable { .. } => Failure::configuration(error.to_string(), "").into(),
+        PlanError::Tokens(_) => {
             let remedy = "name a file with one token in each line with --token-file";
             Failure::configuration(error.to_string(), remedy).into()
         }
-        RunError::NoRooms(_, ref source) => {
+        PlanError::NoRooms(_, ref source) => {
             let what = format!("{error}: {source}");
             let remedy = "test a chat server: start it with `tidewire serve --app chat`";
             Failure::refused(what, remedy).into()

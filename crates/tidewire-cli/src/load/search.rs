@@ -185,7 +185,10 @@ fn probe_line(probe: &Probe) -> String {
     let doubts = probe.verdict_reasons.iter();
     let doubts = doubts.filter(|doubt| !probe.reasons.contains(doubt));
     let doubts = doubts.map(|doubt| format!("INVALID, but it counts: {doubt}"));
-    let reasons: Vec<String> = probe.reasons.iter().cloned().chain(doubts).collect();
+    let disturbances = probe.disturbances.iter();
+    let disturbances = disturbances.map(|it| format!("its times are disturbed: {it}"));
+    let reasons = probe.reasons.iter().cloned().chain(doubts);
+    let reasons: Vec<String> = reasons.chain(disturbances).collect();
     with_reasons(line, &reasons)
 }
 

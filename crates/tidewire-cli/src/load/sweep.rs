@@ -132,7 +132,10 @@ fn level_line(level: &SweepLevel) -> String {
         "{concurrency:>7} agents  {throughput:>10.0}/s  p50 {p50} ms, p99 {p99} ms  {}{doubt}",
         level.conclusion
     );
-    with_reasons(line, &level.verdict_reasons)
+    let disturbances = level.disturbances.iter();
+    let disturbances = disturbances.map(|it| format!("its times are disturbed: {it}"));
+    let reasons = level.verdict_reasons.iter().cloned();
+    with_reasons(line, &reasons.chain(disturbances).collect::<Vec<_>>())
 }
 
 fn fit_lines(sweep: &Sweep) -> String {

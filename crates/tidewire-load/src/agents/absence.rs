@@ -11,7 +11,7 @@ use crate::ledger::Absence;
 impl Agents {
     /// Whether an agent that has lost its connection gets another one.
     pub(super) fn comes_back(&self) -> bool {
-        self.plan.sent_counts.is_some() && !self.is_slow
+        self.plan.has_faults() && !self.is_slow
     }
 
     /// Whether this is an agent that was logged in before and is not again.
@@ -70,9 +70,8 @@ impl Agents {
 
     /// How many messages every agent has sent up to now.
     fn sent_counts(&self) -> Box<[u64]> {
-        let counts = self.plan.sent_counts.as_deref().unwrap_or_default();
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        counts.iter().map(now).collect()
+        self.link.sent_counts.iter().map(now).collect()
     }
 }
 

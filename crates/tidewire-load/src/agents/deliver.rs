@@ -82,7 +82,7 @@ impl Agents {
             return;
         }
         self.times.delivered(is_across).record(delay_ns);
-        if let Some(sent_times) = &self.plan.sent_times {
+        if let Some(sent_times) = &self.link.sent_times {
             match sent_times.sent_ns(stamp.sender, stamp.sequence) {
                 Some(sent_ns) => self.times.service.record(now_ns.saturating_sub(sent_ns)),
                 None => self.result.counts.work.sent_unknown += 1,

@@ -12,7 +12,6 @@ mod absence;
 mod deliver;
 mod flight;
 mod login;
-mod plan;
 mod position;
 mod reply;
 mod send;
@@ -31,10 +30,10 @@ use tidewire_proto::body::{ErrorBody, GapBody};
 use tidewire_proto::correlate::Correlator;
 
 use self::flight::Flight;
-pub(crate) use self::plan::StepPlan;
 use crate::credentials::LaneTokens;
 use crate::exchange::{AgentResult, Confirmed, LaneResult, StepLink, Times};
 use crate::ledger::{Absence, Ledger};
+use crate::plan::{PENDING_MAX, StepPlan};
 use crate::scenario::{Load, Pattern, Step};
 use crate::schedule::{Arrivals, Schedule};
 
@@ -51,6 +50,8 @@ pub(crate) enum Share {
 #[derive(Debug)]
 pub(crate) struct Agents {
     plan: StepPlan,
+    /// The core to keep the lane on, if any.
+    core: Option<usize>,
     link: Arc<StepLink>,
     tokens: LaneTokens,
     /// Number of the lane for the coordinator.
@@ -142,7 +143,12 @@ enum Pace {
 }
 
 impl Agents {
-    pub(crate) fn new(plan: StepPlan, link: Arc<StepLink>, share: Share) -> Self {
+    pub(crate) fn new(
+        plan: StepPlan,
+        link: Arc<StepLink>,
+        share: Share,
+        core: Option<usize>,
+    ) -> Self {
         let senders = plan.step.senders();
         let (lane, is_slow) = match share {
             Share::Lane { lane, .. } => (lane, false),
@@ -161,6 +167,7 @@ impl Agents {
         let payload = vec![0; plan.step.payload_bytes as usize];
         Self {
             plan,
+            core,
             tokens: LaneTokens::of(&link.tokens),
             link,
             lane,
@@ -237,7 +244,7 @@ impl Agents {
         if std::mem::replace(&mut self.pinned, true) {
             return;
         }
-        if let Some(core) = self.plan.core
+        if let Some(core) = self.core
             && let Err(error) = tidewire_io::affinity::pin_to_core(core)
         {
             tracing::warn!(core, %error, "the client lane could not be pinned");
@@ -444,9 +451,6 @@ fn last_send_ns(stop_ns: u64, step: &Step) -> u64 {
 
 /// The id of an agent's login, and of its question for the server's count.
 const JOIN_ID: u32 = 1;
-
-/// Unanswered requests that the ids of a codec must tell apart; each codec bounds it further.
-const PENDING_MAX: u32 = 65_535;
 
 /// Causes kept for the report; the numbers are complete without them.
 const CAUSES_MAX: usize = 3;

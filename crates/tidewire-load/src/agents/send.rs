@@ -330,7 +330,7 @@ impl Agents {
             .as_mut()
             .and_then(|correlator| correlator.insert(sequence).ok())
             .unwrap_or(0);
-        if let Some(sent_times) = &self.plan.sent_times {
+        if let Some(sent_times) = &self.link.sent_times {
             sent_times.store(agent.index, sequence, sent_ns);
         }
         let (pattern, room) = (self.plan.step.pattern, &self.plan.room);
@@ -345,8 +345,8 @@ impl Agents {
         }
         agent.sent = sequence;
         self.sent += 1;
-        if let Some(counts) = &self.plan.sent_counts {
-            counts[agent.index as usize].store(sequence, Ordering::Relaxed);
+        if let Some(count) = self.link.sent_counts.get(agent.index as usize) {
+            count.store(sequence, Ordering::Relaxed);
         }
         if agent.unflushed.1 == 0 {
             agent.unflushed.0 = sent_ns;

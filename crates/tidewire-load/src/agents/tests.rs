@@ -2,15 +2,12 @@
 
 use tidewire::Endpoint;
 use tidewire_proto::body::{PositionBody, Recovery, RecoveryBody};
-use tidewire_proto::codec::RequestIds;
 use tidewire_proto::message::FLAG_POSITION;
 
 use super::flight::Answered;
 use super::*;
-use crate::clock::Clock;
 use crate::credentials::StepTokens;
 use crate::scenario::{Arrival, Stage, ThinkTime};
-use crate::segment::Segment;
 use crate::stamp::Stamp;
 
 /// Two agents; the steady window is from 100 to 200.
@@ -19,26 +16,15 @@ fn agents(is_windowed: bool) -> Agents {
         min_ms: 1.0,
         max_ms: 1.0,
     };
+    let step = Step::chat("two", 2, 1.0, think_time_ms);
     let plan = StepPlan {
-        targets: [std::net::SocketAddr::from(([127, 0, 0, 1], 1)).into()].into(),
         run: 7,
-        number: 0,
-        seed: 1,
-        clock: Clock::Machine,
-        step: Arc::new(Step::chat("two", 2, 1.0, think_time_ms)),
         is_windowed,
-        segment: Segment::WHOLE,
-        late_ms: 1_000,
-        history: None,
-        room: String::new(),
-        ids: RequestIds::Bits32,
-        sent_times: None,
-        sent_counts: None,
-        core: None,
+        ..StepPlan::for_tests(&step)
     };
     let link = Arc::new(StepLink::new(1, 1, StepTokens::default()));
     link.open(50, 100, 200);
-    let mut agents = Agents::new(plan, link, Share::Lane { lane: 0, lanes: 1 });
+    let mut agents = Agents::new(plan, link, Share::Lane { lane: 0, lanes: 1 }, None);
     agents.agents[0].ledger = Some(Ledger::for_member(0, 2, 1_000));
     agents
 }

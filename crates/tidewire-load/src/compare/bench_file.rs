@@ -7,16 +7,13 @@
 //! files are read by the keys that are needed.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::fs;
-use std::path::Path;
 
-use serde::de::{IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
+use super::Metric;
 use super::metric::{Figures, Missing};
-use super::run_set::{Machine, Run, StepRun};
-use super::{Kind, Metric};
+use super::run::{Machine, Run, StepRun};
 
 #[derive(Deserialize)]
 pub(super) struct FileBench {
@@ -94,8 +91,6 @@ impl FileRow {
             secs: number("measure_ms").unwrap_or(0.0) / 1e3,
             setting: self.setting(pinning),
             figures: self.figures(round),
-            // The cost is that of the measured window.
-            cost_is_steady: true,
             invalid: (!self.verified)
                 .then(|| "messages of this row are not accounted for".to_owned()),
             problems: self.problems(round),
@@ -157,45 +152,6 @@ impl FileRow {
     }
 }
 
-impl Kind {
-    /// The kind of a file, or the one that it had before it was damaged: its first keys tell, as far as they can be
-    /// read.
-    pub fn of_file(path: &Path) -> Self {
-        Self::of_json(&fs::read(path).unwrap_or_default())
-    }
-
-    pub(super) fn of_json(text: &[u8]) -> Self {
-        let mut keys = Vec::new();
-        // The reader of the file reports errors in it.
-        let _ = serde_json::Deserializer::from_slice(text).deserialize_map(Keys(&mut keys));
-        let has = |name: &str| keys.iter().any(|key| key == name);
-        if has("suites") || (has("env") && !has("steps") && !has("target_server")) {
-            Self::Bench
-        } else {
-            Self::Load
-        }
-    }
-}
-
-/// Collects the keys of an object up to its end, or up to the first error.
-struct Keys<'a>(&'a mut Vec<String>);
-
-impl<'de> Visitor<'de> for Keys<'_> {
-    type Value = ();
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an object")
-    }
-
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<(), M::Error> {
-        while let Some(key) = map.next_key()? {
-            self.0.push(key);
-            map.next_value::<IgnoredAny>()?;
-        }
-        Ok(())
-    }
-}
-
 /// Version of the form of `bench.json`.
 pub const BENCH_SCHEMA_VERSION: u32 = 1;
 
@@ -207,6 +163,8 @@ pub const WAITED_PCT_MAX: f64 = 5.0;
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use serde_json::{Value, json};
 
     use super::super::{CompareError, Comparison, Kind, Pairing, RunSet, RunSetError, Verdict};

@@ -1,7 +1,7 @@
 //! From the figures of all runs to a verdict: are they comparable, and has anything changed?
 
 use super::metric::Missing;
-use super::run_set::{Run, StepRun};
+use super::run::{Run, StepRun};
 use super::{
     Metric, MetricComparison, NOISE_FLOOR, NoiseRecord, Obstacle, RunSet, StepComparison, Verdict,
 };
@@ -64,9 +64,6 @@ impl Judge<'_> {
         base: &[(&Run, &StepRun)],
         new: &[(&Run, &StepRun)],
     ) -> Option<MetricComparison> {
-        let mut sides = base.iter().chain(new);
-        let is_unlike =
-            metric.is_cost() && sides.any(|(_, other)| other.cost_is_steady != step.cost_is_steady);
         let figures = |steps: &[(&Run, &StepRun)]| -> Vec<Result<f64, Missing>> {
             steps.iter().map(|(_, step)| step.figure(metric)).collect()
         };
@@ -90,10 +87,6 @@ impl Judge<'_> {
             verdict: Verdict::NotComparable,
             obstacle: None,
         };
-        if is_unlike {
-            compared.obstacle = Some(Obstacle::OtherBuild);
-            return Some(compared);
-        }
         let all = |figures: Vec<Result<f64, Missing>>| -> Result<Vec<f64>, Missing> {
             figures.into_iter().collect()
         };

@@ -17,7 +17,7 @@ worded! {
         P90Ms = "p90",
         /// 99th percentile of the latency in milliseconds.
         P99Ms = "p99",
-        /// 99.9th percentile of the latency in milliseconds; reports of older builds have none.
+        /// 99.9th percentile of the latency in milliseconds.
         P999Ms = "p99.9",
         /// Messages sent a second in the steady window.
         SendTps = "sent",
@@ -49,11 +49,6 @@ impl Metric {
             self,
             Self::SendTps | Self::ReceiveTps | Self::MoreIsBetter | Self::LimitPct
         )
-    }
-
-    /// Whether it is processor time, which older builds took over the whole step and newer ones in the window.
-    pub(super) const fn is_cost(self) -> bool {
-        matches!(self, Self::ServerCpuNs | Self::ClientCpuNs)
     }
 
     /// A figure with its unit.

@@ -11,8 +11,10 @@
 mod bench_file;
 mod file;
 mod judge;
+mod kind;
 mod metric;
 mod noise;
+mod run;
 mod run_set;
 mod table;
 
@@ -21,10 +23,11 @@ use thiserror::Error;
 
 pub use self::bench_file::{BENCH_SCHEMA_VERSION, STOLEN_PCT_MAX, WAITED_PCT_MAX};
 use self::judge::Judge;
+pub use self::kind::Kind;
 pub use self::metric::Metric;
 pub use self::noise::{NOISE_PAIRS_MIN, NoiseError, NoiseRecord, Share, StepNoise};
-use self::run_set::Run;
-pub use self::run_set::{Kind, RunSet, RunSetError};
+use self::run::Run;
+pub use self::run_set::{RunSet, RunSetError};
 use crate::statistics::{Bootstrap, MedianInterval, Outliers, RatioInterval};
 
 /// The result of a comparison.
@@ -251,9 +254,6 @@ pub enum Obstacle {
         /// Runs that each side needs.
         needed: usize,
     },
-    /// An older build measured this figure of one side, and took it over the whole step.
-    #[error("the builds measure it differently")]
-    OtherBuild,
     /// A run has no such figure.
     #[error("not measured in every run")]
     NotMeasured,

@@ -14,7 +14,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::Metric;
-use super::run_set::{Machine, RunSet};
+use super::run::{Machine, Run};
+use super::run_set::RunSet;
 use crate::statistics::{Bootstrap, RatioInterval, Sides, json_number};
 
 /// The noise of a machine, from pairs of runs of one binary.
@@ -118,7 +119,7 @@ fn step_noise(
             .iter()
             .zip(&second.runs)
             .map(|(left, right)| {
-                let figure = |run: &super::run_set::Run| run.steps.get(index)?.figure(metric).ok();
+                let figure = |run: &Run| run.steps.get(index)?.figure(metric).ok();
                 Some((figure(left)?, figure(right)?))
             })
             .collect();

@@ -1,7 +1,5 @@
 //! The runs of one side, as read from reports of load tests, or from files of the benchmark.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,18 +8,15 @@ use serde::Deserialize;
 use thiserror::Error;
 
 use super::bench_file::{BENCH_SCHEMA_VERSION, FileBench};
-use super::file::{FileReport, FileVersion};
-use super::metric::Figures;
-use crate::report::{JSON_FILE, SCHEMA_VERSION};
+use super::file;
+use super::kind::Kind;
+use super::run::Run;
+use crate::report::{JSON_FILE, Report, SCHEMA_VERSION, Status};
 
-/// The kind of a side's files.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Kind {
-    /// Reports of load tests.
-    #[default]
-    Load,
-    /// Files of the benchmark.
-    Bench,
+/// The version of a file's layout, which is read before the rest.
+#[derive(Deserialize)]
+struct FileVersion {
+    schema_version: u32,
 }
 
 /// The runs of one side, in the order of their paths.
@@ -84,11 +79,10 @@ impl RunSet {
             self.runs.extend(bench.runs());
             return Ok(());
         }
-        let report: FileReport = serde_json::from_slice(&bytes).map_err(not_a_report)?;
-        if report.status == "interrupted" {
-            self.interrupted += 1;
-        } else {
-            self.runs.extend(report.runs());
+        let report: Report = serde_json::from_slice(&bytes).map_err(not_a_report)?;
+        match report.status {
+            Status::Interrupted => self.interrupted += 1,
+            _ => self.runs.extend(file::runs(&report)),
         }
         Ok(())
     }
@@ -133,47 +127,6 @@ pub enum RunSetError {
         .0.display(), .1
     )]
     Version(PathBuf, u32),
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(match self {
-            Self::Load => "load tests",
-            Self::Bench => "benchmarks",
-        })
-    }
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Run {
-    pub(super) env: Machine,
-    pub(super) steps: Vec<StepRun>,
-}
-
-/// The machine and the build of a run.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Machine {
-    pub(super) cpu: String,
-    pub(super) cores: u32,
-    pub(super) kernel: String,
-    pub(super) version: String,
-    pub(super) commit: String,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct StepRun {
-    pub(super) step_name: String,
-    pub(super) concurrency: u32,
-    /// Its length in seconds.
-    pub(super) secs: f64,
-    /// The settings of the step, each under the name that a message about a difference uses.
-    pub(super) setting: BTreeMap<String, String>,
-    pub(super) figures: Figures,
-    /// Whether its cost is that of the steady window and not of the whole step.
-    pub(super) cost_is_steady: bool,
-    /// Why the instrument itself does not believe it, if so.
-    pub(super) invalid: Option<String>,
-    pub(super) problems: Vec<String>,
 }
 
 fn reports_in(directory: &Path) -> io::Result<Vec<PathBuf>> {

@@ -2,50 +2,74 @@
 
 use serde_json::{Value, json};
 
-use super::metric::Missing;
 use super::*;
-use crate::report::{Report, SCHEMA_VERSION};
+use crate::report::{Report, SCHEMA_VERSION, StepDetail, StepReport};
+use crate::scenario::{Step, ThinkTime};
 use crate::statistics::Sides;
+
+const THINK_TIME: ThinkTime = ThinkTime {
+    min_ms: 1.0,
+    max_ms: 1.0,
+};
 
 /// A step whose figures are all `factor` times those of an ordinary one, as in a report.
 fn step(factor: f64) -> Value {
-    json!({
-        "step_name": "steady", "test_duration_secs": 20.0, "concurrency": 500,
-        "theoretical_tps": 2_000.0, "latency_kind": "end to end",
-        "total_sent": 20_000, "total_received": 10_000_000, "lost": 0,
+    let step = Step::chat("steady", 500, 20.0, THINK_TIME);
+    let mut step = serde_json::to_value(StepReport::failed(&step, String::new())).unwrap();
+    let keys = json!({
+        "test_duration_secs": 20.0, "latency_kind": "end to end",
+        "total_received": 10_000_000, "expected_received": 10_000_000, "lost": 0,
         "steady": {"send_tps": 2_000.0 * factor, "receive_tps": 1e6 * factor},
-        "latency": {"p50_ms": 1.0 * factor, "p90_ms": 2.0 * factor, "p99_ms": 4.0 * factor},
-        "server": {"cpu_secs": 5.0 * factor, "rss_bytes_max": 50_000_000},
-        "client": {"cpu_secs": 4.0 * factor},
-        "problems": [],
-    })
+        "problems": [], "detail": detail(factor),
+    });
+    put(&mut step, &keys);
+    step["server"]["rss_bytes_max"] = json!(50_000_000);
+    step
 }
 
-/// The keys that newer builds add, with the same percentiles.
+fn put(object: &mut Value, keys: &Value) {
+    for (key, value) in keys.as_object().unwrap() {
+        object[key] = value.clone();
+    }
+}
+
 fn detail(factor: f64) -> Value {
     let known = |ms: f64| json!({"state": "known", "ms": ms * factor});
-    json!({
-        "workload": {"pattern": "chat", "model": "open", "offered_tps": 2_000.0, "payload_bytes": 28},
-        "window": {"latencies_are_steady": true},
-        "times": {"scheduled": {
-            "p50": known(1.0), "p90": known(2.0), "p99": known(4.0), "p999": known(8.0),
-        }},
-        "cost": {"client_ns_per_message": 400.0 * factor, "server_ns_per_message": 500.0 * factor},
-        "verdict": {"reasons": [], "enforced": true},
-        "runs": [],
-    })
+    let mut detail = serde_json::to_value(StepDetail::default()).unwrap();
+    put(
+        &mut detail["workload"],
+        &json!({"pattern": "chat", "model": "open", "offered_tps": 2_000.0, "payload_bytes": 28}),
+    );
+    detail["window"]["latencies_are_steady"] = json!(true);
+    put(
+        &mut detail["times"]["scheduled"],
+        &json!({"p50": known(1.0), "p90": known(2.0), "p99": known(4.0), "p999": known(8.0)}),
+    );
+    put(
+        &mut detail["cost"],
+        &json!({"client_ns_per_message": 400.0 * factor, "server_ns_per_message": 500.0 * factor}),
+    );
+    detail["verdict"] = json!({"reasons": [], "enforced": true});
+    detail
 }
 
 fn report_of(steps: &Value) -> Value {
-    json!({
-        "schema_version": SCHEMA_VERSION, "status": "passed", "model": "closed", "steps": steps,
-        "env": {"cpu": "Ordinary 3000", "cores": 2, "kernel": "6.1", "version": "0.1.0", "commit": "abc"},
-    })
+    let mut report = serde_json::to_value(Report::default()).unwrap();
+    put(
+        &mut report,
+        &json!({"schema_version": SCHEMA_VERSION, "status": "passed", "steps": steps}),
+    );
+    put(
+        &mut report["env"],
+        &json!({"cpu": "Ordinary 3000", "cores": 2, "kernel": "6.1", "version": "0.1.0", "commit": "abc"}),
+    );
+    // Written by a version that knows more.
+    report["surprise"] = json!(1);
+    report
 }
 
 fn runs(report: Value) -> Vec<Run> {
-    let report: file::FileReport = serde_json::from_value(report).unwrap();
-    report.runs()
+    file::runs(&serde_json::from_value(report).unwrap())
 }
 
 /// A side of which each run's report was changed.
@@ -157,8 +181,8 @@ fn better_and_worse_depend_on_the_metric() {
     );
     let memory = metric(&comparison, Metric::ServerMemoryBytes);
     assert_eq!(memory.verdict, Verdict::NoChangeFound);
-    assert_eq!(comparison.count(Verdict::Worse), 5);
-    assert_eq!(comparison.judged(), 10);
+    assert_eq!(comparison.count(Verdict::Worse), 6);
+    assert_eq!(comparison.judged(), 11);
     let text = comparison.to_text();
     let position = |word| text.find(word).unwrap();
     assert!(position("WORSE") < position("better") && position("better") < position("no change"));
@@ -207,8 +231,8 @@ fn a_small_but_certain_change_is_noise_until_noise_is_known_to_be_smaller() {
 fn what_was_measured_differently_is_not_compared() {
     let scenario = obstacle(|report| report["steps"][0]["concurrency"] = json!(50));
     assert_eq!(scenario, "other scenario: agents 500 and 50");
-    let scenario = obstacle(|report| report["model"] = json!("open"));
-    assert_eq!(scenario, "other scenario: model closed and open");
+    let scenario = obstacle_of(|detail| detail["workload"]["model"] = json!("closed"));
+    assert_eq!(scenario, "other scenario: model open and closed");
     let machine = obstacle(|report| report["env"]["cores"] = json!(64));
     assert_eq!(machine, "other machine: cores 2 and 64");
     let window = obstacle(|report| report["steps"][0]["test_duration_secs"] = json!(3.0));
@@ -257,6 +281,7 @@ fn too_few_runs_show_the_ratio_and_no_verdict() {
 fn lost_messages_make_the_tail_infinite_and_worse() {
     let new = changed(&[1.0; 6], |_, report| {
         report["steps"][0]["lost"] = json!(200_000);
+        report["steps"][0]["detail"]["times"]["scheduled"]["p99"] = json!({"state": "infinite"});
         report["steps"][0]["problems"] = json!(["200,000 messages lost"]);
     });
     let comparison = compare(&set(&[1.0; 6]), &new, Pairing::None);
@@ -281,8 +306,10 @@ fn lost_messages_make_the_tail_infinite_and_worse() {
 #[test]
 fn percentiles_of_too_few_messages_and_figures_nobody_took_have_no_verdict() {
     let new = changed(&[1.0; 6], |_, report| {
-        report["steps"][0]["total_received"] = json!(999);
-        report["steps"][0]["server"]["cpu_secs"] = Value::Null;
+        let detail = &mut report["steps"][0]["detail"];
+        detail["times"]["scheduled"]["p99"] =
+            json!({"state": "too_few", "samples": 999, "needed": 1_000});
+        detail["cost"]["server_ns_per_message"] = Value::Null;
     });
     let comparison = compare(&set(&[1.0; 6]), &new, Pairing::None);
     let reason = |which| metric(&comparison, which).obstacle.clone();
@@ -302,12 +329,8 @@ fn percentiles_of_too_few_messages_and_figures_nobody_took_have_no_verdict() {
 }
 
 #[test]
-fn details_of_newer_builds_are_used() {
-    let side = |factor: f64| {
-        changed(&[factor; 6], |_, report| {
-            report["steps"][0]["detail"] = detail(factor);
-        })
-    };
+fn costs_doubts_and_disturbances_of_a_report_are_used() {
+    let side = |factor: f64| set(&[factor; 6]);
     let comparison = compare(&side(1.0), &side(1.2), Pairing::None);
     let p999 = metric(&comparison, Metric::P999Ms);
     assert_eq!(
@@ -317,49 +340,36 @@ fn details_of_newer_builds_are_used() {
     let server = metric(&comparison, Metric::ServerCpuNs);
     assert_eq!(server.new.unwrap().median, 600.0);
 
-    let invalid = changed(&[1.0; 6], |_, report| {
-        report["steps"][0]["detail"] = detail(1.0);
-        report["steps"][0]["detail"]["verdict"]["reasons"] = json!(["the client was busy"]);
-    });
-    let comparison = compare(&side(1.0), &invalid, Pairing::None);
-    let obstacle = comparison.steps[0].obstacle.as_ref().unwrap();
-    assert_eq!(
-        obstacle.to_string(),
-        "a run is INVALID: the client was busy"
+    let doubted = |key: &str| {
+        let new = changed(&[1.0; 6], |_, report| {
+            let verdict = &mut report["steps"][0]["detail"]["verdict"];
+            verdict[key] = json!(["the client was busy"]);
+        });
+        compare(&side(1.0), &new, Pairing::None).steps.remove(0)
+    };
+    let obstacle = doubted("reasons").obstacle.unwrap().to_string();
+    assert_eq!(obstacle, "a run is INVALID: the client was busy");
+    let disturbed = doubted("disturbances");
+    assert_eq!(disturbed.obstacle, None);
+    assert!(
+        disturbed.notes[0].ends_with("the first: the client was busy"),
+        "{disturbed:?}"
     );
 
-    // The same run as an older build reports it has other costs, and no p99.9.
-    let mixed = changed(&[1.0; 6], |index, report| {
-        if index % 2 == 0 {
-            report["steps"][0]["detail"] = detail(1.0);
-            report["steps"][0]["detail"]["window"]["latencies_are_steady"] = json!(false);
-            report["steps"][0]["detail"]["workload"] =
-                json!({"model": "closed", "offered_tps": 2_000.0});
-        }
-    });
-    let comparison = compare(&set(&[1.0; 6]), &mixed, Pairing::None);
-    let reason = |which| metric(&comparison, which).obstacle.clone();
-    assert_eq!(reason(Metric::ClientCpuNs), Some(Obstacle::OtherBuild));
-    assert_eq!(reason(Metric::P999Ms), Some(Obstacle::NotMeasured));
-    assert_eq!(reason(Metric::P99Ms), None);
+    let smaller = obstacle_of(|detail| detail["workload"]["payload_bytes"] = json!(64));
+    assert_eq!(smaller, "other scenario: payload_bytes 28 and 64");
+}
 
-    let smaller = changed(&[1.0; 6], |_, report| {
-        report["steps"][0]["detail"] = detail(1.0);
-        report["steps"][0]["detail"]["workload"]["payload_bytes"] = json!(64);
-    });
-    let comparison = compare(&side(1.0), &smaller, Pairing::None);
-    let obstacle = comparison.steps[0].obstacle.as_ref().unwrap();
-    assert_eq!(
-        obstacle.to_string(),
-        "other scenario: payload_bytes 28 and 64"
-    );
+/// Why six runs are not comparable with six of which the fourth had other details.
+fn obstacle_of(change: impl Fn(&mut Value)) -> String {
+    obstacle(|report| change(&mut report["steps"][0]["detail"]))
 }
 
 /// A report merged from several, each with this share of the whole's rate.
 fn merged(rate_share: f64, factor: f64) -> RunSet {
     let known = |ms: f64| json!({"state": "known", "ms": ms * factor});
     let run = json!({
-        "send_tps": 2_000.0 * rate_share, "receive_tps": 1e6 * rate_share, "expected": 1_000_000, "lost": 0,
+        "run": 1, "send_tps": 2_000.0 * rate_share, "receive_tps": 1e6 * rate_share, "expected": 1_000_000, "lost": 0,
         "p50": known(1.0), "p99": known(4.0), "p999": known(8.0),
         "server_ns_per_message": 500.0, "valid": true,
     });
@@ -407,7 +417,8 @@ fn noise_comes_from_enough_pairs_and_survives_its_file() {
     let quiet = set(&[1.0; 3]);
     assert_eq!(NoiseRecord::of(&quiet, &quiet, quick()), None);
     let lossy = changed(&[1.0; 4], |_, report| {
-        report["steps"][0]["lost"] = json!(1_000_000);
+        let times = &mut report["steps"][0]["detail"]["times"]["scheduled"];
+        times["p99"] = json!({"state": "infinite"});
     });
     let record = NoiseRecord::of(&set(&[1.0; 4]), &lossy, quick()).unwrap();
     assert_eq!(
@@ -434,7 +445,7 @@ fn noise_comes_from_enough_pairs_and_survives_its_file() {
 #[test]
 fn committed_reports_are_read_file_by_file_and_as_a_directory() {
     let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../bench-results/2026-11-21-epyc-2core");
+        .join("../../bench-results/2026-11-22-epyc-2core");
     let text = std::fs::read_to_string(results.join("24m-1.json")).unwrap();
     let report: Report = serde_json::from_str(&text).unwrap();
     let one = RunSet::read(&results.join("24m-1.json")).unwrap();
@@ -493,19 +504,3 @@ fn stopped_runs_are_left_out_and_told() {
 
 /// Runs that vary by 2 % need this many pairs for a change of 5 %; at 1.5 %, six would do.
 const PAIRS: usize = 8;
-
-#[test]
-fn a_latency_of_null_is_compared_as_not_measured() {
-    let results = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../bench-results/2026-11-21-epyc-2core/24m-1.json");
-    let text = std::fs::read_to_string(results).unwrap();
-    let mut report: Value = serde_json::from_str(&text).unwrap();
-    report["steps"][0]["latency"] = Value::Null;
-    report["steps"][0].as_object_mut().unwrap().remove("detail");
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("report.json");
-    std::fs::write(&path, report.to_string()).unwrap();
-    let set = RunSet::read(&path).unwrap();
-    let figure = set.runs[0].steps[0].figure(Metric::P99Ms);
-    assert_eq!(figure, Err(Missing::NotMeasured));
-}

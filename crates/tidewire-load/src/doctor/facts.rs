@@ -8,7 +8,7 @@ use serde::Serialize;
 use tidewire_io::affinity::available_cores;
 use tidewire_io::descriptors::descriptor_limit;
 
-use super::timing;
+use super::timing::{self, LoopFacts, WakeupFacts};
 use crate::environment::{Environment, is_virtual};
 use crate::process::MachineSample;
 
@@ -72,28 +72,6 @@ pub struct LimitFacts {
     pub accept_queue_max: Option<u64>,
     /// Ports for outgoing connections.
     pub local_ports: Option<u64>,
-}
-
-/// How much later than asked for a sleeper of 1 ms wakes.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct WakeupFacts {
-    /// Median, in microseconds.
-    pub p50_us: f64,
-    /// 99th percentile of the sleeps, in microseconds.
-    pub p99_us: f64,
-    /// Latest, in microseconds.
-    pub max_us: f64,
-}
-
-/// How evenly a fixed piece of work takes its time.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct LoopFacts {
-    /// Pieces of work.
-    pub pieces: usize,
-    /// Additional time, in percent, compared with all pieces at the speed of the fastest tenth.
-    pub lost_pct: f64,
-    /// Longest piece by the median one.
-    pub longest_by_median: f64,
 }
 
 impl Facts {

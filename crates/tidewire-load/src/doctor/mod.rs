@@ -13,7 +13,8 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use tidewire_proto::text::visible;
 
-pub use self::facts::{ClockFacts, CoreFacts, Facts, LimitFacts, LoopFacts, WakeupFacts};
+pub use self::facts::{ClockFacts, CoreFacts, Facts, LimitFacts};
+pub use self::timing::{LoopFacts, WakeupFacts};
 
 /// The facts about a machine and their judgement.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -4,7 +4,29 @@ use std::hint::black_box;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{LoopFacts, WakeupFacts};
+use serde::Serialize;
+
+/// How much later than asked for a sleeper of 1 ms wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct WakeupFacts {
+    /// Median, in microseconds.
+    pub p50_us: f64,
+    /// 99th percentile of the sleeps, in microseconds.
+    pub p99_us: f64,
+    /// Latest, in microseconds.
+    pub max_us: f64,
+}
+
+/// How evenly a fixed piece of work takes its time.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LoopFacts {
+    /// Pieces of work.
+    pub pieces: usize,
+    /// Additional time, in percent, compared with all pieces at the speed of the fastest tenth.
+    pub lost_pct: f64,
+    /// Longest piece by the median one.
+    pub longest_by_median: f64,
+}
 
 /// The smallest step between two readings that differ, in nanoseconds.
 pub(super) fn resolution_ns() -> u64 {

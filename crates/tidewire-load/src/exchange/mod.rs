@@ -44,6 +44,11 @@ pub(crate) struct StepLink {
     pub(crate) tokens: StepTokens,
     /// Agents with a connection now, by node, without slow receivers.
     pub(crate) connected: Vec<AtomicU64>,
+    /// Where receivers of an open fan-out find when messages were sent.
+    pub(crate) sent_times: Option<SentTimes>,
+    /// How many messages each agent has sent, in a step with faults, and else empty: agents whose connection ends then
+    /// come back, and the ledger has to know what they missed.
+    pub(crate) sent_counts: Vec<AtomicU64>,
     lanes: Vec<LaneLink>,
     results: Mutex<Vec<LaneResult>>,
     /// The times that the lanes recorded after they last offered any.

@@ -47,7 +47,6 @@ pub(crate) enum Confirmed {
 /// Numbers of a step. `offered = sent + skipped + unsent + send errors`, of which the report has `total_sent` and
 /// `total_send_errors`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct WorkCounts {
     /// Messages that were due.
     pub offered: u64,

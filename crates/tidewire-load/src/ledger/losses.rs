@@ -15,7 +15,6 @@ use super::{Ledger, ReceiverLedger};
 
 /// Lost deliveries by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Losses {
     /// The server announced them to the receiver as a gap.
     pub told: u64,

@@ -26,6 +26,8 @@ pub struct Probe {
     pub reasons: Vec<String>,
     /// The doubts about the measurement, enforced or not.
     pub verdict_reasons: Vec<String>,
+    /// Signs of a busy machine, which made the times longer.
+    pub disturbances: Vec<String>,
     /// Messages sent a second in the steady window.
     pub send_tps: f64,
     /// Messages received a second in the steady window; nothing where messages go one way.
@@ -48,7 +50,7 @@ impl Probe {
     /// Judges the run of a single step; nothing when it has none or could not be measured.
     pub fn of(number: u32, rate: f64, report: &Report) -> Option<Self> {
         let step = report.steps.first()?;
-        let detail = step.detail.as_ref()?;
+        let detail = &step.detail;
         let conclusion = report.conclusion();
         let mut reasons = Vec::new();
         if step.is_refused() {
@@ -64,6 +66,7 @@ impl Probe {
             conclusion: word(conclusion),
             reasons,
             verdict_reasons: detail.verdict.reasons.clone(),
+            disturbances: detail.verdict.disturbances.clone(),
             send_tps: step.steady.send_tps,
             receive_tps: step.steady.receive_tps,
             p50: scheduled.p50,
@@ -193,6 +196,7 @@ mod tests {
             conclusion: word(conclusion),
             reasons: Vec::new(),
             verdict_reasons: Vec::new(),
+            disturbances: Vec::new(),
             send_tps: rate,
             receive_tps: Some(rate),
             p50: Percentile::Infinite,

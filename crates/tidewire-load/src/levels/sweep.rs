@@ -25,13 +25,15 @@ pub struct SweepLevel {
     pub conclusion: &'static str,
     /// The doubts about the measurement, enforced or not.
     pub verdict_reasons: Vec<String>,
+    /// Signs of a busy machine, which made the times longer.
+    pub disturbances: Vec<String>,
 }
 
 impl SweepLevel {
     /// The figures of a run of `step` alone; nothing when it could not be measured.
     pub fn of(step: &Step, run: u32, report: &Report) -> Option<Self> {
         let found = report.steps.first()?;
-        let detail = found.detail.as_ref()?;
+        let detail = &found.detail;
         Some(Self {
             concurrency: step.concurrency,
             run,
@@ -40,6 +42,7 @@ impl SweepLevel {
             p99: detail.times.scheduled.p99,
             conclusion: word(report.conclusion()),
             verdict_reasons: detail.verdict.reasons.clone(),
+            disturbances: detail.verdict.disturbances.clone(),
         })
     }
 }
@@ -106,13 +109,11 @@ impl Sweep {
 /// The units of work per second. A unit must not grow with the agents, so deliveries of a fan-out are divided by the
 /// receivers of each message.
 fn throughput(step: &Step, found: &StepReport) -> f64 {
-    let owed = match step.pattern {
-        Pattern::Ingest => return found.steady.send_tps,
-        Pattern::Echo | Pattern::Request => 1,
-        Pattern::Chat => step.senders().saturating_sub(1),
-        Pattern::PubSub => step.senders(),
-    };
-    found.steady.receive_tps.unwrap_or(0.0) / f64::from(owed.max(1))
+    if step.pattern == Pattern::Ingest {
+        return found.steady.send_tps;
+    }
+    let owed = step.pattern.receivers(u64::from(step.senders()));
+    found.steady.receive_tps.unwrap_or(0.0) / owed.max(1) as f64
 }
 
 /// Version of the layout of `sweep.json`.
@@ -138,6 +139,7 @@ mod tests {
                 p99: Percentile::Infinite,
                 conclusion: "passed",
                 verdict_reasons: Vec::new(),
+                disturbances: Vec::new(),
             })
             .collect();
         sweep.close();

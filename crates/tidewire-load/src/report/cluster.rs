@@ -1,15 +1,9 @@
-//! The figures of a cluster: the processes of the run, the time across nodes, the faults, and the losses by cause.
+//! The figures of a cluster: the processes of the run, and the faults.
 
 use serde::{Deserialize, Serialize};
 
-use super::StepDetail;
-use super::table::{cpu, percentiles};
-use crate::format::{counted, mebibytes};
-use crate::ledger::Losses;
-
 /// A process that was started for the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ProcessFigures {
     /// Its name, such as `node 1` or `nats`.
     pub name: String,
@@ -21,9 +15,9 @@ pub struct ProcessFigures {
 
 impl ProcessFigures {
     /// Adds the figures of several runs up, process by process.
-    pub(super) fn merge(details: &[&StepDetail]) -> Vec<Self> {
+    pub(super) fn merge<'r>(all: impl Iterator<Item = &'r Self>) -> Vec<Self> {
         let mut merged: Vec<Self> = Vec::new();
-        for figures in details.iter().flat_map(|detail| &detail.processes) {
+        for figures in all {
             match merged.iter_mut().find(|known| known.name == figures.name) {
                 Some(known) => {
                     let both = known.cpu_secs.zip(figures.cpu_secs);
@@ -39,7 +33,6 @@ impl ProcessFigures {
 
 /// A fault of the schedule, as it was inflicted.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct FaultFigures {
     /// When it began, in seconds since the barrier opened.
     pub at_secs: f64,
@@ -47,46 +40,4 @@ pub struct FaultFigures {
     pub took_secs: f64,
     /// `kill`, `stop`, `continue` or `restart`, and the process.
     pub what: String,
-}
-
-/// Rows about the cluster of a step that took so many seconds; none where there is one server.
-pub(super) fn cluster_facts(detail: &StepDetail, secs: f64) -> Vec<(&'static str, String)> {
-    let mut facts = Vec::new();
-    if let Some(across) = &detail.times.across {
-        let row = format!("from one node to another {}", percentiles(across));
-        facts.push(("across", row));
-    }
-    for process in &detail.processes {
-        let used = process.cpu_secs.map(|used| cpu(used, secs));
-        let used = used.unwrap_or_else(|| "not observed".to_owned());
-        let memory = process.rss_bytes_max.map(mebibytes);
-        let memory = memory.map_or(String::new(), |memory| format!(", {memory} at most"));
-        facts.push(("process", format!("{}: {used}{memory}", process.name)));
-    }
-    for fault in &detail.faults {
-        let (what, at, took) = (&fault.what, fault.at_secs, fault.took_secs);
-        let row = format!("{at:.1} s: {what}, done after {took:.2} s");
-        facts.push(("fault", row));
-    }
-    if let Some(limits) = &detail.workload.history {
-        let row = format!("{limits}; agents that came back had to get all that was kept meanwhile");
-        facts.push(("history", row));
-    }
-    facts.extend(detail.losses.map(|losses| ("causes", causes(&losses))));
-    facts
-}
-
-/// The causes of losses that there are.
-fn causes(losses: &Losses) -> String {
-    let causes = counted(&[
-        (losses.unexplained, "without a known cause"),
-        (losses.told, "announced by the server as a gap"),
-        (losses.sender_cut, "at the end of their sender's connection"),
-        (
-            losses.receiver_cut,
-            "on their way when the receiver's connection ended",
-        ),
-        (losses.away, "while the receiver had no connection"),
-    ]);
-    causes.join(", ")
 }

@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{MergeKind, StepDetail};
 use crate::lane_account::LaneAccount;
 
 /// The cost of a step in its steady window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Cost {
     /// Processor time of the instrument, in percent of the cores of its lanes.
     pub client_cpu_pct: Option<f64>,
@@ -27,30 +25,8 @@ pub struct Cost {
     pub server_lanes: Option<LaneCost>,
 }
 
-impl Cost {
-    /// Shares of time are weighted by time, and costs of a message by messages.
-    pub(super) fn merge(details: &[&StepDetail], kind: MergeKind) -> Self {
-        let secs = |detail: &StepDetail| detail.window.steady_secs;
-        // All parts share one server, and it cannot say which work it did for which part.
-        let servers = match kind {
-            MergeKind::Runs => details,
-            MergeKind::Parts => &[],
-        };
-        Self {
-            client_cpu_pct: mean(details, |detail| detail.cost.client_cpu_pct, secs),
-            server_cpu_pct: mean(servers, |detail| detail.cost.server_cpu_pct, secs),
-            client_ns_per_message: mean(details, |one| one.cost.client_ns_per_message, messages),
-            server_ns_per_message: mean(servers, |one| one.cost.server_ns_per_message, messages),
-            steal_pct: mean(details, |detail| detail.cost.steal_pct, secs),
-            client_lanes: merge_lanes(details, |cost| cost.client_lanes),
-            server_lanes: merge_lanes(servers, |cost| cost.server_lanes),
-        }
-    }
-}
-
 /// The work of lanes for a message, sent or received.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct LaneCost {
     /// System calls to wait, read and write.
     pub system_calls_per_message: f64,
@@ -70,34 +46,6 @@ impl LaneCost {
             allocated_bytes_per_message: account.allocated_bytes.map(share),
         })
     }
-}
-
-fn merge_lanes(details: &[&StepDetail], side: fn(&Cost) -> Option<LaneCost>) -> Option<LaneCost> {
-    let mean_of = |figure: fn(&LaneCost) -> Option<f64>| {
-        mean(details, |detail| figure(&side(&detail.cost)?), messages)
-    };
-    Some(LaneCost {
-        system_calls_per_message: mean_of(|lanes| Some(lanes.system_calls_per_message))?,
-        allocations_per_message: mean_of(|lanes| lanes.allocations_per_message),
-        allocated_bytes_per_message: mean_of(|lanes| lanes.allocated_bytes_per_message),
-    })
-}
-
-fn mean(
-    details: &[&StepDetail],
-    value: impl Fn(&StepDetail) -> Option<f64>,
-    weight: impl Fn(&StepDetail) -> f64,
-) -> Option<f64> {
-    let (mut sum, mut weights) = (0.0, 0.0);
-    for detail in details {
-        sum += value(detail)? * weight(detail);
-        weights += weight(detail);
-    }
-    (weights > 0.0).then(|| sum / weights)
-}
-
-fn messages(detail: &StepDetail) -> f64 {
-    (detail.counts.steady_sent + detail.counts.steady_received) as f64
 }
 
 #[cfg(test)]

@@ -6,16 +6,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Cost, FanOutShare, FaultFigures, ProcessFigures, WorkCounts};
-use crate::exchange::Times;
+use super::{Cost, FanOutShare, FaultFigures, ProcessFigures, Second, StepTimes, WorkCounts};
 use crate::ledger::{Losses, ReceiverTotals};
 use crate::scenario::{Load, Step};
 use crate::slo::{Slo, SloFigures};
-use crate::statistics::{EncodedHistogram, LatencyHistogram, Percentile, Quantile};
+use crate::statistics::Percentile;
 
 /// The details of one step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StepDetail {
     /// The workload.
     pub workload: Workload,
@@ -55,8 +53,7 @@ pub struct StepDetail {
 }
 
 /// The workload of a step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Workload {
     /// `ingest`, `echo`, `request`, `chat` or `pubsub`.
     pub pattern: String,
@@ -90,7 +87,6 @@ pub struct Workload {
 
 /// From when to when figures count, in seconds since the barrier opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Window {
     /// Length of the warm-up.
     pub warmup_secs: f64,
@@ -103,128 +99,38 @@ pub struct Window {
     pub latencies_are_steady: bool,
 }
 
-/// The distributions of a step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct StepTimes {
-    /// Received − intended. What a user of an open system feels.
-    pub scheduled: Distribution,
-    /// The part of `scheduled` that went from a sender at one node of a cluster to a receiver at another. Without those
-    /// that never arrived.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub across: Option<Distribution>,
-    /// Received − sent, in open steps and where there are replies. Its gap to `scheduled` is coordinated omission.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service: Option<Distribution>,
-    /// Sent − intended.
-    pub send_lag: Distribution,
-    /// The part of `send_lag` in which the message could have gone: how late the instrument itself was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_lag: Option<Distribution>,
-    /// Written − sent.
-    pub write: Distribution,
-}
-
-impl StepTimes {
-    /// Returns the distributions that are known, with their names.
-    pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &Distribution)> {
-        let all = [
-            ("scheduled", Some(&self.scheduled)),
-            ("across", self.across.as_ref()),
-            ("service", self.service.as_ref()),
-            ("send lag", Some(&self.send_lag)),
-            ("client lag", self.client_lag.as_ref()),
-            ("write", Some(&self.write)),
-        ];
-        let known = all.into_iter();
-        known.filter_map(|(name, times)| Some((name, times?)))
-    }
-}
-
-/// A distribution with everything needed to add it to another.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Distribution {
-    /// Messages that never arrived; they rank above all that did.
-    pub missing: u64,
-    /// Median.
-    pub p50: Percentile,
-    /// 90th percentile.
-    pub p90: Percentile,
-    /// 95th percentile.
-    pub p95: Percentile,
-    /// 99th percentile.
-    pub p99: Percentile,
-    /// 99.9th percentile.
-    pub p999: Percentile,
-    /// 99.99th percentile.
-    pub p9999: Percentile,
-    /// Mean of those that arrived, in milliseconds.
-    pub mean_ms: f64,
-    /// Largest of those that arrived, in milliseconds.
-    pub max_ms: f64,
-    /// All of them.
-    pub histogram: EncodedHistogram,
-}
-
-impl Distribution {
-    /// The distribution of `histogram`, with `missing` messages that never arrived.
-    pub fn of(histogram: &LatencyHistogram, missing: u64) -> Self {
-        let percentile = |quantile| Percentile::of(histogram, missing, quantile);
-        let summary = histogram.summary().unwrap_or_default();
-        Self {
-            missing,
-            p50: percentile(Quantile::P50),
-            p90: percentile(Quantile::P90),
-            p95: percentile(Quantile::P95),
-            p99: percentile(Quantile::P99),
-            p999: percentile(Quantile::P999),
-            p9999: percentile(Quantile::P9999),
-            mean_ms: summary.mean_ms,
-            max_ms: summary.max_ms,
-            histogram: EncodedHistogram::of(histogram),
-        }
-    }
-
-    /// The figures that limits are set on, with what was expected, delivered and left unconfirmed.
-    pub(crate) fn slo_figures(&self, [expected, delivered, unconfirmed]: [u64; 3]) -> SloFigures {
-        SloFigures {
-            p50: self.p50,
-            p90: self.p90,
-            p99: self.p99,
-            p999: self.p999,
-            expected,
-            delivered,
-            unconfirmed,
-        }
-    }
-}
-
 /// Whether a measurement is to be believed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Verdict {
     /// Why it is not; empty when it is.
     pub reasons: Vec<String>,
+    /// Signs of a busy machine. They make times longer, so that these are not to be believed; the counts of messages
+    /// and the rates are.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disturbances: Vec<String>,
     /// Whether an invalid measurement ends the run with an exit code of its own.
     pub enforced: bool,
 }
 
 impl Verdict {
-    /// Whether nothing speaks against the measurement.
+    /// Whether nothing speaks against the measurement, or only against its times.
     pub fn is_valid(&self) -> bool {
         self.reasons.is_empty()
     }
 
-    /// `VALID` or `INVALID`.
+    /// Whether it is valid and a busy machine made its times longer, so that they are not to be believed.
+    pub fn is_disturbed(&self) -> bool {
+        self.is_valid() && !self.disturbances.is_empty()
+    }
+
+    /// `VALID`, `DISTURBED` or `INVALID`.
     pub fn name(&self) -> &'static str {
-        if self.is_valid() { "VALID" } else { "INVALID" }
+        verdict_name(self.is_valid(), self.is_disturbed())
     }
 }
 
 /// The limits of a step and which of them were broken.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SloReport {
     /// The limits.
     pub limits: Slo,
@@ -247,83 +153,8 @@ impl SloReport {
     }
 }
 
-/// About a second of a step.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Second {
-    /// The run or part it belongs to, from 1.
-    pub run: u32,
-    /// Its end, in seconds since the barrier opened.
-    pub at_secs: f64,
-    /// Its length in seconds.
-    pub secs: f64,
-    /// `warm_up`, `steady` or `drain`, at its end.
-    pub phase: String,
-    /// Messages that were due, if that is laid down.
-    pub offered: Option<f64>,
-    /// Messages sent.
-    pub sent: u64,
-    /// Distinct messages that arrived; nothing where messages go one way.
-    pub received: Option<u64>,
-    /// Median of what arrived, by when it was due, in milliseconds.
-    pub p50_ms: Option<f64>,
-    /// 99th percentile of the same.
-    pub p99_ms: Option<f64>,
-    /// 99.9th percentile of the same.
-    pub p999_ms: Option<f64>,
-    /// 99th percentile of sent − intended, in milliseconds.
-    pub send_lag_p99_ms: Option<f64>,
-    /// Processor time of the instrument in percent of one core.
-    pub client_cpu_pct: Option<f64>,
-    /// Processor time of the server in percent of one core.
-    pub server_cpu_pct: Option<f64>,
-    /// Agents with a connection at its end, node by node; empty if there is one server.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub connected: Vec<u64>,
-    /// For a heat map: upper edges in milliseconds, ten to a decade, and how many arrived below each.
-    pub heat: Vec<(f64, u64)>,
-    /// The share of this second in the distribution `scheduled` of the step; nothing if it has none. Older reports have
-    /// none.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scheduled: Option<EncodedHistogram>,
-}
-
-impl Second {
-    /// Messages a second that were due, if that is laid down.
-    pub fn offered_tps(&self) -> Option<f64> {
-        Some(self.offered? / self.secs)
-    }
-
-    /// Messages sent a second.
-    pub fn send_tps(&self) -> f64 {
-        self.sent as f64 / self.secs
-    }
-
-    /// Distinct messages that arrived a second, if that is known.
-    pub fn receive_tps(&self) -> Option<f64> {
-        Some(self.received? as f64 / self.secs)
-    }
-
-    /// The figures of what was recorded in it, into an otherwise finished entry.
-    pub(crate) fn record(&mut self, times: &Times) {
-        let mut all = times.scheduled.clone();
-        all.merge(&times.outside);
-        let quantile_ms = |histogram: &LatencyHistogram, quantile| {
-            (histogram.count() > 0).then(|| histogram.quantile_ns(quantile) as f64 / 1e6)
-        };
-        self.p50_ms = quantile_ms(&all, 0.5);
-        self.p99_ms = quantile_ms(&all, 0.99);
-        self.p999_ms = quantile_ms(&all, 0.999);
-        self.send_lag_p99_ms = quantile_ms(&times.send_lag, 0.99);
-        self.heat = heat(&all);
-        let has_some = times.scheduled.count() > 0;
-        self.scheduled = has_some.then(|| EncodedHistogram::of(&times.scheduled));
-    }
-}
-
 /// One receiver's account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ReceiverFigures {
     /// Its number among the agents.
     pub receiver: u32,
@@ -376,7 +207,6 @@ impl ReceiverFigures {
 
 /// The fate of messages at receivers that read slowly on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct SlowReceivers {
     /// How many.
     pub receivers: u64,
@@ -395,7 +225,6 @@ pub struct SlowReceivers {
 
 /// The figures of one run or part, for intervals over several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct RunFigures {
     /// Number of the run or part, from 1.
     pub run: u32,
@@ -420,6 +249,24 @@ pub struct RunFigures {
     pub server_ns_per_message: Option<f64>,
     /// Whether its measurement is to be believed.
     pub valid: bool,
+    /// Whether a busy machine made its times longer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub disturbed: bool,
+}
+
+impl RunFigures {
+    /// `VALID`, `DISTURBED` or `INVALID`.
+    pub(super) fn verdict(&self) -> &'static str {
+        verdict_name(self.valid, self.disturbed)
+    }
+}
+
+fn verdict_name(is_valid: bool, is_disturbed: bool) -> &'static str {
+    match (is_valid, is_disturbed) {
+        (false, _) => "INVALID",
+        (true, true) => "DISTURBED",
+        (true, false) => "VALID",
+    }
 }
 
 impl Workload {
@@ -456,47 +303,9 @@ impl Workload {
     }
 }
 
-/// Counts in buckets of which ten make a decade of milliseconds.
-fn heat(histogram: &LatencyHistogram) -> Vec<(f64, u64)> {
-    let mut buckets: Vec<(i32, u64)> = Vec::new();
-    for value in histogram.inner().iter_recorded() {
-        let milliseconds = (value.value_iterated_to() as f64 / 1e6).max(1e-6);
-        let bucket = (milliseconds.log10() * 10.0).floor() as i32 + 1;
-        match buckets.last_mut() {
-            Some((last, count)) if *last == bucket => *count += value.count_since_last_iteration(),
-            _ => buckets.push((bucket, value.count_since_last_iteration())),
-        }
-    }
-    buckets
-        .into_iter()
-        .map(|(bucket, count)| (10_f64.powf(f64::from(bucket) / 10.0), count))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn heat_has_ten_buckets_a_decade_and_loses_nothing() {
-        let mut histogram = LatencyHistogram::new();
-        for microseconds in 1..=100_000_u64 {
-            histogram.record(microseconds * 1_000);
-        }
-        let heat = heat(&histogram);
-        let count: u64 = heat.iter().map(|(_, count)| count).sum();
-        assert_eq!(count, 100_000);
-        assert!((40..=52).contains(&heat.len()), "{}", heat.len());
-        // Neighbours are a tenth of a decade apart, or more where nothing lies between.
-        assert!(heat.windows(2).all(|pair| pair[1].0 / pair[0].0 > 1.258));
-        let below_one_ms: u64 = heat
-            .iter()
-            .filter(|(edge, _)| *edge < 1.001)
-            .map(|(_, count)| count)
-            .sum();
-        // A bucket of the histogram may lie across an edge.
-        assert!(below_one_ms.abs_diff(1_000) <= 2, "{below_one_ms}");
-    }
 
     #[test]
     fn the_worst_receivers_are_those_with_loss_before_those_with_lateness() {

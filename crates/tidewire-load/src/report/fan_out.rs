@@ -10,7 +10,6 @@ use serde::{Deserialize, Serialize};
 
 /// One part's side of a fan-out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct FanOutShare {
     /// Receivers of this part.
     pub receivers: u64,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tidewire_proto::text::visible;
 
-use super::table::{ABOUT_TIMES, TIME_COLUMNS, bad_news, facts, run_facts, time_rows};
+use super::table::{ABOUT_TIMES, TIME_COLUMNS, bad_news, facts, remarks, run_facts, time_rows};
 use super::verdict::capitalised;
 use super::{Report, StepReport};
 
@@ -44,15 +44,15 @@ fn render_step(text: &mut String, step: &StepReport) {
     let _ = writeln!(text, "\n| ms | {} |", TIME_COLUMNS.join(" | "));
     let _ = writeln!(text, "|---|{}", "---:|".repeat(TIME_COLUMNS.len()));
     for (name, cells) in time_rows(step) {
-        let _ = writeln!(text, "| {name} | {} |", cells.join(" | "));
+        let _ = writeln!(text, "| {} | {} |", cell(&name), cells.join(" | "));
     }
     let _ = writeln!(
         text,
         "\n*scheduled* is {}. {ABOUT_TIMES}",
         cell(&step.latency_kind)
     );
-    for note in &step.notes {
-        let _ = writeln!(text, "\nNote: {}.", cell(note));
+    for note in remarks(step) {
+        let _ = writeln!(text, "\nNote: {}.", cell(&note));
     }
     text.push('\n');
 }

@@ -7,34 +7,15 @@
 use thiserror::Error;
 
 use super::fan_out::Unheard;
-use super::step::rate;
-use super::success::{Failures, attainment, success_rate};
+use super::merged_cost::merged_cost;
+use super::success::Failures;
 use super::{
-    Cost, Distribution, FanOutShare, ProcessFigures, Report, RunFigures, SloReport, Status,
+    Distribution, FanOutShare, MergeKind, ProcessFigures, Report, RunFigures, SloReport, Status,
     StepDetail, StepReport, StepTimes,
 };
 use crate::ledger::Losses;
 use crate::scenario::Pattern;
 use crate::statistics::{DecodeError, LatencyHistogram};
-
-/// The relation of the reports that are merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MergeKind {
-    /// Runs one after another: their times add up.
-    Runs,
-    /// Parts of one run at the same time: their rates add up.
-    Parts,
-}
-
-impl MergeKind {
-    /// The time that all take together.
-    fn secs(self, each: impl Iterator<Item = f64>) -> f64 {
-        match self {
-            Self::Runs => each.sum(),
-            Self::Parts => each.fold(0.0, f64::max),
-        }
-    }
-}
 
 /// Why reports cannot be put together.
 #[derive(Debug, Error)]
@@ -49,9 +30,6 @@ pub enum MergeError {
     /// Parts are missing, doubled, or no parts at all. Merge each part of one run once.
     #[error("the reports are not the parts of one run: {0}; name each part once")]
     Parts(String),
-    /// A report of an older build, or of a step that could not be measured, has no histograms. Run it again.
-    #[error("step {1:?} of report {0} has no histograms to add; measure the step again")]
-    NoDetail(u32, String),
     /// A histogram in a report cannot be read. Take the file from where it was made once more.
     #[error(
         "a histogram of step {step:?} of report {number} cannot be read: {source}; copy the file again from where it was made"
@@ -162,9 +140,7 @@ impl<'r> Parts<'r> {
             if step.step_name != first.step_name || step.concurrency != first.concurrency {
                 return Err(differs("a step"));
             }
-            let Some(detail) = step.detail.as_deref() else {
-                return Err(MergeError::NoDetail(number, step.step_name.clone()));
-            };
+            let detail = &*step.detail;
             let known = all.first().map_or(detail, |part| part.detail);
             if detail.workload != known.workload || detail.slo.limits != known.slo.limits {
                 return Err(differs("what a step does"));
@@ -210,34 +186,16 @@ impl<'r> Parts<'r> {
     fn merge(&self) -> Result<StepReport, MergeError> {
         let mut detail = self.detail()?;
         let mut step = self.all[0].step.clone();
-        let secs = self
-            .kind
-            .secs(self.all.iter().map(|part| part.step.test_duration_secs));
-        let steady_secs = detail.window.steady_secs;
-        step.test_duration_secs = secs;
+        let secs = self.all.iter().map(|part| part.step.test_duration_secs);
+        step.test_duration_secs = self.kind.secs(secs);
         step.total_sent = self.sum(|part| part.total_sent);
         step.total_received = self.sum(|part| part.total_received);
-        step.send_tps = rate(step.total_sent, secs);
-        step.receive_tps = rate(step.total_received, secs);
         step.total_login_failures = self.sum(|part| part.total_login_failures);
         step.total_send_errors = self.sum(|part| part.total_send_errors);
         self.add_fates(&mut step);
         step.receivers_tracked = self.sum(|part| part.receivers_tracked);
         step.receivers_unresolved = self.sum(|part| part.receivers_unresolved);
-        step.steady.send_tps = rate(detail.counts.steady_sent, steady_secs);
-        let received = detail.counts.steady_received;
-        let receive_tps = &mut step.steady.receive_tps;
-        *receive_tps = receive_tps.map(|_| rate(received, steady_secs));
-        step.theoretical_tps = match detail.workload.model.as_str() {
-            "open" => rate(detail.counts.steady_offered, steady_secs),
-            _ => detail.workload.offered_tps.unwrap_or(step.steady.send_tps),
-        };
-        step.attainment = attainment(Some(&detail), step.steady.send_tps, step.theoretical_tps);
-        let failures = self.failed_deliveries(&step);
-        detail.counts.failed_deliveries = failures;
-        let (received, expected) = (step.total_received, step.expected_received);
-        step.success_rate = success_rate(step.total_sent, received, expected, failures);
-        step.error_rate = 1.0 - step.success_rate;
+        detail.counts.failed_deliveries = self.failed_deliveries(&step);
         step.latency = self.add_up(|times| Some(&times.scheduled))?.0.summary();
         step.latency_send = self.add_up(|times| Some(&times.write))?.0.summary();
         step.client.cpu_secs = self.all.iter().map(|part| part.step.client.cpu_secs).sum();
@@ -250,7 +208,8 @@ impl<'r> Parts<'r> {
         let limits_loss = detail.slo.limits_loss();
         step.problems.extend(self.unheard.problems(limits_loss));
         step.notes = self.told(|part| &part.step.notes);
-        step.detail = Some(Box::new(detail));
+        step.detail = Box::new(detail);
+        step.derive();
         Ok(step)
     }
 
@@ -270,7 +229,16 @@ impl<'r> Parts<'r> {
             Some(pattern) => {
                 let agents = u64::from(step.concurrency);
                 let logged_in = agents.saturating_sub(step.total_login_failures);
-                Failures::of(step, pattern, logged_in).deliveries()
+                let failures = Failures {
+                    pattern,
+                    receivers: agents,
+                    logged_in,
+                    sent: step.total_sent,
+                    logins: step.total_login_failures,
+                    sends: step.total_send_errors,
+                    receivers_unresolved: step.receivers_unresolved,
+                };
+                failures.deliveries()
             }
         }
     }
@@ -323,8 +291,9 @@ impl<'r> Parts<'r> {
             .reduce(|one, other| Some(one? && other?))
             .unwrap_or_default();
         merged.times = self.times()?;
-        merged.cost = Cost::merge(&details, self.kind);
+        merged.cost = merged_cost(&details, self.kind);
         merged.verdict.reasons = self.told(|part| &part.detail.verdict.reasons);
+        merged.verdict.disturbances = self.told(|part| &part.detail.verdict.disturbances);
         let figures = merged.times.scheduled.slo_figures(self.fates());
         merged.slo = SloReport::judge(&details[0].slo.limits, &figures);
         merged.fan_out_share = None;
@@ -337,7 +306,7 @@ impl<'r> Parts<'r> {
         merged.runs = self.all.iter().map(run_figures).collect();
         let worst = details.iter().flat_map(|detail| &detail.worst_receivers);
         merged.worst_receivers = worst.copied().collect();
-        merged.processes = ProcessFigures::merge(&details);
+        merged.processes = ProcessFigures::merge(details.iter().flat_map(|it| &it.processes));
         merged.faults = details.iter().flat_map(|it| it.faults.clone()).collect();
         merged.losses = self.losses(&details);
         merged
@@ -421,6 +390,7 @@ fn run_figures(part: &Part<'_>) -> RunFigures {
         p999: scheduled.p999,
         server_ns_per_message: detail.cost.server_ns_per_message,
         valid: detail.verdict.is_valid(),
+        disturbed: detail.verdict.is_disturbed(),
     }
 }
 

@@ -15,10 +15,12 @@ mod fan_out;
 mod html;
 mod markdown;
 mod merge;
+mod merged_cost;
 mod outputs;
 mod step;
 mod success;
 mod table;
+mod times;
 mod validate;
 mod verdict;
 mod write;
@@ -28,14 +30,14 @@ use serde::{Deserialize, Serialize};
 pub use self::cluster::{FaultFigures, ProcessFigures};
 pub use self::cost::{Cost, LaneCost};
 pub use self::detail::{
-    Distribution, ReceiverFigures, RunFigures, Second, SloReport, SlowReceivers, StepDetail,
-    StepTimes, Verdict, Window, Workload,
+    ReceiverFigures, RunFigures, SloReport, SlowReceivers, StepDetail, Verdict, Window, Workload,
 };
 pub use self::fan_out::FanOutShare;
-pub use self::merge::{MergeError, MergeKind};
+pub use self::merge::MergeError;
 pub(crate) use self::step::StepMeasurements;
 pub use self::step::{ClientUsage, ServerUsage, Steady, StepReport};
 pub use self::table::step_table;
+pub use self::times::{Distribution, Second, StepTimes};
 pub use self::validate::ValidateError;
 pub use self::verdict::StepVerdict;
 pub use self::write::{
@@ -48,9 +50,27 @@ pub use crate::ledger::Losses;
 use crate::segment::Segment;
 pub use crate::statistics::{Latency, Percentile};
 
+/// The relation of the reports that are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MergeKind {
+    /// Runs one after another: their times add up.
+    Runs,
+    /// Parts of one run at the same time: their rates add up.
+    Parts,
+}
+
+impl MergeKind {
+    /// The time that all take together.
+    fn secs(self, each: impl Iterator<Item = f64>) -> f64 {
+        match self {
+            Self::Runs => each.sum(),
+            Self::Parts => each.fold(0.0, f64::max),
+        }
+    }
+}
+
 /// The result of a whole run; field for field the content of `report.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Report {
     /// Version of this layout, [`SCHEMA_VERSION`].
     pub schema_version: u32,
@@ -173,10 +193,7 @@ fn all_pass(steps: &[StepReport]) -> bool {
 }
 
 fn model(steps: &[StepReport]) -> String {
-    let mut models = steps
-        .iter()
-        .filter_map(|step| step.detail.as_ref())
-        .map(|detail| detail.workload.model.as_str());
+    let mut models = steps.iter().map(|step| step.detail.workload.model.as_str());
     let first = models.next().unwrap_or(MODEL_CLOSED);
     if models.all(|model| model == first) {
         first.to_owned()

@@ -36,6 +36,7 @@ fn report(name: &str) -> Report {
         cost: Cost::default(),
         verdict: Verdict {
             reasons: vec!["the instrument <was> late".to_owned()],
+            disturbances: Vec::new(),
             enforced: true,
         },
         slo: SloReport {
@@ -55,7 +56,7 @@ fn report(name: &str) -> Report {
         runs: Vec::new(),
     };
     let mut step = StepReport::failed(&step, "lost & found".to_owned());
-    step.detail = Some(Box::new(detail));
+    step.detail = Box::new(detail);
     let facts = Report {
         target_server: "tcp://127.0.0.1:1".to_owned(),
         start_time_utc: utc(SystemTime::UNIX_EPOCH),
@@ -138,14 +139,14 @@ fn steps_of_the_histogram_log_do_not_overlap_in_time() {
     let mut report = report("one");
     let mut first = report.steps.remove(0);
     first.test_duration_secs = 5.0;
-    let window = &mut first.detail.as_mut().unwrap().window;
+    let window = &mut first.detail.window;
     (window.warmup_secs, window.steady_secs) = (1.0, 3.0);
     let mut short = first.clone();
     // Merged parts have a longer window than any of them took.
     short.test_duration_secs = 2.0;
     // A step that failed has no line, and takes its time.
     let mut failed = first.clone();
-    failed.detail = None;
+    failed.detail = Box::default();
     report.steps = vec![first.clone(), failed, short, first];
     let text = report.to_histogram_log();
     let times = text.lines().filter(|line| line.starts_with("Tag=service,"));
@@ -166,17 +167,11 @@ fn the_weightiest_conclusion_counts() {
         (Conclusion::Invalid, Status::Failed)
     );
     let verdict = |report: &mut Report, enforced| {
-        report.steps[0].detail.as_mut().unwrap().verdict.enforced = enforced;
+        report.steps[0].detail.verdict.enforced = enforced;
     };
     verdict(&mut report, false);
     assert_eq!(report.conclusion(), Conclusion::SloFailed);
-    report.steps[0]
-        .detail
-        .as_mut()
-        .unwrap()
-        .slo
-        .violations
-        .clear();
+    report.steps[0].detail.slo.violations.clear();
     assert_eq!(report.conclusion(), Conclusion::Failed);
     report.steps[0].problems.clear();
     assert_eq!(report.conclusion(), Conclusion::Passed);
@@ -188,7 +183,7 @@ fn the_weightiest_conclusion_counts() {
 fn the_verdict_is_the_same_in_every_form_and_says_what_may_be_believed() {
     let mut report = report("a");
     let spoil = |report: &mut Report, spoil: fn(&mut StepDetail)| {
-        spoil(report.steps[0].detail.as_mut().unwrap());
+        spoil(&mut report.steps[0].detail);
     };
     let check = |report: &Report, run: &str, step: &str| {
         assert_eq!(
@@ -247,15 +242,75 @@ fn the_verdict_is_the_same_in_every_form_and_says_what_may_be_believed() {
 }
 
 #[test]
+fn a_busy_machine_is_a_note_and_its_times_are_marked_in_every_form() {
+    let mut report = report("a");
+    report.steps[0].problems.clear();
+    let detail = &mut report.steps[0].detail;
+    (detail.verdict, detail.slo) = (Verdict::default(), SloReport::default());
+    let quiet = report.clone();
+    let late = "the instrument sent late".to_owned();
+    report.steps[0].detail.verdict.disturbances = vec![late];
+    assert_eq!(
+        (report.conclusion(), report.verdict()),
+        (Conclusion::Passed, "passed")
+    );
+    assert!(report.is_disturbed() && !report.is_doubtful() && !quiet.is_disturbed());
+    assert!(
+        report.explanation().ends_with("steps include its delays"),
+        "{}",
+        report.explanation()
+    );
+    let forms = |report: &Report| {
+        let table = step_table(&report.steps[0], usize::MAX);
+        let (markdown, html) = (report.to_markdown(), report.to_html());
+        [table, markdown, html, report.to_csv(), report.to_junit()]
+    };
+    let [table, markdown, html, csv, junit] = forms(&report);
+    for text in [&table, &markdown, &html] {
+        assert!(
+            text.contains("disturbed: the instrument sent late"),
+            "{text}"
+        );
+        assert!(text.contains("include delays of this machine"), "{text}");
+        assert!(!text.contains("INVALID"), "{text}");
+    }
+    assert!(
+        table.contains("scheduled*") && table.contains("service*"),
+        "{table}"
+    );
+    assert!(
+        !table.contains("write*") && !table.contains("send lag*"),
+        "{table}"
+    );
+    assert!(markdown.contains("| scheduled\\* |"), "{markdown}");
+    assert!(html.contains("Believe the counts and rates"), "{html}");
+    assert_eq!(html.matches("scheduled*").count(), 1, "{html}");
+    assert!(
+        html.contains("ms, disturbed") && html.contains("✓ Passed"),
+        "{html}"
+    );
+    assert!(html.contains("✓ passed; times disturbed"), "{html}");
+    assert!(csv.contains("DISTURBED"), "{csv}");
+    assert!(
+        junit.contains("failures=\"0\"") && junit.contains("<system-out>disturbed: "),
+        "{junit}"
+    );
+    let [table, markdown, html, csv, junit] = forms(&quiet);
+    for text in [table, markdown, html, csv, junit] {
+        assert!(!text.to_lowercase().contains("disturbed"), "{text}");
+    }
+}
+
+#[test]
 fn a_run_that_passed_claims_only_what_was_checked() {
     let mut passed = report("a");
     passed.steps[0].problems.clear();
-    let detail = passed.steps[0].detail.as_mut().unwrap();
+    let detail = &mut passed.steps[0].detail;
     (detail.verdict, detail.slo) = (Verdict::default(), SloReport::default());
     let counts = |report: &mut Report, pattern: &str, reordered: Option<u64>| {
         let step = &mut report.steps[0];
         (step.duplicated, step.reordered, step.late) = (reordered.map(|_| 0), reordered, Some(3));
-        step.detail.as_mut().unwrap().workload.pattern = pattern.to_owned();
+        step.detail.workload.pattern = pattern.to_owned();
         report.explanation()
     };
     let whole = "every expected message arrived";
@@ -294,7 +349,7 @@ fn a_run_that_passed_claims_only_what_was_checked() {
 fn an_interrupted_run_is_not_green_for_a_build_server() {
     let mut cut = report("a");
     cut.status = Status::Interrupted;
-    let detail = cut.steps[0].detail.as_mut().unwrap();
+    let detail = &mut cut.steps[0].detail;
     (detail.verdict, detail.slo) = (Verdict::default(), SloReport::default());
     cut.steps[0].problems =
         vec!["the run was interrupted 1.4 s before the end of this step".to_owned()];
@@ -319,7 +374,7 @@ fn a_name_of_a_time_has_one_meaning_in_a_table() {
     let mut lossy = report("a");
     let mut histogram = LatencyHistogram::new();
     histogram.record_many(4_000_000, 980);
-    let times = &mut lossy.steps[0].detail.as_mut().unwrap().times;
+    let times = &mut lossy.steps[0].detail.times;
     times.scheduled = Distribution::of(&histogram, 20);
     times.service = Some(Distribution::of(&histogram, 0));
     for text in [step_table(&lossy.steps[0], usize::MAX), lossy.to_markdown()] {
@@ -342,18 +397,11 @@ fn a_name_of_a_time_has_one_meaning_in_a_table() {
 }
 
 #[test]
-fn a_report_without_histograms_cannot_be_merged_and_says_which() {
-    let mut old = report("a");
-    old.steps[0].detail = None;
-    let error = Report::merge(&[report("a"), old], MergeKind::Runs).unwrap_err();
-    assert!(
-        error.to_string().contains("step \"a\" of report 2"),
-        "{error}"
-    );
+fn a_report_of_another_scenario_or_with_a_damaged_histogram_cannot_be_merged() {
     let error = Report::merge(&[report("a"), report("b")], MergeKind::Runs).unwrap_err();
     assert!(error.to_string().contains("of another scenario"), "{error}");
     let mut damaged = report("a");
-    let detail = damaged.steps[0].detail.as_mut().unwrap();
+    let detail = &mut damaged.steps[0].detail;
     detail.times.scheduled.histogram.hdr_v2_base64.truncate(9);
     let error = Report::merge(&[report("a"), damaged], MergeKind::Runs).unwrap_err();
     assert!(
@@ -363,13 +411,28 @@ fn a_report_without_histograms_cannot_be_merged_and_says_which() {
 }
 
 #[test]
+fn a_step_that_failed_in_one_run_is_merged_and_its_problem_told() {
+    let mut failed = report("a");
+    let step = Step::chat("a", 3, 1.0, THINK_TIME);
+    let limits = failed.steps[0].detail.slo.limits;
+    failed.steps[0] = StepReport::failed(&step, "a client lane failed".to_owned());
+    failed.steps[0].detail.slo.limits = limits;
+    let merged = Report::merge(&[report("a"), failed], MergeKind::Runs).unwrap();
+    let step = &merged.steps[0];
+    assert!(
+        step.problems
+            .contains(&"run 2: a client lane failed".to_owned()),
+        "{step:?}"
+    );
+    assert_eq!(step.detail.times.scheduled.histogram.count, 2_000);
+}
+
+#[test]
 fn a_report_of_version_1_goes_round_without_a_change() {
-    // A report of an older build has none of the new keys, and none appears.
     let mut report = report("a");
     report.scenario_version = 1;
-    report.steps[0].detail = None;
     let text = serde_json::to_string_pretty(&report).unwrap();
-    for key in ["detail", "scenario_version", "segment"] {
+    for key in ["scenario_version", "segment"] {
         assert!(!text.contains(key), "{key}");
     }
     let back: Report = serde_json::from_str(&text).unwrap();
@@ -429,7 +492,7 @@ fn the_table_of_a_step_fits_the_terminal() {
 #[test]
 fn the_histogram_log_has_a_line_for_each_second() {
     let mut report = report("one");
-    let detail = report.steps[0].detail.as_mut().unwrap();
+    let detail = &mut report.steps[0].detail;
     let mut all = LatencyHistogram::new();
     for (at_secs, value_ns) in [(1.0, 0), (2.0, 3_000_000), (3.5, 5_000_000)] {
         let mut histogram = LatencyHistogram::new();
@@ -463,7 +526,7 @@ fn the_histogram_log_has_a_line_for_each_second() {
     // The seconds of two runs overlap, and those of an older report have no histograms.
     let spoil = |change: fn(&mut Second)| {
         let mut report = report.clone();
-        change(&mut report.steps[0].detail.as_mut().unwrap().series[1]);
+        change(&mut report.steps[0].detail.series[1]);
         assert_eq!(lines(&report).len(), 1);
     };
     spoil(|second| second.run = 2);

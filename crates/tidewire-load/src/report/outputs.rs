@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use tidewire_proto::text::visible;
 
-use super::table::bad_news;
+use super::table::{bad_news, remarks};
 use super::{Percentile, Report, Status, StepDetail, StepReport};
 use crate::format::markup;
 
@@ -53,8 +53,15 @@ impl Report {
                 let (first, all) = (markup(first), markup(&texts.join("\n")));
                 let _ = write!(cases, "<{result} message=\"{first}\">{all}</{result}>");
             }
-            if step.is_doubtful() && !step.is_refused() {
-                let doubts = markup(&bad_news(step).join("\n"));
+            let mut doubts = match step.is_doubtful() && !step.is_refused() {
+                true => bad_news(step),
+                false => Vec::new(),
+            };
+            if step.is_disturbed() {
+                doubts.extend(remarks(step));
+            }
+            if !doubts.is_empty() {
+                let doubts = markup(&doubts.join("\n"));
                 let _ = write!(cases, "<system-out>{doubts}</system-out>");
             }
             cases.push_str("</testcase>\n");
@@ -91,7 +98,7 @@ impl Report {
         for step in &self.steps {
             let step_began_secs = began_secs;
             began_secs += step.test_duration_secs;
-            let Some(detail) = &step.detail else { continue };
+            let detail = &step.detail;
             // A line break in a name would end the comment.
             let _ = writeln!(text, "#[Step: {}]", visible(step.step_name.as_bytes()));
             let (times, window) = (&detail.times, &detail.window);
@@ -167,8 +174,13 @@ fn seconds(detail: &StepDetail) -> Option<Vec<Interval<'_>>> {
 }
 
 fn csv_line(step: &StepReport) -> Vec<String> {
-    let detail = step.detail.as_deref();
-    let text = |value: Option<&str>| quoted(value.unwrap_or_default());
+    let StepDetail {
+        workload,
+        times,
+        cost,
+        counts,
+        ..
+    } = &*step.detail;
     let number = |value: Option<f64>| value.map_or_else(String::new, |value| format!("{value:.3}"));
     let count = |value: Option<u64>| value.map_or_else(String::new, |value| value.to_string());
     let percentile = |value: Option<Percentile>| match value {
@@ -176,22 +188,17 @@ fn csv_line(step: &StepReport) -> Vec<String> {
         Some(Percentile::Infinite) => "inf".to_owned(),
         _ => String::new(),
     };
-    let workload = detail.map(|detail| &detail.workload);
-    let times = detail.map(|detail| &detail.times);
-    let cost = detail.map(|detail| &detail.cost);
-    let slo = match detail {
-        Some(detail) if detail.slo.limits.is_empty() => "",
-        Some(_) if step.keeps_slo() => "kept",
-        Some(_) => "broken",
-        None => "",
+    let slo = match step.detail.slo.limits.is_empty() {
+        true => "",
+        false if step.keeps_slo() => "kept",
+        false => "broken",
     };
-    let service = times.and_then(|times| times.service.as_ref());
     let mut fields = vec![
         quoted(&step.step_name),
-        text(workload.map(|workload| workload.pattern.as_str())),
-        text(workload.map(|workload| workload.codec.as_str())),
-        text(workload.map(|workload| workload.model.as_str())),
-        number(workload.and_then(|workload| workload.offered_tps)),
+        quoted(&workload.pattern),
+        quoted(&workload.codec),
+        quoted(&workload.model),
+        number(workload.offered_tps),
         number(Some(step.steady.send_tps)),
         number(step.steady.receive_tps),
         step.expected_received.to_string(),
@@ -200,22 +207,21 @@ fn csv_line(step: &StepReport) -> Vec<String> {
         count(step.duplicated),
         count(step.reordered),
         count(step.corrupt),
-        percentile(times.map(|times| times.scheduled.p50)),
-        percentile(times.map(|times| times.scheduled.p99)),
-        percentile(times.map(|times| times.scheduled.p999)),
-        percentile(service.map(|service| service.p99)),
-        percentile(times.map(|times| times.send_lag.p99)),
-        number(cost.and_then(|cost| cost.client_cpu_pct)),
-        number(cost.and_then(|cost| cost.server_cpu_pct)),
-        text(detail.map(|detail| detail.verdict.name())),
+        percentile(Some(times.scheduled.p50)),
+        percentile(Some(times.scheduled.p99)),
+        percentile(Some(times.scheduled.p999)),
+        percentile(times.service.as_ref().map(|service| service.p99)),
+        percentile(Some(times.send_lag.p99)),
+        number(cost.client_cpu_pct),
+        number(cost.server_cpu_pct),
+        step.detail.verdict.name().to_owned(),
         slo.to_owned(),
     ];
     let costs = [
-        cost.map(|cost| (cost.client_ns_per_message, cost.client_lanes)),
-        cost.map(|cost| (cost.server_ns_per_message, cost.server_lanes)),
+        (cost.client_ns_per_message, cost.client_lanes),
+        (cost.server_ns_per_message, cost.server_lanes),
     ];
-    for side in costs {
-        let (cpu_ns, lanes) = side.unwrap_or_default();
+    for (cpu_ns, lanes) in costs {
         fields.extend([
             number(cpu_ns),
             exact(lanes.map(|lanes| lanes.system_calls_per_message)),
@@ -223,13 +229,8 @@ fn csv_line(step: &StepReport) -> Vec<String> {
             exact(lanes.and_then(|lanes| lanes.allocated_bytes_per_message)),
         ]);
     }
-    let counts = detail.map(|detail| detail.counts);
-    fields.extend([
-        count(counts.map(|counts| counts.offered)),
-        count(counts.map(|counts| counts.unsent)),
-        count(counts.map(|counts| counts.skipped)),
-        number(Some(step.attainment)),
-    ]);
+    fields.extend([counts.offered, counts.unsent, counts.skipped].map(|it| it.to_string()));
+    fields.push(number(Some(step.attainment)));
     fields
 }
 
@@ -240,14 +241,18 @@ fn exact(value: Option<f64>) -> String {
 
 fn failures(step: &StepReport) -> Vec<String> {
     let mut texts = Vec::new();
-    if let Some(detail) = &step.detail {
-        if detail.verdict.enforced {
-            let reasons = detail.verdict.reasons.iter();
-            texts.extend(reasons.map(|reason| format!("INVALID: {reason}")));
-        }
-        texts.extend(detail.slo.violations.iter().cloned());
+    if step.is_refused() {
+        let reasons = step.detail.verdict.reasons.iter();
+        texts.extend(reasons.map(|reason| format!("INVALID: {reason}")));
     }
-    texts.extend(step.problems.iter().cloned());
+    texts.extend(
+        step.detail
+            .slo
+            .violations
+            .iter()
+            .chain(&step.problems)
+            .cloned(),
+    );
     texts
 }
 

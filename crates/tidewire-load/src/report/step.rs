@@ -5,11 +5,10 @@ use serde::{Deserialize, Serialize};
 use super::success::{Failures, attainment, success_rate};
 use super::{LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE, Latency, StepDetail};
 use crate::ledger::{Losses, ReceiverTotals};
-use crate::scenario::{Load, Pattern, Step};
+use crate::scenario::{Pattern, Step};
 
 /// The result of one step; field for field an entry of `steps` in `report.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct StepReport {
     /// Name from the scenario.
     pub step_name: String,
@@ -81,57 +80,31 @@ pub struct StepReport {
     pub problems: Vec<String>,
     /// Remarks for a reader that do not make the step fail.
     pub notes: Vec<String>,
-    /// The details; absent in reports of older builds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub detail: Option<Box<StepDetail>>,
+    /// The details.
+    pub detail: Box<StepDetail>,
 }
 
 impl StepReport {
-    /// Derives every figure of the report from what was measured.
+    /// The report of what was measured.
     pub(crate) fn from_measurements(step: &Step, measured: StepMeasurements) -> Self {
-        let (totals, known) = (&measured.totals, &measured.known);
-        let (secs, total_sent) = (known.test_duration_secs, known.total_sent);
-        let steady = Steady {
-            send_tps: rate(measured.steady_sent, measured.steady_secs),
-            // When a message that goes one way arrived is not known.
-            receive_tps: (step.pattern != Pattern::Ingest)
-                .then(|| rate(measured.steady_received, measured.steady_secs)),
-        };
+        let (problems, notes) = (problems(step, &measured), notes(&measured));
+        let (totals, known) = (measured.totals, measured.known);
+        let comes_back = step.pattern != Pattern::Ingest;
         // Only who gets a message back sees these.
-        let seen = |count| (step.pattern != Pattern::Ingest).then_some(count);
-        let theoretical_tps = match (&step.load, &known.detail) {
-            // The rate may change, so what the window is compared with is what was due in it.
-            (Load::Open { .. }, Some(detail)) => {
-                rate(detail.counts.steady_offered, measured.steady_secs)
-            }
-            _ => step.offered_tps().unwrap_or(steady.send_tps),
-        };
+        let seen = |count| comes_back.then_some(count);
         let failures = Failures {
             pattern: step.pattern,
             receivers: u64::from(step.senders()),
             logged_in: measured.logged_in,
-            sent: total_sent,
+            sent: known.total_sent,
             logins: known.total_login_failures,
             sends: known.total_send_errors,
             receivers_unresolved: totals.receivers_unresolved,
-        }
-        .deliveries();
-        let mut detail = known.detail.clone();
-        if let Some(detail) = &mut detail {
-            detail.counts.failed_deliveries = failures;
-        }
-        let success_rate = success_rate(total_sent, totals.delivered, totals.expected, failures);
-        Self {
+        };
+        let mut report = Self {
             step_name: step.name.clone(),
             concurrency: step.concurrency,
             total_received: totals.delivered,
-            send_tps: rate(total_sent, secs),
-            receive_tps: rate(totals.delivered, secs),
-            error_rate: 1.0 - success_rate,
-            success_rate,
-            theoretical_tps,
-            attainment: attainment(detail.as_deref(), steady.send_tps, theoretical_tps),
-            steady,
             expected_received: totals.expected,
             lost: totals.lost,
             unconfirmed: totals.unconfirmed,
@@ -143,21 +116,48 @@ impl StepReport {
             invented: totals.invented,
             receivers_tracked: totals.receivers_tracked,
             receivers_unresolved: totals.receivers_unresolved,
-            latency_kind: match step.pattern {
-                Pattern::Ingest => LATENCY_KIND_NONE.to_owned(),
-                _ => LATENCY_KIND_END_TO_END.to_owned(),
+            latency_kind: match comes_back {
+                true => LATENCY_KIND_END_TO_END.to_owned(),
+                false => LATENCY_KIND_NONE.to_owned(),
             },
-            problems: problems(step, &measured),
-            notes: notes(&measured),
-            detail,
-            ..measured.known
-        }
+            problems,
+            notes,
+            ..known
+        };
+        report.detail.counts.failed_deliveries = failures.deliveries();
+        report.derive();
+        report
+    }
+
+    /// Derives all rates and shares from the counts, of one run or of several that were merged.
+    pub(super) fn derive(&mut self) {
+        let detail = &self.detail;
+        let (counts, secs) = (&detail.counts, self.test_duration_secs);
+        let steady = |count| rate(count, detail.window.steady_secs);
+        self.send_tps = rate(self.total_sent, secs);
+        self.receive_tps = rate(self.total_received, secs);
+        self.steady.send_tps = steady(counts.steady_sent);
+        // When a message that goes one way arrived is not known.
+        let comes_back = self.latency_kind != LATENCY_KIND_NONE;
+        self.steady.receive_tps = comes_back.then(|| steady(counts.steady_received));
+        self.theoretical_tps = match detail.workload.offered_tps {
+            // The rate may change, so what the window is compared with is what was due in it.
+            _ if detail.is_open() => steady(counts.steady_offered),
+            offered => offered.unwrap_or(self.steady.send_tps),
+        };
+        self.attainment = attainment(detail, self.steady.send_tps, self.theoretical_tps);
+        let (received, expected) = (self.total_received, self.expected_received);
+        let failures = counts.failed_deliveries;
+        self.success_rate = success_rate(self.total_sent, received, expected, failures);
+        self.error_rate = 1.0 - self.success_rate;
     }
 
     /// A step that could not be measured.
+    #[cfg(test)]
     pub(crate) fn failed(step: &Step, cause: String) -> Self {
         let mut measured = StepMeasurements::default();
         measured.known.problems.push(cause);
+        measured.known.detail.workload = super::Workload::of(step);
         Self::from_measurements(step, measured)
     }
 
@@ -168,22 +168,22 @@ impl StepReport {
 
     /// Whether all limits were kept; a step without limits keeps them.
     pub fn keeps_slo(&self) -> bool {
-        !self.says(|detail| !detail.slo.violations.is_empty())
+        self.detail.slo.violations.is_empty()
     }
 
     /// Whether the measurement is one that the scenario refuses to believe.
     pub fn is_refused(&self) -> bool {
-        self.is_doubtful() && self.says(|detail| detail.verdict.enforced)
+        self.is_doubtful() && self.detail.verdict.enforced
     }
 
     /// Whether its measurement is not to be believed, even if the scenario takes it all the same.
     pub(super) fn is_doubtful(&self) -> bool {
-        self.says(|detail| !detail.verdict.is_valid())
+        !self.detail.verdict.is_valid()
     }
 
-    /// Whether its details say so; a step without details says nothing.
-    fn says(&self, so: impl Fn(&StepDetail) -> bool) -> bool {
-        self.detail.as_deref().is_some_and(so)
+    /// Whether a busy machine made its times longer, so that they are not to be believed.
+    pub(super) fn is_disturbed(&self) -> bool {
+        self.detail.verdict.is_disturbed()
     }
 
     /// Whether it is clean, keeps its limits and is believed.
@@ -194,26 +194,21 @@ impl StepReport {
     /// Lost deliveries that make it fail: in a step with faults, those without a cause, or that a history should have
     /// brought.
     pub(super) fn lost_by_mistake(&self) -> u64 {
-        match &self.detail {
-            Some(detail) if !detail.faults.is_empty() => {
-                // Losses without any account of their causes have none.
-                let causes = detail.losses.as_ref();
-                let keeps_history = detail.workload.history.is_some();
-                causes.map_or(self.lost, |losses| losses.by_mistake(keeps_history))
-            }
-            _ => self.lost,
-        }
+        let detail = &self.detail;
+        // Losses without any account of their causes have none.
+        let causes = detail.losses.filter(|_| !detail.faults.is_empty());
+        let keeps_history = detail.workload.history.is_some();
+        causes.map_or(self.lost, |losses| losses.by_mistake(keeps_history))
     }
 
     /// Whether lost messages are judged by a limit and are no problem by themselves.
     pub(super) fn allows_loss(&self) -> bool {
-        self.says(|detail| detail.slo.limits_loss())
+        self.detail.slo.limits_loss()
     }
 }
 
 /// Rates of the steady window: after the warm-up and before the stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Steady {
     /// Messages sent a second.
     pub send_tps: f64,
@@ -223,7 +218,6 @@ pub struct Steady {
 
 /// The resources that the server used in a step; every field is unknown when the server is not ours to observe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ServerUsage {
     /// Processor time in seconds.
     pub cpu_secs: Option<f64>,
@@ -240,7 +234,6 @@ pub struct ServerUsage {
 
 /// The resources that the instrument used in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct ClientUsage {
     /// Processor time in seconds.
     pub cpu_secs: f64,
@@ -262,15 +255,10 @@ pub(crate) struct StepMeasurements {
     pub(crate) totals: ReceiverTotals,
     /// The causes of what is lost in them.
     pub(crate) losses: Losses,
-    /// Length of the steady window in seconds; 0 when the step had none.
-    pub(crate) steady_secs: f64,
-    pub(crate) steady_sent: u64,
-    /// Distinct messages received within the steady window.
-    pub(crate) steady_received: u64,
 }
 
 /// Events a second; 0 where there was no time for any.
-pub(super) fn rate(count: u64, secs: f64) -> f64 {
+fn rate(count: u64, secs: f64) -> f64 {
     if secs > 0.0 { count as f64 / secs } else { 0.0 }
 }
 
@@ -278,9 +266,7 @@ pub(super) fn rate(count: u64, secs: f64) -> f64 {
 fn problems(step: &Step, measured: &StepMeasurements) -> Vec<String> {
     let totals = &measured.totals;
     let has_faults = !step.faults.is_empty();
-    let keeps_history = measured
-        .known
-        .says(|detail| detail.workload.history.is_some());
+    let keeps_history = measured.known.detail.workload.history.is_some();
     let (lost, unconfirmed) = match measured.known.allows_loss() {
         true => (0, 0),
         // Faults cost deliveries; each must have its cause.

@@ -12,7 +12,7 @@
 //! A receiver whose account does not match counts as one delivery in all patterns. Messages that were due and never
 //! sent are not part of success: they were not tried, and have their own count.
 
-use super::{StepDetail, StepReport, WorkCounts};
+use super::StepDetail;
 use crate::scenario::Pattern;
 
 /// Failures that never became expected deliveries.
@@ -30,26 +30,9 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// The failures of a finished step of which so many agents logged in.
-    pub(super) fn of(step: &StepReport, pattern: Pattern, logged_in: u64) -> Self {
-        Self {
-            pattern,
-            receivers: u64::from(step.concurrency),
-            logged_in,
-            sent: step.total_sent,
-            logins: step.total_login_failures,
-            sends: step.total_send_errors,
-            receivers_unresolved: step.receivers_unresolved,
-        }
-    }
-
     /// The deliveries that these failures cost.
     pub(super) fn deliveries(self) -> u64 {
-        let by_message = match self.pattern {
-            Pattern::Chat => self.receivers.saturating_sub(1),
-            Pattern::PubSub => self.receivers,
-            Pattern::Ingest | Pattern::Echo | Pattern::Request => 1,
-        };
+        let by_message = self.pattern.receivers(self.receivers);
         let by_login = if self.pattern.is_fan_out() {
             self.sent
         } else {
@@ -81,9 +64,8 @@ pub(super) fn success_rate(sent: u64, delivered: u64, expected: u64, failures: u
 
 /// Returns the share of the offered load that was sent in time. In an open step it is counted over the messages due
 /// in the window; in others it is the ratio of the rates.
-pub(super) fn attainment(detail: Option<&StepDetail>, send_tps: f64, theoretical_tps: f64) -> f64 {
-    let counts = detail.filter(|detail| detail.is_open());
-    match counts.and_then(|detail| detail.counts.steady_on_time_share()) {
+pub(super) fn attainment(detail: &StepDetail, send_tps: f64, theoretical_tps: f64) -> f64 {
+    match detail.on_time_share() {
         Some(share) => share,
         None if theoretical_tps > 0.0 => send_tps / theoretical_tps,
         None => 0.0,
@@ -95,13 +77,12 @@ impl StepDetail {
     pub(super) fn is_open(&self) -> bool {
         self.workload.model == "open"
     }
-}
 
-impl WorkCounts {
-    /// The share of the messages due in the steady window that were sent before it ended, at most 1.
-    pub(super) fn steady_on_time_share(&self) -> Option<f64> {
-        let on_time = self.steady_on_time?;
-        Some(on_time as f64 / self.steady_offered.max(1) as f64)
+    /// The share of the messages due in the steady window that were sent before it ended, at most 1. Only an open step
+    /// has one.
+    pub(super) fn on_time_share(&self) -> Option<f64> {
+        let on_time = self.counts.steady_on_time.filter(|_| self.is_open())?;
+        Some(on_time as f64 / self.counts.steady_offered.max(1) as f64)
     }
 }
 

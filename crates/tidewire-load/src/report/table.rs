@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 
 use tidewire_proto::text::visible;
 
-use super::cluster::cluster_facts;
-use super::{Distribution, LaneCost, Latency, Report, StepDetail, StepReport};
+use super::{Distribution, LaneCost, Report, StepDetail, StepReport};
 use crate::format::{
-    NONE_BELOW, NOT_KNOWN, each_of, few, mebibytes, milliseconds, per_second, percent, thousands,
-    wrapped,
+    NONE_BELOW, NOT_KNOWN, counted, each_of, few, mebibytes, milliseconds, per_second, percent,
+    processor_time, thousands, wrapped,
 };
+use crate::ledger::Losses;
 use crate::page::machine_facts;
 use crate::segment::Segment;
 
@@ -34,7 +34,7 @@ pub fn step_table(step: &StepReport, columns: usize) -> String {
         line(format!("  {name:<width$}  {value}\n"), width + 4);
     }
     line(format!("\n{}", times(step, columns)), 0);
-    for note in &step.notes {
+    for note in remarks(step) {
         line(format!("  note: {}\n", visible(note.as_bytes())), 8);
     }
     text
@@ -61,17 +61,21 @@ fn times(step: &StepReport, columns: usize) -> String {
     text
 }
 
+/// The remarks on the step, those on its measurement first.
+pub(super) fn remarks(step: &StepReport) -> Vec<String> {
+    let disturbances = step.detail.verdict.disturbances.iter();
+    let disturbances = disturbances.map(|disturbance| format!("disturbed: {disturbance}"));
+    disturbances.chain(step.notes.iter().cloned()).collect()
+}
+
 /// The problems of the step, those of the measurement itself first.
 pub(super) fn bad_news(step: &StepReport) -> Vec<String> {
-    let mut news = Vec::new();
-    if let Some(detail) = &step.detail {
-        let reasons = detail.verdict.reasons.iter();
-        news.extend(reasons.map(|reason| format!("{}: {reason}", detail.verdict.name())));
-        let violations = detail.slo.violations.iter();
-        news.extend(violations.map(|violation| format!("limit broken: {violation}")));
-    }
-    news.extend(step.problems.iter().cloned());
-    news
+    let reasons = step.detail.verdict.reasons.iter();
+    let reasons = reasons.map(|reason| format!("INVALID: {reason}"));
+    let violations = step.detail.slo.violations.iter();
+    let violations = violations.map(|violation| format!("limit broken: {violation}"));
+    let news = reasons.chain(violations);
+    news.chain(step.problems.iter().cloned()).collect()
 }
 
 /// Everything about a step that is not a latency, as names and values in the order a reader needs them.
@@ -83,37 +87,85 @@ pub(super) fn facts(step: &StepReport) -> Vec<(&'static str, String)> {
             "the counts of messages; not the rates and times".to_owned(),
         ));
     }
+    if step.is_disturbed() {
+        facts.push(("believe", BELIEVE_DISTURBED.to_owned()));
+    }
     facts.extend(fates(step));
     facts.extend(rates(step));
     facts.push(("server", server(step)));
-    facts.push(("client", cpu(step.client.cpu_secs, step.test_duration_secs)));
-    if let Some(detail) = &step.detail {
-        facts.push(("model", model(detail)));
-        facts.extend(cluster_facts(detail, step.test_duration_secs));
-        let sides = &detail.cost;
-        let client = cost(sides.client_ns_per_message, sides.client_lanes);
-        let server = cost(sides.server_ns_per_message, sides.server_lanes);
-        facts.extend([("client cost", client), ("server cost", server)]);
-        if let Some(slow) = &detail.slow_receivers {
-            let [lost, unconfirmed, expected] =
-                [slow.lost, slow.unconfirmed, slow.expected].map(thousands);
-            let (count, gone) = (slow.receivers, slow.disconnected);
-            let row = format!(
-                "{count} slow receivers missed {lost} of {expected}, {unconfirmed} unconfirmed, {gone} disconnected"
-            );
-            facts.push(("slow", row));
-        }
-        if let Some(worst) = detail.worst_receivers.first() {
-            let (receiver, lost, late) = (worst.receiver, worst.lost, worst.late);
-            let unconfirmed = match worst.unconfirmed {
-                0 => String::new(),
-                count => format!(", {count} unconfirmed"),
-            };
-            let row = format!("receiver {receiver}: {lost} lost{unconfirmed}, {late} late");
-            facts.push(("worst", row));
-        }
+    facts.push((
+        "client",
+        processor_time(step.client.cpu_secs, step.test_duration_secs),
+    ));
+    let detail = &step.detail;
+    facts.push(("model", model(detail)));
+    facts.extend(cluster_facts(detail, step.test_duration_secs));
+    let sides = &detail.cost;
+    let client = cost(sides.client_ns_per_message, sides.client_lanes);
+    let server = cost(sides.server_ns_per_message, sides.server_lanes);
+    facts.extend([("client cost", client), ("server cost", server)]);
+    if let Some(slow) = &detail.slow_receivers {
+        let [lost, unconfirmed, expected] =
+            [slow.lost, slow.unconfirmed, slow.expected].map(thousands);
+        let (count, gone) = (slow.receivers, slow.disconnected);
+        let row = format!(
+            "{count} slow receivers missed {lost} of {expected}, {unconfirmed} unconfirmed, {gone} disconnected"
+        );
+        facts.push(("slow", row));
+    }
+    if let Some(worst) = detail.worst_receivers.first() {
+        let (receiver, lost, late) = (worst.receiver, worst.lost, worst.late);
+        let unconfirmed = match worst.unconfirmed {
+            0 => String::new(),
+            count => format!(", {count} unconfirmed"),
+        };
+        let row = format!("receiver {receiver}: {lost} lost{unconfirmed}, {late} late");
+        facts.push(("worst", row));
     }
     facts
+}
+
+/// Rows about the cluster of a step that took so many seconds; none where there is one server.
+fn cluster_facts(detail: &StepDetail, secs: f64) -> Vec<(&'static str, String)> {
+    let mut facts = Vec::new();
+    if let Some(across) = &detail.times.across {
+        let (p50, p99, p999) = (across.p50, across.p99, across.p999);
+        let row = format!("from one node to another p50 {p50}, p99 {p99}, p99.9 {p999} ms");
+        facts.push(("across", row));
+    }
+    for process in &detail.processes {
+        let used = process.cpu_secs.map(|used| processor_time(used, secs));
+        let used = used.unwrap_or_else(|| "not observed".to_owned());
+        let memory = process.rss_bytes_max.map(mebibytes);
+        let memory = memory.map_or(String::new(), |memory| format!(", {memory} at most"));
+        facts.push(("process", format!("{}: {used}{memory}", process.name)));
+    }
+    for fault in &detail.faults {
+        let (what, at, took) = (&fault.what, fault.at_secs, fault.took_secs);
+        let row = format!("{at:.1} s: {what}, done after {took:.2} s");
+        facts.push(("fault", row));
+    }
+    if let Some(limits) = &detail.workload.history {
+        let row = format!("{limits}; agents that came back had to get all that was kept meanwhile");
+        facts.push(("history", row));
+    }
+    facts.extend(detail.losses.map(|losses| ("causes", causes(&losses))));
+    facts
+}
+
+/// The causes of losses that there are.
+fn causes(losses: &Losses) -> String {
+    let causes = counted(&[
+        (losses.unexplained, "without a known cause"),
+        (losses.told, "announced by the server as a gap"),
+        (losses.sender_cut, "at the end of their sender's connection"),
+        (
+            losses.receiver_cut,
+            "on their way when the receiver's connection ended",
+        ),
+        (losses.away, "while the receiver had no connection"),
+    ]);
+    causes.join(", ")
 }
 
 /// The run, the machine and the build.
@@ -181,12 +233,6 @@ fn cost(cpu_ns: Option<f64>, lanes: Option<LaneCost>) -> String {
     format!("{cpu}, {calls}, {allocations} a message")
 }
 
-/// The three percentiles of a line.
-pub(super) fn percentiles(times: &Distribution) -> String {
-    let (p50, p99, p999) = (times.p50, times.p99, times.p999);
-    format!("p50 {p50}, p99 {p99}, p99.9 {p999} ms")
-}
-
 /// The fates of the messages. The rarer kinds of trouble have a line only when there was any.
 fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
     let [lost, expected] = [step.lost, step.expected_received].map(thousands);
@@ -204,8 +250,8 @@ fn fates(step: &StepReport) -> Vec<(&'static str, String)> {
         fates.push(("unconfirmed", row));
     }
     fates.push(("irregular", irregular(step)));
-    let counts = step.detail.as_ref().map(|detail| detail.counts);
-    if let Some(counts) = counts.filter(|counts| counts.unsent + counts.skipped > 0) {
+    let counts = &step.detail.counts;
+    if counts.unsent + counts.skipped > 0 {
         let [offered, unsent, skipped] =
             [counts.offered, counts.unsent, counts.skipped].map(thousands);
         let row = format!("{unsent} of {offered} due and never sent, {skipped} left out as late");
@@ -266,21 +312,23 @@ fn rates(step: &StepReport) -> [(&'static str, String); 3] {
 
 /// The times of a step by name, in the columns of [`TIME_COLUMNS`]: percentiles that count what never arrived, where
 /// the report has them, and the largest and the mean of what did arrive. There is one row for each time, so that a name
-/// has one meaning. An older report has only figures of what arrived.
-pub(super) fn time_rows(step: &StepReport) -> Vec<(&'static str, [String; TIME_COLUMNS.len()])> {
-    match &step.detail {
-        Some(detail) => {
-            let shown = detail
-                .times
-                .named()
-                .filter(|(name, _)| *name != "client lag");
-            shown
-                .map(|(name, times)| (name, time_cells(times)))
-                .collect()
-        }
-        None => latencies(step)
-            .map(|(name, latency)| (name, latency_cells(latency)))
-            .to_vec(),
+/// has one meaning.
+///
+/// A disturbed time, which may be longer than it was without the disturbance, is marked by a star.
+pub(super) fn time_rows(step: &StepReport) -> Vec<(String, [String; TIME_COLUMNS.len()])> {
+    let named = step.detail.times.named();
+    let shown = named.filter(|(name, _)| *name != "client lag");
+    let row = |(name, times): (&str, &Distribution)| (marked(step, name), time_cells(times));
+    shown.map(row).collect()
+}
+
+/// The name of a time of a step. A star marks a disturbed time: one that ends at the receiver. The others are the
+/// instrument's own.
+pub(super) fn marked(step: &StepReport, name: &str) -> String {
+    let is_end_to_end = matches!(name, "scheduled" | "across" | "service");
+    match step.is_disturbed() && is_end_to_end {
+        true => format!("{name}*"),
+        false => name.to_owned(),
     }
 }
 
@@ -295,36 +343,10 @@ fn time_cells(times: &Distribution) -> [String; TIME_COLUMNS.len()] {
     [p50, p90, p95, p99, p999, max, mean]
 }
 
-/// The distributions of a step of an older report, which has no details.
-pub(super) fn latencies(step: &StepReport) -> [(&'static str, Option<&Latency>); 2] {
-    [
-        ("scheduled", step.latency.as_ref()),
-        ("write", step.latency_send.as_ref()),
-    ]
-}
-
-fn latency_cells(latency: Option<&Latency>) -> [String; TIME_COLUMNS.len()] {
-    latency_figures(latency).map(|ms| ms.map_or_else(|| NOT_KNOWN.to_owned(), milliseconds))
-}
-
-/// The milliseconds of one distribution of an older report, as far as they are known.
-pub(super) fn latency_figures(latency: Option<&Latency>) -> [Option<f64>; TIME_COLUMNS.len()] {
-    let figure = |pick: fn(&Latency) -> f64| latency.map(pick);
-    [
-        figure(|it| it.p50_ms),
-        figure(|it| it.p90_ms),
-        figure(|it| it.p95_ms),
-        figure(|it| it.p99_ms),
-        None,
-        figure(|it| it.max_ms),
-        figure(|it| it.mean_ms),
-    ]
-}
-
 fn server(step: &StepReport) -> String {
     let mut parts = Vec::new();
     if let Some(cpu_secs) = step.server.cpu_secs {
-        parts.push(cpu(cpu_secs, step.test_duration_secs));
+        parts.push(processor_time(cpu_secs, step.test_duration_secs));
     }
     if let Some(bytes) = step.server.rss_bytes_max {
         parts.push(format!("{} at most", mebibytes(bytes)));
@@ -344,13 +366,9 @@ fn server(step: &StepReport) -> String {
     }
 }
 
-pub(super) fn cpu(cpu_secs: f64, duration_secs: f64) -> String {
-    let mut text = format!("{cpu_secs:.2} s of processor time");
-    if duration_secs > 0.0 {
-        let _ = write!(text, " ({:.2} cores)", cpu_secs / duration_secs);
-    }
-    text
-}
+/// The part of a disturbed step that may be believed.
+pub(super) const BELIEVE_DISTURBED: &str =
+    "the counts and rates of messages; the times marked * include delays of this machine";
 
 /// Percentiles first: they are what a reader looks for.
 pub(super) const TIME_COLUMNS: [&str; 7] = ["p50", "p90", "p95", "p99", "p99.9", "max", "mean"];

@@ -2,12 +2,10 @@
 
 use thiserror::Error;
 
-use super::success::Failures;
 use super::{
     LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE, Latency, MODEL_CLOSED, MODEL_MIXED, Report,
     SCHEMA_VERSION, Status, StepDetail, StepReport,
 };
-use crate::scenario::Pattern;
 
 impl Report {
     /// Checks that the figures agree with each other. A report that fails this must not be believed.
@@ -60,9 +58,7 @@ fn step(step: &StepReport) -> Checked {
     let kinds = [LATENCY_KIND_END_TO_END, LATENCY_KIND_NONE];
     let is_kind = kinds.contains(&step.latency_kind.as_str());
     holds(is_kind, "latency_kind is a known one")?;
-    if let Some(known) = &step.detail {
-        detail(step, known)?;
-    }
+    detail(step, &step.detail)?;
     is_amount(step.client.cpu_secs, "client.cpu_secs")?;
     let send_lag_ms = step.client.send_lag_p99_ms.unwrap_or(0.0);
     is_amount(send_lag_ms, "client.send_lag_p99_ms")?;
@@ -77,18 +73,15 @@ fn counts(step: &StepReport) -> Checked {
     let received = Some(step.total_received);
     holds(step.reordered <= received, "reordered ≤ total_received")?;
     holds(step.concurrency >= 1, "concurrency is at least 1")?;
-    let detail = step.detail.as_ref();
-    let answers = detail.is_some_and(|detail| detail.workload.pattern == "request");
+    let answers = step.detail.workload.pattern == "request";
     let missing = if step.allows_loss() {
         0
     } else {
         step.lost_by_mistake() + step.unconfirmed
     };
-    let has_faults = detail.is_some_and(|detail| !detail.faults.is_empty());
-    let send_errors = if has_faults {
-        0
-    } else {
-        step.total_send_errors
+    let send_errors = match step.detail.faults.is_empty() {
+        true => step.total_send_errors,
+        false => 0,
     };
     let amiss = [
         missing,
@@ -156,8 +149,7 @@ fn rates(step: &StepReport) -> Checked {
     agrees(step.send_tps * secs, sent, rule)?;
     let rule = "receive_tps = total_received / test_duration_secs";
     agrees(step.receive_tps * secs, received, rule)?;
-    let counts = step.detail.as_ref().filter(|detail| detail.is_open());
-    if let Some(share) = counts.and_then(|detail| detail.counts.steady_on_time_share()) {
+    if let Some(share) = step.detail.on_time_share() {
         let rule = "detail: no more was sent in time than was due";
         holds(share <= 1.0, rule)?;
         let rule = "attainment = steady_on_time / steady_offered in an open step";
@@ -174,12 +166,12 @@ fn shares(step: &StepReport) -> Checked {
     holds(is_share(success), "success_rate is from 0 to 1")?;
     holds(is_share(error), "error_rate is from 0 to 1")?;
     agrees(error, 1.0 - success, "error_rate = 1 − success_rate")?;
-    let failures = match &step.detail {
-        Some(detail) if detail.counts.steady_on_time.is_some() => detail.counts.failed_deliveries,
+    let counts = &step.detail.counts;
+    if counts.steady_on_time.is_none() && step.total_sent > 0 {
         // An older build; its failures were counted in another way.
-        Some(_) => return Ok(()),
-        None => Failures::of(step, Pattern::Chat, u64::from(step.concurrency)).deliveries(),
-    };
+        return Ok(());
+    }
+    let failures = counts.failed_deliveries;
     let failed = step.total_login_failures + step.total_send_errors + step.receivers_unresolved;
     let rule = "failures cost deliveries, and nothing else does";
     holds((failures == 0) == (failed == 0), rule)?;

@@ -49,6 +49,11 @@ impl Report {
         self.steps.iter().any(StepReport::is_doubtful)
     }
 
+    /// Whether a busy machine made the times of a step longer, so that they are not to be believed.
+    pub fn is_disturbed(&self) -> bool {
+        self.steps.iter().any(StepReport::is_disturbed)
+    }
+
     /// The conclusion in words, with the doubt about the measurement where it has no exit code of its own.
     pub fn verdict(&self) -> &'static str {
         match (self.conclusion(), self.is_doubtful()) {
@@ -70,9 +75,10 @@ impl Report {
             Conclusion::Invalid => "a measurement is not to be believed".to_owned(),
             Conclusion::Interrupted => "the figures cover what ran until then".to_owned(),
         };
-        match self.is_doubtful() {
-            true => format!("{meaning}; {BELIEVE}"),
-            false => meaning,
+        match (self.is_doubtful(), self.is_disturbed()) {
+            (true, _) => format!("{meaning}; {BELIEVE}"),
+            (false, true) => format!("{meaning}; {DISTURBED}"),
+            (false, false) => meaning,
         }
     }
 
@@ -80,10 +86,7 @@ impl Report {
     fn checked(&self) -> String {
         let any = |found: fn(&StepReport) -> bool| self.steps.iter().any(found);
         let is_ingest = |step: &StepReport| step.duplicated.is_none();
-        let is_request = |step: &StepReport| {
-            let detail = step.detail.as_ref();
-            detail.is_some_and(|detail| detail.workload.pattern == "request")
-        };
+        let is_request = |step: &StepReport| step.detail.workload.pattern == "request";
         let mut told = match any(|step| step.lost + step.unconfirmed > 0) {
             true => "what did not arrive is within the limits of its step or has a cause among its faults".to_owned(),
             false => "every expected message arrived".to_owned(),
@@ -120,6 +123,10 @@ pub(super) fn capitalised(text: &str) -> String {
         .chain(letters)
         .collect()
 }
+
+/// The part of a disturbed measurement that may be believed.
+const DISTURBED: &str = "the machine was busy with other work, so the counts and rates of messages may be believed, \
+    and the times of disturbed steps include its delays";
 
 /// The part of an invalid measurement that may be believed.
 pub(super) const BELIEVE: &str = "the counts of messages may be believed, and the rates and times of steps marked INVALID may not";

@@ -13,7 +13,7 @@ use tidewire_proto::text::escape_json;
 use super::{Report, ValidateError};
 
 impl Report {
-    /// Reads a `report.json`, of this build or an older one.
+    /// Reads a `report.json`. Keys that this build does not know, as a newer one may write them, are ignored.
     pub fn read(path: &Path) -> Result<Self, ReadError> {
         let text = fs::read(path).map_err(|source| ReadError::File(path.to_owned(), source))?;
         let report: Self = serde_json::from_slice(&text)

@@ -1,42 +1,16 @@
-//! The processes of a run besides the instrument, and the faults of a step, which are inflicted on them at their times.
+//! The faults of a step, which are inflicted on the processes of the run at their times.
 //!
 //! A server takes a moment to start, so the faults have a thread of their own, and the coordinator looks on meanwhile.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::{RunError, RunOptions};
-use crate::lane_account::LaneAccount;
-use crate::process::ProcessSample;
+use crate::clock::Clock;
+use crate::plan::{PlannedFault, ServerProcess};
 use crate::report::FaultFigures;
-use crate::scenario::{Fault, FaultAction, Step};
-
-/// A process that was started for the run: a server, or the broker between several. It can be observed, and faults can
-/// be inflicted on it.
-pub trait ServerProcess: fmt::Debug + Send + Sync {
-    /// Its name in reports and in the faults of a scenario, such as `node 1`.
-    fn name(&self) -> &str;
-
-    /// Returns the use of the process up to now, with those that it replaced; nothing if that is not known.
-    fn usage(&self) -> Option<ProcessSample>;
-
-    /// Returns the account of its lanes up to now; nothing if it does not tell. It may take a moment to answer. The
-    /// coordinator asks it at both ends of the steady window.
-    fn lanes(&self) -> Option<LaneAccount>;
-
-    /// Whether a process of this name has ended although no fault ended it. A later start does not change that.
-    fn ended_by_itself(&self) -> bool;
-
-    /// Inflicts a fault, and returns when it has its effect: a server that is started again accepts connections. It is
-    /// called on a thread of its own.
-    ///
-    /// # Errors
-    /// The reason why it could not be done, in words.
-    fn inflict(&self, action: FaultAction) -> Result<(), String>;
-}
+use crate::scenario::Fault;
 
 /// The thread that inflicts the faults of a step. It ends with the last of them, or when this is dropped.
 pub(super) struct Faults {
@@ -77,37 +51,16 @@ impl Inflicted {
     }
 }
 
-/// Whether each fault of a step has a process.
-pub(super) fn check(step: &Step, options: &RunOptions) -> Result<(), RunError> {
-    for fault in &step.faults {
-        if process_of(fault, options).is_none() {
-            return Err(RunError::NoProcess(
-                step.name.clone(),
-                fault.process.clone(),
-            ));
-        }
-    }
-    Ok(())
-}
-
-fn process_of(fault: &Fault, options: &RunOptions) -> Option<Arc<dyn ServerProcess>> {
-    let mut processes = options.processes.iter();
-    processes
-        .find(|process| process.name() == fault.process)
-        .cloned()
-}
-
 impl Faults {
     /// Begins the schedule of a step that sends from `start_ns` on.
-    pub(super) fn start(step: &Step, options: &RunOptions, start_ns: u64) -> Self {
+    pub(super) fn start(schedule: &Arc<[PlannedFault]>, clock: Clock, start_ns: u64) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
-        let with_process = |fault: &Fault| Some((fault.clone(), process_of(fault, options)?));
-        let schedule: Vec<_> = step.faults.iter().filter_map(with_process).collect();
-        let (clock, is_over) = (options.clock.clone(), Arc::clone(&ended));
+        let (schedule, is_over) = (Arc::clone(schedule), Arc::clone(&ended));
+        let has_some = !schedule.is_empty();
         let work = move || {
             let mut inflicted = Inflicted::default();
             let elapsed_secs = || clock.now_ns().saturating_sub(start_ns) as f64 / 1e9;
-            for (number, (fault, process)) in schedule.iter().enumerate() {
+            for (number, PlannedFault { fault, process }) in schedule.iter().enumerate() {
                 // One that is due is not inflicted any more when the step has ended: nothing would show its effect.
                 while !is_over.load(Ordering::Relaxed)
                     && (elapsed_secs() < fault.at_secs || clock.now_ns() < start_ns)
@@ -126,7 +79,7 @@ impl Faults {
             }
             inflicted
         };
-        let thread = (!step.faults.is_empty()).then(|| thread::spawn(work));
+        let thread = has_some.then(|| thread::spawn(work));
         Self { ended, thread }
     }
 
@@ -160,7 +113,9 @@ mod tests {
     use std::sync::mpsc::{Sender, channel};
 
     use super::*;
-    use crate::scenario::ThinkTime;
+    use crate::lane_account::LaneAccount;
+    use crate::process::ProcessSample;
+    use crate::scenario::FaultAction;
 
     /// A process that can be stopped and not killed, and tells when it is asked.
     #[derive(Debug)]
@@ -194,22 +149,19 @@ mod tests {
 
     /// The result of these faults in a step that began so many seconds ago and ends when the first `asked` were tried.
     fn inflicted(faults: &[(f64, FaultAction)], ago_secs: u64, asked: usize) -> Inflicted {
-        let think_time = ThinkTime {
-            min_ms: 1.0,
-            max_ms: 1.0,
-        };
-        let mut step = Step::chat("two", 2, 1.0, think_time);
-        let fault = |(at_secs, action): &(f64, FaultAction)| Fault {
-            at_secs: *at_secs,
-            action: *action,
-            process: "nats".to_owned(),
-        };
-        step.faults = faults.iter().map(fault).collect();
-        let mut options = RunOptions::new(Vec::new());
         let (sender, receiver) = channel();
-        options.processes.push(Arc::new(Asked(sender)));
-        let start_ns = options.clock.now_ns() - ago_secs * 1_000_000_000;
-        let faults = Faults::start(&step, &options, start_ns);
+        let process: Arc<dyn ServerProcess> = Arc::new(Asked(sender));
+        let fault = |(at_secs, action): &(f64, FaultAction)| PlannedFault {
+            fault: Fault {
+                at_secs: *at_secs,
+                action: *action,
+                process: "nats".to_owned(),
+            },
+            process: Arc::clone(&process),
+        };
+        let clock = Clock::default();
+        let start_ns = clock.now_ns() - ago_secs * 1_000_000_000;
+        let faults = Faults::start(&faults.iter().map(fault).collect(), clock, start_ns);
         for _ in 0..asked {
             receiver.recv().unwrap();
         }

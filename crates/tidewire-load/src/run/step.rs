@@ -1,31 +1,29 @@
 //! One step of a run: log in, open the barrier, send, drain, close the accounts.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tidewire::{Endpoint, Limits, Server};
 use tidewire_io::clock::now_ns;
 
-use super::facts::StepFacts;
 use super::faults::{Faults, Inflicted};
-use super::outcome::{Ending, Outcome};
-use super::watch::{Usage, Watch, expected};
-use super::{Observer, Phase, RunError, RunOptions};
-use crate::agents::{Agents, Share, StepPlan};
+use super::watch::{Watch, expected};
+use super::{Observer, Phase, RunError};
+use crate::agents::{Agents, Share};
 use crate::credentials::{Renewal, StepTokens};
-use crate::exchange::StepLink;
+use crate::exchange::{SentTimes, StepLink};
+use crate::facts::{Accounts, Ending, SteadyWindow, StepFacts, Usage};
 use crate::lane_account::LaneAccount;
-use crate::report::{ClientUsage, FaultFigures, ServerUsage, StepMeasurements, StepReport};
-use crate::scenario::{Guard, Load, Step};
-use crate::statistics::{Percentile, Quantile};
+use crate::plan::{RunOptions, StepPlan};
+use crate::report::{FaultFigures, ServerUsage};
+use crate::scenario::{Load, Step};
 
 pub(super) struct StepRun<'p> {
-    plan: &'p StepPlan,
+    plan: &'p Arc<StepPlan>,
     options: &'p RunOptions,
     observer: &'p mut dyn Observer,
-    guard: Guard,
     link: Arc<StepLink>,
     lanes: Server,
     slow_lane: Option<Server>,
@@ -40,23 +38,25 @@ pub(super) struct StepRun<'p> {
 
 impl<'p> StepRun<'p> {
     pub(super) fn start(
-        plan: &'p StepPlan,
+        plan: &'p Arc<StepPlan>,
         options: &'p RunOptions,
-        guard: Guard,
         observer: &'p mut dyn Observer,
     ) -> Result<Self, RunError> {
         let step = &plan.step;
-        let here = plan.segment.count(step.senders()) as usize;
-        let lanes = options.lanes.clamp(1, here.max(1));
+        let lanes = plan.lanes;
         let has_slow = step.slow_receivers > 0;
         let tokens = match &options.tokens {
             Some(source) => StepTokens::of(source.get()?),
             None => StepTokens::default(),
         };
         let nodes = plan.targets.len();
-        let link = Arc::new(StepLink::new(lanes + usize::from(has_slow), nodes, tokens));
-        let usage_before = Usage::now(options);
-        let codec = super::codec_of(step, &plan.targets[0])?;
+        let mut link = StepLink::new(lanes + usize::from(has_slow), nodes, tokens);
+        link.sent_times = sent_times(step);
+        if plan.has_faults() {
+            link.sent_counts = (0..step.concurrency).map(|_| AtomicU64::new(0)).collect();
+        }
+        let link = Arc::new(link);
+        let usage_before = Usage::now(&options.processes);
         let builder = |lanes| {
             let limits = Limits {
                 sessions_max: step.concurrency as usize + 1,
@@ -71,27 +71,22 @@ impl<'p> StepRun<'p> {
                 builder = builder.outgoing_tls(options.tls.clone());
             }
             builder
-                .codec(codec.clone())
+                .codec(plan.codec.clone())
                 .lanes(lanes)
                 .poller(options.poller)
                 .limits(limits)
                 .agent(concat!("tidewire-load/", env!("CARGO_PKG_VERSION")))
         };
         let server = builder(lanes).start(|lane| {
-            let core = options
-                .cores
-                .get(lane % options.cores.len().max(1))
-                .copied();
-            let plan = StepPlan {
-                core,
-                ..plan.clone()
-            };
-            Agents::new(plan, Arc::clone(&link), Share::Lane { lane, lanes })
+            let core = options.cores.get(lane % options.cores.len().max(1));
+            let share = Share::Lane { lane, lanes };
+            Agents::new((**plan).clone(), Arc::clone(&link), share, core.copied())
         })?;
         let slow_lane = has_slow
             .then(|| {
                 builder(1).start(|_| {
-                    Agents::new(plan.clone(), Arc::clone(&link), Share::Slow { lane: lanes })
+                    let share = Share::Slow { lane: lanes };
+                    Agents::new((**plan).clone(), Arc::clone(&link), share, None)
                 })
             })
             .transpose()?;
@@ -99,8 +94,7 @@ impl<'p> StepRun<'p> {
             plan,
             options,
             observer,
-            guard,
-            watch: Watch::new(step, options, Arc::clone(&link), guard),
+            watch: Watch::new(plan, options, Arc::clone(&link)),
             renewal: Renewal::new(options.tokens.clone()),
             faults: None,
             link,
@@ -113,76 +107,47 @@ impl<'p> StepRun<'p> {
         })
     }
 
-    pub(super) fn finish(mut self, start_ns: Option<u64>) -> Result<StepReport, RunError> {
+    pub(super) fn finish(mut self) -> Result<StepFacts, RunError> {
         self.log_in()?;
-        let steady = self.send(start_ns)?;
+        let steady = self.send()?;
         self.note_phase(Phase::Drain);
         let is_cut_off = self.drain()?;
         let faults = self.end_faults();
-        let usage_after = Usage::now(self.options);
-        let server = self.server_usage(&usage_after);
-        let processes = usage_after.processes_since(&self.usage_before, self.options);
+        let usage = Usage::now(&self.options.processes);
         self.link.finish();
         self.ring();
-        for lanes in self.slow_lane.into_iter().chain([self.lanes]) {
+        for lanes in self.slow_lane.take().into_iter().chain([self.lanes]) {
             if let Some(failure) = lanes.shutdown(LANE_END_MAX).failures.into_iter().next() {
                 return Err(RunError::Lane(failure));
             }
         }
         // The lanes have handed in their last times, which belong to the last second.
         self.watch.look_last(self.observer);
-        let (results, times) = self.link.take_results();
-        let ending = ending_of(self.plan, is_cut_off);
-        let mut outcome = Outcome::of(results, &self.plan.step, self.plan.segment, ending);
-        if let Some(slow) = &mut outcome.slow {
-            slow.disconnected = self.link.slow_disconnects.get();
+        let (plan, link, before) = (self.plan, &self.link, &self.usage_before);
+        let (results, times) = link.take_results();
+        let ending = Ending::of(plan, is_cut_off);
+        let mut accounts = Accounts::of(results, &plan.step, plan.segment, ending);
+        if let Some(slow) = &mut accounts.slow {
+            slow.disconnected = link.slow_disconnects.get();
         }
-        let mut problems = [std::mem::take(&mut outcome.problems), self.problems].concat();
-        let mut notes = [self.notes, std::mem::take(&mut outcome.notes)].concat();
-        let facts = StepFacts {
-            plan: self.plan,
-            guard: self.guard,
-            link: &self.link,
-            lanes: self.options.lanes,
+        Ok(StepFacts {
+            secs: self.started.elapsed().as_secs_f64(),
+            logins: link.normal_logins(),
+            login_failures: link.login_failures.get(),
+            disconnects: link.disconnects.get(),
             steady,
-            outcome: &outcome,
-            times: &times,
-            watch: &mut self.watch,
-            server: &server,
-            processes,
+            steady_usage: self.watch.steady_usage(),
+            accounts,
+            times,
+            series: self.watch.series,
+            client_cpu_secs: usage.client_secs_since(before).unwrap_or(0.0),
+            server: server_usage(link, &usage, before),
+            processes: usage.processes_since(before, &self.options.processes),
             faults,
-        };
-        problems.extend(facts.held_back());
-        let detail = facts.detail(&mut notes);
-        let client_cpu_secs = usage_after.client_secs_since(&self.usage_before);
-        let work = &outcome.counts.work;
-        let known = StepReport {
-            test_duration_secs: self.started.elapsed().as_secs_f64(),
-            total_sent: outcome.sent,
-            total_login_failures: self.link.login_failures.get(),
-            total_send_errors: outcome.counts.send_errors,
-            latency: times.scheduled.summary(),
-            latency_send: times.write.summary(),
-            server,
-            client: ClientUsage {
-                cpu_secs: client_cpu_secs.unwrap_or(0.0),
-                send_lag_p99_ms: Percentile::of(&times.send_lag, 0, Quantile::P99).as_ms(),
-            },
-            problems,
-            notes,
-            detail: Some(Box::new(detail)),
-            ..StepReport::default()
-        };
-        let measured = StepMeasurements {
-            known,
-            logged_in: self.link.normal_logins(),
-            totals: outcome.totals,
-            losses: outcome.losses,
-            steady_secs: steady.length.as_secs_f64(),
-            steady_sent: work.steady_sent,
-            steady_received: work.steady_received,
-        };
-        Ok(StepReport::from_measurements(&self.plan.step, measured))
+            problems: self.problems,
+            notes: self.notes,
+            ..StepFacts::new(Arc::clone(plan))
+        })
     }
 
     fn end_faults(&mut self) -> Vec<FaultFigures> {
@@ -224,11 +189,11 @@ impl<'p> StepRun<'p> {
     }
 
     /// Opens the barrier and waits until the last message was sent.
-    fn send(&mut self, start_ns: Option<u64>) -> Result<SteadyWindow, RunError> {
+    fn send(&mut self) -> Result<SteadyWindow, RunError> {
         let options = self.options;
         self.link.close_login();
         let earliest_ns = options.clock.now_ns() + SETTLE.as_nanos() as u64;
-        let wanted_ns = start_ns.unwrap_or(earliest_ns);
+        let wanted_ns = self.plan.start_ns.unwrap_or(earliest_ns);
         if wanted_ns < earliest_ns {
             let late = Duration::from_nanos(earliest_ns - wanted_ns).as_secs_f64();
             self.problems.push(format!(
@@ -240,7 +205,11 @@ impl<'p> StepRun<'p> {
         let stop_ns = start_ns + self.plan.step.duration_ns();
         self.link.open(start_ns, start_ns + warm_up_ns, stop_ns);
         self.ring();
-        self.faults = Some(Faults::start(&self.plan.step, options, start_ns));
+        self.faults = Some(Faults::start(
+            &self.plan.faults,
+            options.clock.clone(),
+            start_ns,
+        ));
         self.watch.restart(start_ns);
         let mut all_gone_since = None;
         while options.clock.now_ns() < stop_ns {
@@ -260,7 +229,7 @@ impl<'p> StepRun<'p> {
                 self.link.stop_sending(now_ns);
                 break;
             }
-            if self.link.is_deserted() && self.plan.sent_counts.is_none() {
+            if self.link.is_deserted() && !self.plan.has_faults() {
                 // Half a second more, so that the report shows what happens to those who still try.
                 let since = *all_gone_since.get_or_insert_with(Instant::now);
                 if since.elapsed() > ALL_GONE_GRACE {
@@ -301,11 +270,11 @@ impl<'p> StepRun<'p> {
             // A little longer than the last arrival, so that a duplicate of it is seen too.
             let complete = all_sent
                 && !hears_others
-                && received >= expected(&self.plan.step, &self.link)
+                && received >= expected(self.plan, &self.link)
                 && progressed.elapsed() > DRAIN_LINGER;
             let silent = all_sent && progressed.elapsed() > longest;
             // Agents that lost their connection to a fault come back when their node does.
-            let is_deserted = self.link.is_deserted() && self.plan.sent_counts.is_none();
+            let is_deserted = self.link.is_deserted() && !self.plan.has_faults();
             if complete || silent || is_deserted {
                 return Ok(false);
             }
@@ -354,34 +323,33 @@ impl<'p> StepRun<'p> {
             lane.waker(0).wake();
         }
     }
+}
 
-    fn server_usage(&self, after: &Usage) -> ServerUsage {
-        let rss = after.server_rss_bytes_max();
-        let agent = self.link.server_agent.get().map_or("", String::as_str);
-        let encryption = self.link.encryption.get().copied().flatten();
-        ServerUsage {
-            cpu_secs: after.server_secs_since(&self.usage_before),
-            rss_bytes_max: (rss > 0).then_some(rss),
-            lanes: agent_field(agent, "lanes=").and_then(|lanes| lanes.parse().ok()),
-            poller: agent_field(agent, "poller=").map(str::to_owned),
-            encryption: encryption.map(|it| format!("{} {}", it.protocol, it.cipher_suite)),
-        }
+/// The usage of the servers since `before`, and the words of the first one about itself.
+fn server_usage(link: &StepLink, after: &Usage, before: &Usage) -> ServerUsage {
+    let rss = after.server_rss_bytes_max();
+    let agent = link.server_agent.get().map_or("", String::as_str);
+    let encryption = link.encryption.get().copied().flatten();
+    ServerUsage {
+        cpu_secs: after.server_secs_since(before),
+        rss_bytes_max: (rss > 0).then_some(rss),
+        lanes: agent_field(agent, "lanes=").and_then(|lanes| lanes.parse().ok()),
+        poller: agent_field(agent, "poller=").map(str::to_owned),
+        encryption: encryption.map(|it| format!("{} {}", it.protocol, it.cipher_suite)),
     }
 }
 
-fn ending_of(plan: &StepPlan, is_cut_off: bool) -> Ending {
-    Ending {
-        is_cut_off,
-        is_lossy: matches!(plan.targets[0], Endpoint::Udp(_)),
-        keeps_history: plan.history.is_some(),
-    }
-}
-
-/// From when to when figures count.
-#[derive(Clone, Copy)]
-pub(super) struct SteadyWindow {
-    pub(super) warm_up: Duration,
-    pub(super) length: Duration,
+/// The times at which the last messages of an open fan-out were sent, for its receivers.
+fn sent_times(step: &Step) -> Option<SentTimes> {
+    let Load::Open { stages, .. } = &step.load else {
+        return None;
+    };
+    let most = stages.iter().map(|stage| stage.from.max(stage.to));
+    let rate = most.fold(0.0, f64::max) / f64::from(step.senders());
+    // An answer that comes later than this after its message has no service time, and is counted.
+    let kept = (rate * SENT_KEPT_SECS) as u64;
+    let is_fan_out = step.pattern.is_fan_out();
+    is_fan_out.then(|| SentTimes::new(step.senders(), kept))
 }
 
 /// The rates of the first moments show the barrier, not the load. Without a length of its own it is two think times or
@@ -407,6 +375,9 @@ fn agent_field<'a>(agent: &'a str, key: &str) -> Option<&'a str> {
 
 /// From the last login to the opening of the barrier: the announcements of the logins go through first.
 const SETTLE: Duration = Duration::from_millis(300);
+
+/// How long receivers of an open fan-out can still find out when a message was sent, in seconds.
+const SENT_KEPT_SECS: f64 = 10.0;
 
 /// How often the coordinator looks. It does nothing on the way of a message.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);

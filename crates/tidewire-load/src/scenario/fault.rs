@@ -1,8 +1,5 @@
 //! The faults of a step: what happens to which process, and when.
 
-use super::keys;
-use super::read::{Read, TableContext};
-
 /// A fault that is inflicted on a process of the run while messages are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
@@ -48,44 +45,3 @@ pub fn node_name(number: usize) -> String {
 
 /// The name of the broker between nodes.
 pub const BACKPLANE_NAME: &str = "nats";
-
-/// Reads the faults of a step of this length, in the order of their times.
-pub(super) fn faults(step: &TableContext<'_, '_>, duration_secs: f64) -> Read<Vec<Fault>> {
-    let expected = [
-        "a list of faults such as [{ at_secs = 8, kill = \"node 2\" }]",
-        "a table such as { at_secs = 8, kill = \"node 2\" }",
-    ];
-    let mut faults = Vec::new();
-    for context in step.tables("faults", 0..=FAULTS_MAX, expected)? {
-        context.refuse_unknown(keys::FAULT)?;
-        let is_within = |secs| (0.0..duration_secs).contains(&secs);
-        let within = format!("a number of seconds from 0 to below the duration of {duration_secs}");
-        let at_secs = context.number("at_secs", is_within, &within)?;
-        let mut actions = FaultAction::ALL
-            .into_iter()
-            .filter(|action| context.has(action.name()));
-        let action = actions.next().unwrap_or(FaultAction::Kill);
-        let name = "the name of a process: \"node 1\" and so on, or \"nats\"";
-        let (process, value) = context.text(action.name(), name)?;
-        if let Some(other) = actions.next() {
-            let found = format!("`{}` is there, too", action.name());
-            return Err(context.conflict(other.name(), "left out here", found));
-        }
-        let number = process
-            .strip_prefix("node ")
-            .and_then(|number| number.parse().ok());
-        if process != BACKPLANE_NAME && number.is_none_or(|number| process != node_name(number)) {
-            return Err(context.invalid(action.name(), value, name));
-        }
-        faults.push(Fault {
-            at_secs,
-            action,
-            process: process.to_owned(),
-        });
-    }
-    faults.sort_by(|one, other| one.at_secs.total_cmp(&other.at_secs));
-    Ok(faults)
-}
-
-/// Most faults of a step.
-const FAULTS_MAX: usize = 10_000;

@@ -1,5 +1,5 @@
-//! The keys of a scenario of version 2, table by table, in the order of `docs/scenario.md`. A test compares the two;
-//! the page says what each key means.
+//! The keys of a scenario, those of version 2 table by table, in the order of `docs/scenario.md`. A test compares the
+//! two; the page says what each key means.
 
 /// The file itself.
 pub(super) const ROOT: &[&str] = &[
@@ -69,3 +69,18 @@ pub(super) const GUARD: &[&str] = &["max_client_cpu_pct", "on_violation"];
 
 /// All tables.
 pub(super) const ALL: [&[&str]; 8] = [ROOT, HISTORY, DEFAULTS, STEPS, STAGE, FAULT, SLO, GUARD];
+
+/// The file itself, in version 1.
+pub(super) const VERSION1_ROOT: &[&str] = &["version", "host", "port", "steps"];
+
+/// `[[steps]]`, in version 1.
+pub(super) const VERSION1_STEP: &[&str] =
+    &["name", "concurrency", "duration_secs", "think_time_ms"];
+
+/// Whether a key means something in some table of either version.
+pub(super) fn is_known(key: &str) -> bool {
+    let version1 = [VERSION1_ROOT, VERSION1_STEP];
+    ALL.iter()
+        .chain(&version1)
+        .any(|table| table.contains(&key))
+}

@@ -20,8 +20,8 @@
 //! through TOML's spanned tables and not through derived deserialisation, whose messages know the line but
 //! neither warn nor say what would have been accepted.
 
+mod cluster;
 mod fault;
-mod history;
 mod keys;
 mod read;
 mod step;
@@ -35,14 +35,15 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use tidewire::History;
+use toml::de::DeTable;
 
 pub(crate) use self::fault::breaks;
 pub use self::fault::{BACKPLANE_NAME, Fault, FaultAction, node_name};
-pub use self::history::history_limits;
+use self::read::{Source, TableContext};
 pub use self::step::{
     Arrival, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Guard, Load, MAX_IN_FLIGHT_DEFAULT, OnLate,
     OnViolation, PAYLOAD_BYTES_DEFAULT, Pattern, SEED_DEFAULT, SLOW_PAUSE_MS_DEFAULT, Stage, Step,
-    TIMEOUT_MS_DEFAULT, ThinkTime, WARMUP_SECS_DEFAULT,
+    TIMEOUT_MS_DEFAULT, ThinkTime, WARMUP_SECS_DEFAULT, history_limits,
 };
 pub use self::suggest::nearest_key;
 
@@ -96,7 +97,21 @@ impl Scenario {
     /// [`ScenarioError::Syntax`] when the text is not TOML, [`ScenarioError::Invalid`] when a key is
     /// missing, has the wrong type or an impossible value.
     pub fn parse(text: &str, file_name: &str) -> Result<(Self, Vec<Warning>), ScenarioError> {
-        read::scenario(text, file_name)
+        let source = Source::new(text, file_name);
+        let root = DeTable::parse(text).map_err(|error| ScenarioError::Syntax {
+            file: file_name.to_owned(),
+            line: source.line(error.span().map_or(0, |span| span.start)),
+            message: error.message().to_owned(),
+        })?;
+        let context = TableContext::of(&source, root.get_ref());
+        let expected = "1 or 2, the versions this build knows";
+        let scenario = match context.has("version") {
+            true if context.integer("version", 1..=2, expected)? == 2 => {
+                version2::scenario(&context)?
+            }
+            _ => version1::scenario(&context)?,
+        };
+        Ok((scenario, source.into_warnings()))
     }
 
     /// Reads a scenario from a file.

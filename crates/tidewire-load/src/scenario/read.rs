@@ -1,4 +1,4 @@
-//! From spanned TOML to a [`Scenario`], remembering for every key where it stands.
+//! Values of spanned TOML, of which every key remembers where it stands.
 //!
 //! Both versions share this file: a table of the file and ways to read a value from it. The meaning of the keys is in
 //! `version1` and `version2`.
@@ -11,49 +11,37 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::suggest::nearest_key;
-use super::{Scenario, ScenarioError, Warning, WarningKind, keys, version1, version2};
+use super::{ScenarioError, Warning, WarningKind, keys};
 
 pub(super) type Read<T> = Result<T, ScenarioError>;
 
 pub(super) type Value<'i> = Spanned<DeValue<'i>>;
 
-/// Reads a whole scenario. Warnings come in the order of their lines.
-pub(super) fn scenario(text: &str, file: &str) -> Read<(Scenario, Vec<Warning>)> {
-    let source = Source {
-        text,
-        file,
-        warnings: RefCell::default(),
-    };
-    let root = DeTable::parse(text).map_err(|error| ScenarioError::Syntax {
-        file: file.to_owned(),
-        line: source.line(error.span().map_or(0, |span| span.start)),
-        message: error.message().to_owned(),
-    })?;
-    let context = TableContext {
-        source: &source,
-        table: root.get_ref(),
-        prefix: String::new(),
-        offset: 0,
-    };
-    let expected = "1 or 2, the versions this build knows";
-    let scenario = match context.has("version") {
-        true if context.integer("version", 1..=2, expected)? == 2 => version2::scenario(&context)?,
-        _ => version1::scenario(&context)?,
-    };
-    let mut warnings = source.warnings.into_inner();
-    warnings.sort_by_key(|warning| warning.line);
-    Ok((scenario, warnings))
-}
-
 /// The file, and what is odd in it.
-struct Source<'t> {
+pub(super) struct Source<'t> {
     text: &'t str,
     file: &'t str,
     warnings: RefCell<Vec<Warning>>,
 }
 
-impl Source<'_> {
-    fn line(&self, offset: usize) -> usize {
+impl<'t> Source<'t> {
+    pub(super) fn new(text: &'t str, file: &'t str) -> Self {
+        let warnings = RefCell::default();
+        Self {
+            text,
+            file,
+            warnings,
+        }
+    }
+
+    /// The warnings, in the order of their lines.
+    pub(super) fn into_warnings(self) -> Vec<Warning> {
+        let mut warnings = self.warnings.into_inner();
+        warnings.sort_by_key(|warning| warning.line);
+        warnings
+    }
+
+    pub(super) fn line(&self, offset: usize) -> usize {
         let bytes = self.text.as_bytes();
         let before = bytes.get(..offset).unwrap_or(bytes);
         before.iter().filter(|byte| **byte == b'\n').count() + 1
@@ -72,6 +60,16 @@ pub(super) struct TableContext<'p, 'i> {
 }
 
 impl<'p, 'i> TableContext<'p, 'i> {
+    /// The table of the file itself.
+    pub(super) fn of(source: &'p Source<'p>, table: &'p DeTable<'i>) -> Self {
+        Self {
+            source,
+            table,
+            prefix: String::new(),
+            offset: 0,
+        }
+    }
+
     pub(super) fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }
@@ -186,9 +184,7 @@ impl<'p, 'i> TableContext<'p, 'i> {
     pub(super) fn misspelt(&self, key: &str) -> Option<(&'p str, usize)> {
         self.table.keys().find_map(|written| {
             let name: &str = written.get_ref();
-            let is_known =
-                version1::is_known(name) || keys::ALL.iter().any(|table| table.contains(&name));
-            (!is_known && nearest_key(name, &[key]).is_some())
+            (!keys::is_known(name) && nearest_key(name, &[key]).is_some())
                 .then(|| (name, self.source.line(written.span().start)))
         })
     }

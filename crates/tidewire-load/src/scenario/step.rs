@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tidewire::History;
+
 use super::Fault;
 use crate::slo::Slo;
 
@@ -178,6 +180,15 @@ worded! {
 }
 
 impl Pattern {
+    /// Receivers of each message, of so many agents.
+    pub fn receivers(self, agents: u64) -> u64 {
+        match self {
+            Self::Chat => agents.saturating_sub(1),
+            Self::PubSub => agents,
+            Self::Ingest | Self::Echo | Self::Request => 1,
+        }
+    }
+
     /// The name that `tidewire serve --app` has for the server of this pattern.
     pub const fn app(self) -> &'static str {
         match self {
@@ -359,6 +370,18 @@ pub const SLOW_PAUSE_MS_DEFAULT: u64 = 100;
 
 /// Seed of a run unless a scenario or a flag says otherwise.
 pub const SEED_DEFAULT: u64 = 42;
+
+/// The limits of a history in the words of `tidewire serve --history`.
+pub fn history_limits(history: &History) -> String {
+    let mut text = format!(
+        "messages={},bytes={}",
+        history.messages_max, history.bytes_max
+    );
+    if let Some(age) = history.age_max {
+        text += &format!(",age={}", age.as_secs());
+    }
+    text
+}
 
 #[cfg(test)]
 mod tests {

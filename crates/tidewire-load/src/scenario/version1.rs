@@ -3,11 +3,11 @@
 use super::read::{Read, TableContext, check_names, number};
 use super::{
     CONCURRENCY_MAX, DURATION_SECS_MAX, Guard, OnViolation, Scenario, Step, THINK_TIME_MS_MAX,
-    ThinkTime, Trust,
+    ThinkTime, Trust, keys,
 };
 
 pub(super) fn scenario(root: &TableContext<'_, '_>) -> Read<Scenario> {
-    root.warn_unknown(ROOT_KEYS);
+    root.warn_unknown(keys::VERSION1_ROOT);
     let target = target(root)?;
     let contexts = root.steps()?;
     let steps: Vec<Step> = contexts.iter().map(step).collect::<Read<_>>()?;
@@ -31,11 +31,6 @@ pub(super) fn scenario(root: &TableContext<'_, '_>) -> Read<Scenario> {
     })
 }
 
-/// Whether a key means something in this version.
-pub(super) fn is_known(key: &str) -> bool {
-    ROOT_KEYS.contains(&key) || STEP_KEYS.contains(&key)
-}
-
 /// The server that the file names. Both keys may be left out together, as in the configuration that the original prints
 /// with its report; one alone, or a misspelt one, is a mistake, and must not lead to another server.
 fn target(root: &TableContext<'_, '_>) -> Read<Option<String>> {
@@ -54,7 +49,7 @@ fn target(root: &TableContext<'_, '_>) -> Read<Option<String>> {
 }
 
 fn step(context: &TableContext<'_, '_>) -> Read<Step> {
-    context.warn_unknown(STEP_KEYS);
+    context.warn_unknown(keys::VERSION1_STEP);
     let name = context.name()?;
     let concurrency = concurrency(context)?;
     context.check_receivers(concurrency);
@@ -110,7 +105,3 @@ pub(super) fn think_time(context: &TableContext<'_, '_>, shortest: Shortest) -> 
         .filter(is_long_enough)
         .ok_or_else(|| context.invalid(key, value, expected))
 }
-
-const ROOT_KEYS: &[&str] = &["version", "host", "port", "steps"];
-
-const STEP_KEYS: &[&str] = &["name", "concurrency", "duration_secs", "think_time_ms"];

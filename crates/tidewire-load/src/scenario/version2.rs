@@ -9,8 +9,7 @@ use std::ops::RangeInclusive;
 use tidewire::AnyCodec;
 use tidewire::address::Address;
 
-use super::fault::faults;
-use super::history::history;
+use super::cluster::{faults, history};
 use super::keys;
 use super::read::{Read, TableContext, check_names};
 use super::version1::{Shortest, concurrency, duration_secs, think_time};

@@ -17,7 +17,6 @@ use crate::statistics::Percentile;
 
 /// Limits of one step. Those that are not given are not judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Slo {
     /// Largest median, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,6 +39,12 @@ pub struct Slo {
 }
 
 impl Slo {
+    /// Whether a time has a limit.
+    pub fn limits_times(&self) -> bool {
+        let times = [self.p50_ms, self.p90_ms, self.p99_ms, self.p999_ms];
+        times.iter().any(Option::is_some)
+    }
+
     /// Whether there is nothing to judge.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

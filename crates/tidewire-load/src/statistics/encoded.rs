@@ -22,7 +22,6 @@ use super::LatencyHistogram;
 
 /// A histogram as text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct EncodedHistogram {
     /// Nanoseconds from 1 to 120 s with three digits: HdrHistogram V2, compressed, base64.
     pub hdr_v2_base64: String,

@@ -146,7 +146,6 @@ impl fmt::Debug for LatencyHistogram {
 /// A figure read from a histogram is the upper end of its bucket and so at most 0.1 % too high; `min_ms` is
 /// the lower end of the lowest bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 pub struct Latency {
     /// Smallest sample.
     pub min_ms: f64,

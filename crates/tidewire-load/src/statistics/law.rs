@@ -5,7 +5,14 @@
 //! themselves, and unweighted the slowest level would decide alone. Iterating on X itself was rejected: it
 //! differs by the square of that share and can fail to converge.
 
-use super::ScalePoint;
+/// Throughput at a level of concurrency.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ScalePoint {
+    /// Agents, connections or requests in flight; 1 or more.
+    pub concurrency: f64,
+    /// Messages a second, above 0.
+    pub throughput: f64,
+}
 
 /// λ, σ and κ.
 #[derive(Clone, Copy, Debug)]

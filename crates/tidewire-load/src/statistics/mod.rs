@@ -24,9 +24,8 @@ pub use self::bootstrap::Bootstrap;
 pub use self::encoded::{DecodeError, EncodedHistogram};
 pub use self::histogram::{Latency, LatencyHistogram};
 pub use self::interval::MedianInterval;
+pub use self::law::ScalePoint;
 pub use self::outlier::Outliers;
 pub use self::percentile::{Percentile, Quantile};
 pub use self::ratio::{PAIRS_MIN, RUNS_MIN, RatioInterval, Sides};
-pub use self::scalability::{
-    Estimate, Knee, LEVELS_MIN, ScalabilityError, ScalabilityFit, ScalePoint,
-};
+pub use self::scalability::{Estimate, Knee, LEVELS_MIN, ScalabilityError, ScalabilityFit};

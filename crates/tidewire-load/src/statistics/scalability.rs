@@ -17,16 +17,7 @@ use serde::Serialize;
 use thiserror::Error;
 
 use super::bootstrap::{Bootstrap, middle_of};
-use super::law::{FITTED, Law};
-
-/// Throughput at a level of concurrency.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ScalePoint {
-    /// Agents, connections or requests in flight; 1 or more.
-    pub concurrency: f64,
-    /// Messages a second, above 0.
-    pub throughput: f64,
-}
+use super::law::{FITTED, Law, ScalePoint};
 
 /// A fitted law with its intervals of 95 %.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

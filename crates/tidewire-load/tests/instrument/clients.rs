@@ -2,8 +2,9 @@
 //! once, with its reason.
 
 use tidewire::{AnyCodec, Chat, PubSub, Server, ServerBuilder};
+use tidewire_load::plan::{PlanError, RunOptions};
 use tidewire_load::report::Report;
-use tidewire_load::run::{RunError, RunOptions, Silent, run};
+use tidewire_load::run::Silent;
 use tidewire_load::scenario::Scenario;
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::TestServer;
@@ -11,6 +12,7 @@ use tidewire_testkit::certificates::usual;
 use tidewire_testkit::conformance::Transport;
 use tidewire_testkit::fixtures::echo;
 
+use crate::proof::run;
 use crate::proof::{SEED, assert_sound, at_once};
 use crate::workloads::{Sink, only};
 
@@ -86,12 +88,12 @@ fn start<S: tidewire::Service>(
     }
 }
 
-fn try_run(scenario: &Scenario, server: &TestServer) -> Result<Report, RunError> {
+fn try_run(scenario: &Scenario, server: &TestServer) -> Result<Report, PlanError> {
     let mut options = RunOptions::new(vec![server.address().clone()]);
     options.seed = SEED;
     options.late_ms = u64::MAX;
     options.tls = usual().0.client();
-    run(scenario, &options, &mut Silent)
+    run(scenario, options, &mut Silent)
 }
 
 fn assert_as_documented(pattern: &str, codec: &str, transport: Transport) {
@@ -168,7 +170,7 @@ fn messages_that_no_datagram_holds_are_refused_before_the_run() {
         let large = scenario(pattern, codec, 65_500).unwrap();
         let error = try_run(&large, &server).unwrap_err();
         assert!(
-            matches!(error, RunError::TooLarge { bytes, .. } if bytes > 65_507),
+            matches!(error, PlanError::TooLarge { bytes, .. } if bytes > 65_507),
             "{error}"
         );
     }
@@ -184,7 +186,7 @@ fn payloads_that_a_codec_cannot_carry_are_refused_before_the_run() {
         let server = serve(pattern, codec, Transport::Tcp);
         let error = try_run(&scenario(pattern, codec, bytes).unwrap(), &server).unwrap_err();
         assert!(
-            matches!(error, RunError::Unencodable { .. }),
+            matches!(error, PlanError::Unencodable { .. }),
             "{codec}: {error}"
         );
         assert!(error.to_string().contains("lower payload_bytes"), "{error}");
@@ -198,7 +200,7 @@ fn an_unframed_datagram_of_uvrpc_is_all_that_its_client_sends_over_udp() {
     let mut options = RunOptions::new(vec![tidewire::Endpoint::Udp(address)]);
     options.answer_timeout = std::time::Duration::from_millis(100);
     let scenario = scenario("request", "uvrpc", 40).unwrap();
-    let running = std::thread::spawn(move || run(&scenario, &options, &mut Silent));
+    let running = std::thread::spawn(move || run(&scenario, options, &mut Silent));
     let mut datagram = [0; 2_048];
     let mut count = 0;
     // A client asks first, without a frame, whether there is a socket at all.

@@ -8,12 +8,14 @@ use std::thread;
 
 use tidewire::{Chat, History, PubSub, Server};
 use tidewire_load::lane_account::LaneAccount;
+use tidewire_load::plan::{PlanError, RunOptions, ServerProcess};
 use tidewire_load::process::ProcessSample;
 use tidewire_load::report::{Losses, Report, StepDetail, StepReport};
-use tidewire_load::run::{RunError, RunOptions, ServerProcess, Silent, run};
+use tidewire_load::run::Silent;
 use tidewire_load::scenario::FaultAction;
 use tidewire_testkit::fault_server::{Every, FaultPlan};
 
+use crate::proof::run;
 use crate::proof::{Proof, SEED, assert_sound, prove_with};
 use crate::workloads::{only, scenario};
 
@@ -152,7 +154,7 @@ fn agents_are_spread_over_all_targets_and_deliveries_between_them_have_a_row() {
         let mut options = RunOptions::new(server.addresses().to_vec());
         options.seed = SEED;
         options.late_ms = u64::MAX;
-        let report = run(&scenario(&lines), &options, &mut Silent).unwrap();
+        let report = run(&scenario(&lines), options.clone(), &mut Silent).unwrap();
         assert_sound(&report);
         let (step, detail) = only(&report);
         assert_eq!(step.problems, Vec::<String>::new());
@@ -272,7 +274,7 @@ fn run_with_history(history: History) -> Report {
     options.processes.push(Arc::new(node));
     let mut steps = scenario(WITH_FAULTS);
     steps.history = Some(history);
-    let report = run(&steps, &options, &mut Silent).unwrap();
+    let report = run(&steps, options, &mut Silent).unwrap();
     assert_sound(&report);
     report
 }
@@ -316,8 +318,8 @@ fn a_history_needs_servers_that_the_run_starts() {
     let mut steps = scenario("concurrency = 2\nduration_secs = 1\nthink_time_ms = [2, 6]\n");
     steps.history = Some(History::default());
     let options = RunOptions::new(server.addresses().to_vec());
-    let error = run(&steps, &options, &mut Silent).unwrap_err();
-    assert!(matches!(error, RunError::NoHistory), "{error:?}");
+    let error = run(&steps, options, &mut Silent).unwrap_err();
+    assert!(matches!(error, PlanError::NoHistory), "{error:?}");
 }
 
 #[test]
@@ -326,8 +328,8 @@ fn a_fault_needs_its_process_and_one_that_fails_is_a_problem() {
     let server = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
     let server = server.start(|_| Chat::new()).unwrap();
     let mut options = RunOptions::new(server.addresses().to_vec());
-    let error = run(&steps, &options, &mut Silent).unwrap_err();
-    assert!(matches!(error, RunError::NoProcess(..)), "{error:?}");
+    let error = run(&steps, options.clone(), &mut Silent).unwrap_err();
+    assert!(matches!(error, PlanError::NoProcess(..)), "{error:?}");
     assert!(error.to_string().contains("\"node 2\""), "{error}");
 
     let first = options.targets[0].socket_address().unwrap();
@@ -335,7 +337,7 @@ fn a_fault_needs_its_process_and_one_that_fails_is_a_problem() {
     let lines = WITH_FAULTS
         .replace("kill", "stop")
         .replace("duration_secs = 2", "duration_secs = 1");
-    let report = run(&scenario(&lines), &options, &mut Silent).unwrap();
+    let report = run(&scenario(&lines), options, &mut Silent).unwrap();
     assert_sound(&report);
     let problems = &only(&report).0.problems;
     let told = |problem: &String| problem.contains("\"stop node 2\" failed: it cannot");

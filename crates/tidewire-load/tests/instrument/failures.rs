@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use tidewire_load::plan::{PlanError, RunOptions};
 use tidewire_load::report::Conclusion;
-use tidewire_load::run::{Observer, Progress, RunError, RunOptions, Silent, run};
+use tidewire_load::run::{Observer, Progress, Silent};
 use tidewire_testkit::fault_server::{Disconnect, Every, FaultPlan, FaultServer};
 
+use crate::proof::run;
 use crate::proof::{SEED, planned, prove, prove_watched, prove_with, scenario, step};
 
 #[test]
@@ -77,7 +79,7 @@ fn a_receiver_that_is_cut_off_loses_exactly_what_it_was_still_owed() {
     assert!(server.undeliverable > 0);
     assert_eq!(proof.amiss(), [server.undeliverable, 0, 0, 0]);
     assert_eq!(step.total_received, server.delivered);
-    let worst = &step.detail.as_ref().unwrap().worst_receivers;
+    let worst = &step.detail.worst_receivers;
     let [cut] = &worst[..] else {
         panic!("one receiver was cut off: {worst:?}");
     };
@@ -139,8 +141,8 @@ fn a_server_that_is_not_there_is_an_error_of_the_run() {
     let address = server.address();
     assert_eq!(server.finish().messages, 0);
     let options = RunOptions::new(vec![address.into()]);
-    let error = run(&scenario(&[step(2, 1.0)]), &options, &mut Silent).unwrap_err();
-    assert!(matches!(error, RunError::Target { .. }), "{error:?}");
+    let error = run(&scenario(&[step(2, 1.0)]), options, &mut Silent).unwrap_err();
+    assert!(matches!(error, PlanError::Target { .. }), "{error:?}");
     assert!(error.to_string().contains(&address.to_string()), "{error}");
 }
 

@@ -55,7 +55,7 @@ fn rates_become_the_steps_of_one_report_and_a_rate_that_loses_does_not_hold() {
     );
     // Both runs of one rate are one step, with nothing lost on the way.
     assert_eq!((low.total_sent, low.total_received), (2 * 60, 2 * 60));
-    assert_eq!(low.detail.as_ref().unwrap().runs.len(), 2);
+    assert_eq!(low.detail.runs.len(), 2);
     assert_eq!((high.total_sent, high.lost), (120, 6));
     assert_eq!(Levels::default().report().unwrap(), None);
 }

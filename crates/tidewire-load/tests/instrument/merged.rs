@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use tidewire::{Endpoint, PubSub, Server};
 use tidewire_load::clock::Clock;
+use tidewire_load::plan::{PlanError, RunOptions};
 use tidewire_load::report::{Distribution, LaneCost, MergeKind, Report};
-use tidewire_load::run::{RunError, RunOptions, Silent, run};
+use tidewire_load::run::Silent;
 use tidewire_load::scenario::{OnViolation, Scenario};
 use tidewire_load::segment::Segment;
 use tidewire_load::statistics::LatencyHistogram;
@@ -13,6 +14,7 @@ use tidewire_proto::codec::{AnyCodec, Tw1};
 use tidewire_testkit::fault_server::{Disconnect, Every, FaultPlan, FaultServer};
 use tidewire_testkit::fixtures::echo;
 
+use crate::proof::run;
 use crate::proof::{SEED, assert_sound, at_once};
 use crate::workloads::{only, run_against, scenario};
 
@@ -27,7 +29,7 @@ fn segments_are_disjoint_and_their_merge_is_the_whole() {
     // Set by hand, a different one for each part: a coordinator that sleeps through an end of its window on a busy machine
     // has not measured any.
     for (calls, part) in [2.0, 3.0, 5.0].into_iter().zip(&mut parts) {
-        let detail = part.steps[0].detail.as_mut().unwrap();
+        let detail = &mut part.steps[0].detail;
         detail.cost.client_lanes = Some(LaneCost {
             system_calls_per_message: calls,
             allocations_per_message: None,
@@ -104,7 +106,7 @@ fn run_parts(address: &Endpoint, lines: &str, parts: u32) -> Report {
         options.late_ms = u64::MAX;
         options.segment = Segment { part, parts };
         options.start_at = Some(start_at);
-        let report = run(&steps, &options, &mut Silent).unwrap();
+        let report = run(&steps, options, &mut Silent).unwrap();
         assert_sound(&report);
         report
     };
@@ -232,8 +234,8 @@ fn a_fan_out_that_cannot_be_accounted_for_in_parts_is_refused() {
         options.segment = Segment { part: 1, parts: 2 };
         options.start_at = Some(Clock::Machine.wall());
         adjust(&mut options);
-        let error = run(steps, &options, &mut Silent).unwrap_err();
-        assert!(matches!(error, RunError::Segment { .. }), "{error:?}");
+        let error = run(steps, options, &mut Silent).unwrap_err();
+        assert!(matches!(error, PlanError::Segment { .. }), "{error:?}");
         assert!(error.to_string().contains(told), "{error}");
     };
     let lines = |more: &str| scenario(&format!("{CHAT}{more}"));

@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use tidewire::{Context, HandlerResult, Kind, Message};
-use tidewire_load::report::Conclusion;
-use tidewire_load::run::{Observer, Phase, Progress, RunOptions, run};
+use tidewire_load::plan::RunOptions;
+use tidewire_load::report::{Conclusion, Verdict};
+use tidewire_load::run::{Observer, Phase, Progress};
 
+use crate::proof::run;
 use crate::proof::{SEED, at_once};
 use crate::workloads::{only, run_against, scenario};
 
@@ -111,7 +113,7 @@ impl Observer for Looks {
 }
 
 #[test]
-fn what_watches_a_step_has_the_doubts_of_its_verdict() {
+fn what_watches_a_step_has_its_verdict_so_far() {
     let lines = "pattern = \"request\"\nmodel = \"open\"\nrate = 100\nconcurrency = 2\nduration_secs = 3\n\
                  [guard]\nmax_client_cpu_pct = 1e-9\non_violation = \"warn\"\n";
     let server = tidewire::Server::builder()
@@ -124,20 +126,22 @@ fn what_watches_a_step_has_the_doubts_of_its_verdict() {
     let mut looks = Looks::default();
     let mut scenario = scenario(lines);
     scenario.steps[0].warmup_secs = Some(1.5);
-    let report = run(&scenario, &options, &mut looks).unwrap();
+    let report = run(&scenario, options, &mut looks).unwrap();
     let (_, detail) = only(&report);
-    let busy = |doubts: &[String]| {
-        doubts
+    let busy = |verdict: &Verdict| {
+        verdict
+            .disturbances
             .iter()
             .any(|it| it.starts_with("the instrument used"))
     };
     // The instrument has used processor time, whatever the machine.
-    assert!(busy(&detail.verdict.reasons), "{detail:?}");
+    assert!(busy(&detail.verdict), "{detail:?}");
     let is_early = |look: &&Progress| matches!(look.phase, Phase::Login | Phase::WarmUp);
     let (early, later): (Vec<_>, Vec<_>) = looks.0.iter().partition(is_early);
-    assert!(early.iter().all(|look| look.doubts.is_empty()), "{early:?}");
+    let has_none = |look: &Progress| look.verdict == Verdict::default();
+    assert!(early.iter().all(|look| has_none(look)), "{early:?}");
     assert!(
-        !later.is_empty() && later.iter().all(|look| busy(&look.doubts)),
+        !later.is_empty() && later.iter().all(|look| busy(&look.verdict)),
         "{later:?}"
     );
 }

@@ -6,8 +6,9 @@ use std::sync::OnceLock;
 use std::thread;
 
 use serde_json::Value;
+use tidewire_load::plan::{Plan, PlanError, RunOptions};
 use tidewire_load::report::{Conclusion, Report, StepReport};
-use tidewire_load::run::{Observer, RunOptions, Silent, run};
+use tidewire_load::run::{Observer, Silent};
 use tidewire_load::scenario::{Guard, Load, OnViolation, Scenario, Step, ThinkTime, Trust};
 use tidewire_load::schedule::{Schedule, agent_seed};
 use tidewire_testkit::fault_server::{FaultLedger, FaultPlan, FaultServer};
@@ -117,7 +118,7 @@ pub(crate) fn prove_watched(
     // The bound of lateness is a time of this machine, so only tests about lateness have one.
     options.late_ms = u64::MAX;
     adjust(&mut options);
-    let report = run(scenario, &options, observer).unwrap();
+    let report = run(scenario, options, observer).unwrap();
     let server = server.finish();
     assert!(server.is_conserved(), "{server:?}");
     assert_eq!(server.queued, 0, "{server:?}");
@@ -210,3 +211,13 @@ pub(crate) const SEED: u64 = 20_261_121;
 
 /// Drain of a step whose server stalls for a second, in milliseconds.
 pub(crate) const LONGER_THAN_A_SECOND: u64 = 1_300;
+
+/// Plans and makes a run, and judges what it measured.
+pub(crate) fn run(
+    scenario: &Scenario,
+    options: RunOptions,
+    observer: &mut dyn Observer,
+) -> Result<Report, PlanError> {
+    let facts = Plan::new(scenario, options)?.run(observer);
+    Ok(facts.unwrap().judge())
+}

@@ -14,13 +14,15 @@ use tidewire::{
     Chat, CloseReason, ConnectError, ConnectFailure, GoAwayCode, Server, ServerBuilder, Service,
 };
 use tidewire_load::credentials::TokenSource;
+use tidewire_load::plan::{PlanError, RunOptions};
 use tidewire_load::report::Report;
-use tidewire_load::run::{RunError, RunOptions, Silent, run};
+use tidewire_load::run::Silent;
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::TestServer;
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::fixtures::{echo, tw1};
 
+use crate::proof::run;
 use crate::proof::{SEED, assert_sound};
 use crate::workloads::{only, scenario};
 
@@ -32,13 +34,13 @@ fn try_run(
     server: &TestServer,
     lines: &str,
     adjust: impl FnOnce(&mut RunOptions),
-) -> Result<Report, RunError> {
+) -> Result<Report, PlanError> {
     let mut options = RunOptions::new(vec![server.address().clone()]);
     options.seed = SEED;
     options.late_ms = u64::MAX;
     options.tls = usual().0.client();
     adjust(&mut options);
-    let report = run(&scenario(lines), &options, &mut Silent)?;
+    let report = run(&scenario(lines), options, &mut Silent)?;
     assert_sound(&report);
     Ok(report)
 }
@@ -168,9 +170,9 @@ fn tokens_that_expire_are_renewed_while_messages_are_sent() {
 }
 
 /// The reason for which a run did not begin.
-fn failure(outcome: Result<Report, RunError>) -> ConnectFailure {
+fn failure(outcome: Result<Report, PlanError>) -> ConnectFailure {
     match outcome {
-        Err(RunError::Target(_, ConnectError::Failed(failure))) => failure,
+        Err(PlanError::Target(_, ConnectError::Failed(failure))) => failure,
         other => panic!("{other:?}"),
     }
 }
@@ -207,12 +209,12 @@ fn what_a_server_or_a_client_refuses_ends_the_run_before_it_begins() {
         );
     }
     let none = try_run(&server, ECHO, |options| options.tokens = source(&[]));
-    assert!(matches!(none, Err(RunError::Tokens(_))), "{none:?}");
+    assert!(matches!(none, Err(PlanError::Tokens(_))), "{none:?}");
     let lines =
         "pattern = \"echo\"\ncodec = \"length-field\"\nconcurrency = 1\nduration_secs = 0.3\n";
     let no_place = try_run(&server, lines, |options| options.tokens = source(&tokens));
     assert!(
-        matches!(no_place, Err(RunError::NoPlaceForTokens(..))),
+        matches!(no_place, Err(PlanError::NoPlaceForTokens(..))),
         "{no_place:?}"
     );
 }

@@ -96,7 +96,7 @@ fn an_instrument_that_falls_behind_its_schedule_counts_its_own_lateness() {
     proof.assert_offered_agrees();
     let step = proof.step();
     // A busy machine may not send all before the step gives up; these are told as unsent.
-    let unsent = step.detail.as_ref().unwrap().counts.unsent;
+    let unsent = step.detail.counts.unsent;
     assert_eq!(step.total_sent + unsent, planned(&whole, SEED, 0));
     let (latency, lag_p99_ms) = (step.latency.unwrap(), step.client.send_lag_p99_ms.unwrap());
     assert!(
@@ -176,7 +176,7 @@ fn a_slow_receiver_is_named() {
     proof.assert_offered_agrees();
     let step = proof.step();
     assert_eq!(step.total_received, proof.server.delivered);
-    let worst = &step.detail.as_ref().unwrap().worst_receivers;
+    let worst = &step.detail.worst_receivers;
     // A busy machine may make others late too, but not with every message.
     let first = &worst[0];
     assert_eq!(first.receiver, 7, "{worst:?}");

@@ -4,12 +4,14 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tidewire::{AnyCodec, Chat, Context, Kind, Message, PubSub, Server, Service};
+use tidewire_load::plan::RunOptions;
 use tidewire_load::report::{Conclusion, Distribution, Percentile, Report, StepDetail, StepReport};
-use tidewire_load::run::{RunOptions, Silent, run};
+use tidewire_load::run::Silent;
 use tidewire_load::scenario::Scenario;
 use tidewire_testkit::fault_server::{Every, FaultPlan, Stall};
 use tidewire_testkit::fixtures::echo;
 
+use crate::proof::run;
 use crate::proof::{Proof, SEED, assert_sound, at_once, prove_with};
 
 /// A scenario of one step with these lines.
@@ -56,7 +58,7 @@ pub(crate) fn run_scenario<S: Service>(
     options.seed = SEED;
     options.late_ms = u64::MAX;
     adjust(&mut options);
-    let report = run(scenario, &options, &mut Silent).unwrap();
+    let report = run(scenario, options, &mut Silent).unwrap();
     assert_sound(&report);
     report
 }
@@ -65,7 +67,7 @@ pub(crate) fn only(report: &Report) -> (&StepReport, &StepDetail) {
     let [step] = &report.steps[..] else {
         panic!("one step was expected: {report:?}");
     };
-    (step, step.detail.as_ref().unwrap())
+    (step, &step.detail)
 }
 
 /// Checks the properties that every clean run has in common.
@@ -223,7 +225,7 @@ fn a_fixed_delay_is_in_both_times_and_a_dropped_hundredth_is_exactly_one_percent
                  timeout_ms = 700\ndrain_ms = 1500\n";
     let proof = prove(plan, lines);
     let (step, server) = (proof.step(), proof.server);
-    let detail = step.detail.as_ref().unwrap();
+    let detail = &step.detail;
     assert_eq!(step.total_sent, 2_000);
     assert_eq!((step.lost, server.dropped), (20, 20));
     // A drop is noticed by its timeout alone.

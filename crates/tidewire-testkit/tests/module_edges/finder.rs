@@ -22,6 +22,8 @@ pub(crate) struct Finder<'a> {
     module: Vec<String>,
     names: &'a RootNames,
     pub(crate) edges: BTreeSet<Edge>,
+    /// Every path that the file uses, by its names from the root on.
+    pub(crate) paths: BTreeSet<Vec<String>>,
 }
 
 impl<'a> Finder<'a> {
@@ -32,11 +34,13 @@ impl<'a> Finder<'a> {
             module,
             names,
             edges: BTreeSet::new(),
+            paths: BTreeSet::new(),
         }
     }
 
     /// Notes the module, or the item of the root, that a path uses.
     fn follow(&mut self, path: &[Ident]) {
+        self.paths.extend(self.rooted(path));
         if let Some((name, span)) = self.name_at_root(path)
             && let Some(target) = self.names.target(&name)
         {
@@ -51,6 +55,13 @@ impl<'a> Finder<'a> {
             }
             _ => self.follow(&leaf.path),
         }
+    }
+
+    /// Returns the names of a path from the root on.
+    pub(crate) fn rooted(&self, path: &[Ident]) -> Option<Vec<String>> {
+        let (depth, used) = self.depth(path)?;
+        let own = path[used..].iter().map(|name| name.unraw().to_string());
+        Some(self.module[..depth].iter().cloned().chain(own).collect())
     }
 
     /// Returns the first name of a path that is looked up in the crate's root.

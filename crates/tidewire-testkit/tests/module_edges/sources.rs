@@ -69,9 +69,9 @@ impl Sources {
 pub(crate) struct Files(pub(crate) Vec<Source>);
 
 pub(crate) struct Source {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// The names of the modules from the root down to this file's.
-    module: Vec<String>,
+    pub(crate) module: Vec<String>,
     pub(crate) syntax: File,
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct RootNames {
 }
 
 impl RootNames {
-    fn of(files: &[Source]) -> Self {
+    pub(crate) fn of(files: &[Source]) -> Self {
         let mut names = Self::default();
         let (roots, others): (Vec<&Source>, _) =
             files.iter().partition(|source| source.module.is_empty());

@@ -1,8 +1,9 @@
 //! The two steps of the chat test that the project started from: agents in one room, each of whom hears all others.
 
 use tidewire::{Chat, Endpoint};
+use tidewire_load::plan::{Plan, RunOptions};
 use tidewire_load::report::StepReport;
-use tidewire_load::run::{self, RunOptions, Silent};
+use tidewire_load::run::Silent;
 use tidewire_load::scenario::{Scenario, Step};
 
 use super::SUITE;
@@ -44,8 +45,10 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 pub(super) fn drive(endpoint: Endpoint, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let scenario = scenario(work)?;
     stage.started()?;
-    let report = run::run(&scenario, &RunOptions::new(vec![endpoint]), &mut Silent)
-        .or_failed("run the load test")?;
+    let plan = Plan::new(&scenario, RunOptions::new(vec![endpoint]));
+    let plan = plan.or_failed("plan the load test")?;
+    let facts = plan.run(&mut Silent).or_failed("run the load test")?;
+    let report = facts.judge();
     let interrupted = || RoleError::Unsupported("the load test was interrupted".to_owned());
     stage.measured(measured(report.steps.first().ok_or_else(interrupted)?))
 }

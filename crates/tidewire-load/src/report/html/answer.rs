@@ -5,10 +5,11 @@
 
 use std::fmt::Write as _;
 
-use super::latency::{detail, percentiles_of};
+use super::latency::percentiles_of;
 use super::{course_of_step, summary};
-use crate::format::{NOT_KNOWN, markup, milliseconds, thousands};
+use crate::format::{markup, thousands};
 use crate::page::figure::Figure;
+use crate::report::table::BELIEVE_DISTURBED;
 use crate::report::{Report, StepReport, StepVerdict};
 
 /// Writes the verdict, the large figures, the news, and the course of the step that decides.
@@ -70,6 +71,12 @@ fn write_tiles(report: &Report, index: usize, page: &mut String) {
         &figure_of_rate(rate),
         &format!("a second{doubt}"),
     );
+    // The times alone are in doubt on a busy machine.
+    let doubt = if step.is_disturbed() {
+        ", disturbed"
+    } else {
+        doubt
+    };
     for (name, value) in percentiles(step) {
         let unit = if value.starts_with(|first: char| first.is_ascii_digit()) {
             "ms"
@@ -90,6 +97,9 @@ fn write_tiles(report: &Report, index: usize, page: &mut String) {
         tile(page, "unconfirmed", &count(step.unconfirmed), &expected);
     }
     page.push_str("</dl>\n");
+    if step.is_disturbed() {
+        let _ = writeln!(page, "<p class=\"note\">Believe {BELIEVE_DISTURBED}.</p>");
+    }
 }
 
 fn tile(page: &mut String, name: &str, value: &str, unit: &str) {
@@ -122,21 +132,13 @@ fn count(count: u64) -> String {
     }
 }
 
-/// Three percentiles of the scheduled latency; older reports have two.
-fn percentiles(step: &StepReport) -> Vec<(&'static str, String)> {
-    if let Ok(detail) = detail(step) {
-        let times = &detail.times.scheduled;
-        let all = [
-            ("p50", times.p50),
-            ("p99", times.p99),
-            ("p99.9", times.p999),
-        ];
-        return all.map(|(name, value)| (name, value.to_string())).to_vec();
-    }
-    let known = |ms: Option<f64>| ms.map_or_else(|| NOT_KNOWN.to_owned(), milliseconds);
-    let latency = step.latency.as_ref();
-    vec![
-        ("p50", known(latency.map(|one| one.p50_ms))),
-        ("p99", known(latency.map(|one| one.p99_ms))),
-    ]
+/// Three percentiles of the scheduled latency.
+fn percentiles(step: &StepReport) -> [(&'static str, String); 3] {
+    let times = &step.detail.times.scheduled;
+    let all = [
+        ("p50", times.p50),
+        ("p99", times.p99),
+        ("p99.9", times.p999),
+    ];
+    all.map(|(name, value)| (name, value.to_string()))
 }

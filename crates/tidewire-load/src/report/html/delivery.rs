@@ -1,6 +1,5 @@
 //! The fates of the messages, the receivers that missed some, and their cost.
 
-use super::latency::detail;
 use crate::format::thousands;
 use crate::page::bars::{Bar, group, picture};
 use crate::page::figure::{Drawn, NO_VALUE, Picture, Table};
@@ -50,7 +49,7 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
 
 /// Draws the ten receivers with the most problems.
 pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
-    let receivers = &detail(step)?.worst_receivers;
+    let receivers = &step.detail.worst_receivers;
     if receivers.is_empty() {
         return Err(
             "no receiver has a problem, or receivers are not counted separately".to_owned(),

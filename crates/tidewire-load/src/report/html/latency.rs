@@ -5,12 +5,13 @@ use crate::format::{few, milliseconds, thousands};
 use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
 use crate::page::plot::{Plot, SHADES, Shades};
 use crate::page::scale::{Axis, compact};
+use crate::report::table::marked;
 use crate::report::{Distribution, StepDetail, StepReport};
 use crate::statistics::{LatencyHistogram, Percentile, Quantile};
 
 /// Draws latency by percentile, with `scheduled` and `service` in one chart.
 pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
-    let detail = detail(step)?;
+    let detail = &step.detail;
     let times = &detail.times;
     let scheduled = Curve::of(&times.scheduled)?;
     let service = times.service.as_ref().map(Curve::of).transpose()?;
@@ -47,7 +48,7 @@ pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
 
 /// Draws p50, p99 and p99.9 of each second.
 pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
-    let detail = detail(step)?;
+    let detail = &step.detail;
     let course = Course::of(detail)?;
     let figures: [(&str, &str, FigureOfSpan); 3] = [
         ("p50", "q1", |span| span.p50_ms),
@@ -92,7 +93,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
 
 /// Draws the heat map: the number of messages by second and latency.
 pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
-    let course = Course::of(detail(step)?)?;
+    let course = Course::of(&step.detail)?;
     let counts = || course.spans.iter().flat_map(|span| &span.heat);
     let densest = course
         .spans
@@ -144,14 +145,6 @@ pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
     let about = "The scheduled latency of the messages that arrived in each second. The colour is the number of messages a second \
                  in a tenth of a decade. Each shade is four times the one before, so that a few slow ones stay visible.";
     Ok(plot.drawn(about, table))
-}
-
-pub(super) fn detail(step: &StepReport) -> Result<&StepDetail, String> {
-    let missing = || {
-        "the report has no details of this step, because an older build wrote it or the step could not be measured"
-            .to_owned()
-    };
-    step.detail.as_deref().ok_or_else(missing)
 }
 
 /// A time in milliseconds, or a dash where it is not known.
@@ -268,9 +261,9 @@ fn percentile_decimals(most: f64) -> usize {
 
 /// Writes the percentiles of every latency of a step, with an explanation of each name.
 pub(super) fn percentiles_of(step: &StepReport, page: &mut String) {
-    let Ok(detail) = detail(step) else { return };
+    let detail = &step.detail;
     page.push_str("<h3>Percentiles</h3>\n");
-    percentile_table(detail).write(page);
+    percentile_table(step).write(page);
     page.push_str("<p class=\"note\">");
     for (name, _) in detail.times.named() {
         let meaning = match name {
@@ -288,11 +281,11 @@ pub(super) fn percentiles_of(step: &StepReport, page: &mut String) {
     );
 }
 
-fn percentile_table(detail: &StepDetail) -> Table {
+fn percentile_table(step: &StepReport) -> Table {
     let mut table =
         Table::new("ms, p50, p90, p95, p99, p99.9, p99.99, max, mean, missing".split(", "));
-    for (name, times) in detail.times.named() {
-        let mut cells = vec![Cell::from(name.to_owned())];
+    for (name, times) in step.detail.times.named() {
+        let mut cells = vec![Cell::from(marked(step, name))];
         cells.extend(percentiles(times).map(|(_, _, value)| value.into()));
         cells.extend([times.max_ms, times.mean_ms].map(Cell::from));
         cells.push(thousands(times.missing).into());

@@ -2,8 +2,8 @@
 //!
 //! The answer comes first: verdict, large figures, problems and the course of the step that decides. Then come every
 //! step in a line, the charts of the whole, and those of each step. A chart whose figures are missing is left out, and
-//! a line gives the reason, so that an old report is a shorter page and not a broken one. The parts of a page are in
-//! [`crate::page`].
+//! a line gives the reason, so that a step that failed is a shorter section and not a broken one. The parts of a page
+//! are in [`crate::page`].
 //!
 //! A chart is a function from the report, or from one of its steps, to a [`Drawn`] or a
 //! reason; a new one is a line in [`figures_of_all`], [`course_of_step`] or [`figures_of_step`].
@@ -20,7 +20,7 @@ mod summary;
 
 use std::fmt::Write as _;
 
-use super::{Report, StepReport, StepVerdict, table};
+use super::{Report, StepReport, table};
 use crate::format::markup;
 use crate::page::figure::{Drawn, Figure};
 use crate::page::{Heading, whole_page, write_environment};
@@ -93,10 +93,7 @@ fn figure(id: impl Into<String>, title: &'static str, content: Result<Drawn, Str
 /// Writes the section of a step. The course of the step that decides is at the top of the page.
 fn write_step(number: usize, step: &StepReport, is_at_top: bool, page: &mut String) {
     let (name, verdict) = (markup(&step.step_name), summary::step_verdict(step));
-    let class = match step.verdict() {
-        StepVerdict::Passed => "ok",
-        _ => "bad",
-    };
+    let class = summary::class(step);
     let _ = writeln!(
         page,
         "<section class=\"step\" id=\"step-{number}\"><h2>{name} <em class=\"{class}\">{verdict}</em></h2>"
@@ -110,9 +107,6 @@ fn write_step(number: usize, step: &StepReport, is_at_top: bool, page: &mut Stri
         );
     }
     page.push_str("</dl>\n");
-    if step.detail.is_none() {
-        summary::latencies(step, page);
-    }
     let mut figures = figures_of_step(number, step);
     if is_at_top {
         page.push_str("<p class=\"note\">Latency and rate over time and the percentiles of this step are <a href=\"#answer\">at the top</a>.</p>\n");
@@ -121,8 +115,8 @@ fn write_step(number: usize, step: &StepReport, is_at_top: bool, page: &mut Stri
         figures.splice(0..0, course_of_step(number, step));
     }
     Figure::write_all(&figures, page);
-    for note in &step.notes {
-        let _ = writeln!(page, "<p class=\"note\">Note: {}.</p>", markup(note));
+    for note in table::remarks(step) {
+        let _ = writeln!(page, "<p class=\"note\">Note: {}.</p>", markup(&note));
     }
     page.push_str("</section>\n");
 }

@@ -1,7 +1,6 @@
 //! The rate of messages over time.
 
 use super::course::Course;
-use super::latency::detail;
 use crate::format::per_second;
 use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
 use crate::page::scale::Axis;
@@ -9,7 +8,7 @@ use crate::report::{LATENCY_KIND_NONE, StepReport};
 
 /// Draws offered, sent and received messages of each second, with shaded phases.
 pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
-    let course = Course::of(detail(step)?)?;
+    let course = Course::of(&step.detail)?;
     let receivers = receivers_each(step);
     let rates = course.spans.iter().flat_map(|span| {
         let offered = span.offered.unwrap_or(0.0);
@@ -80,10 +79,7 @@ fn receivers_each(step: &StepReport) -> f64 {
         return 1.0;
     }
     // Slow receivers are not in the counts of the step, but they are in those of its seconds.
-    let slow = step
-        .detail
-        .as_ref()
-        .and_then(|detail| detail.slow_receivers);
+    let slow = step.detail.slow_receivers;
     let slow = slow.map_or(0.0, |slow| slow.expected as f64);
     let each = (step.expected_received as f64 + slow) / step.total_sent as f64;
     if each >= 1.5 { each.round() } else { 1.0 }

@@ -1,6 +1,5 @@
 //! Runs and parts, one by one.
 
-use super::latency::detail;
 use crate::format::{per_second, thousands};
 use crate::page::figure::{Cell, Drawn, Table};
 use crate::page::plot::Plot;
@@ -10,7 +9,7 @@ use crate::statistics::{Bootstrap, MedianInterval};
 
 /// Every run or part as a dot, with the median and its interval.
 pub(super) fn runs(step: &StepReport) -> Result<Drawn, String> {
-    let runs = &detail(step)?.runs;
+    let runs = &step.detail.runs;
     if runs.is_empty() {
         return Err("the step was run once, and seconds of one run are no repetitions".to_owned());
     }
@@ -43,7 +42,7 @@ pub(super) fn runs(step: &StepReport) -> Result<Drawn, String> {
     }
     let mut table = Table::new(HEAD.split(", ")).with_words(10);
     for (place, run) in (1..).zip(runs) {
-        let (number, verdict, p99) = (run.run, verdict(run), run.p99);
+        let (number, verdict, p99) = (run.run, run.verdict(), run.p99);
         let told = per_second(rate(run));
         let tip = format!("run {number}: {verdict}\n{told}\np99 {p99} ms");
         let class = if run.valid { "s1" } else { "s2 broken" };
@@ -65,12 +64,8 @@ fn row(run: &RunFigures) -> Vec<Cell> {
         run.p99.into(),
         run.p999.into(),
         run.server_ns_per_message.into(),
-        verdict(run).to_owned().into(),
+        run.verdict().to_owned().into(),
     ]
-}
-
-fn verdict(run: &RunFigures) -> &'static str {
-    if run.valid { "VALID" } else { "INVALID" }
 }
 
 const HEAD: &str = "run, sent/s, received/s, expected, lost, unconfirmed, p50 ms, p99 ms, p99.9 ms, server ns, verdict";

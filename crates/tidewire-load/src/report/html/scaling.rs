@@ -105,7 +105,11 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
         path.push(place);
         let [offered, sent] = [step.theoretical_tps, step.steady.send_tps].map(per_second);
         let (name, kept) = (&step.step_name, step.keeps_slo());
-        let tip = format!("{name}\noffered {offered}\nsent {sent}\np99 {p99} ms");
+        let doubt = match step.is_disturbed() {
+            true => ", disturbed",
+            false => "",
+        };
+        let tip = format!("{name}\noffered {offered}\nsent {sent}\np99 {p99} ms{doubt}");
         plot.dot(place, if kept { "s1" } else { "s2 broken" }, tip);
         table.row(vec![
             Cell::from(step.step_name.clone()),
@@ -125,8 +129,8 @@ pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
 fn open_steps(report: &Report) -> Result<Vec<(&StepReport, Percentile)>, String> {
     let mut steps: Vec<(&StepReport, Percentile)> = Vec::new();
     for step in &report.steps {
-        if let Some(detail) = &step.detail
-            && detail.workload.model == "open"
+        let detail = &step.detail;
+        if detail.is_open()
             && step.theoretical_tps > 0.0
             && !matches!(detail.times.scheduled.p99, Percentile::TooFew { .. })
         {
@@ -149,7 +153,7 @@ fn shared_limit(steps: &[(&StepReport, Percentile)]) -> Option<f64> {
 }
 
 fn p99_limit(step: &StepReport) -> Option<f64> {
-    step.detail.as_ref()?.slo.limits.p99_ms
+    step.detail.slo.limits.p99_ms
 }
 
 /// Returns the steps that differ only in their concurrency, by concurrency.
@@ -164,15 +168,14 @@ fn sweep(report: &Report) -> Result<Vec<&StepReport>, String> {
         .collect();
     steps.sort_by_key(|step| step.concurrency);
     let work = |step: &StepReport| {
-        let mut work = step.detail.as_ref()?.workload.clone();
+        let mut work = step.detail.workload.clone();
         // These follow from the concurrency.
         (work.offered_tps, work.in_flight_allowed) = (None, None);
-        Some(work)
+        work
     };
     let first = steps.first().map(|step| work(step));
-    let same = steps.iter().all(|step| {
-        Some(work(step)) == first && work(step).is_some_and(|work| work.model != "open")
-    });
+    let is_like_first = |step: &&StepReport| Some(work(step)) == first && !step.detail.is_open();
+    let same = steps.iter().all(is_like_first);
     let levels = steps.chunk_by(|one, next| one.concurrency == next.concurrency);
     if !same || levels.count() < 2 {
         return Err(reason);

@@ -5,26 +5,23 @@ use std::fmt::Write as _;
 use super::delivery::share_of;
 use crate::format::{markup, thousands};
 use crate::page::figure::{Cell, Table};
-use crate::report::table::{self, TIME_COLUMNS, bad_news};
+use crate::report::table::bad_news;
 use crate::report::verdict::capitalised;
 use crate::report::{Conclusion, Report, StepReport, StepVerdict};
 use crate::slo::{Found, Objective};
-use crate::statistics::Latency;
 
 /// How the run ended, in a word and a sentence.
 pub(super) fn verdict(report: &Report, page: &mut String) {
-    let is_good = report.conclusion() == Conclusion::Passed && !report.is_doubtful();
-    let mark = match report.conclusion() {
-        Conclusion::Passed if is_good => '✓',
-        Conclusion::Passed => '!',
-        Conclusion::Interrupted => '■',
-        _ => '✗',
+    let (mark, class) = match report.conclusion() {
+        Conclusion::Passed if report.is_doubtful() => ('!', "doubt"),
+        Conclusion::Passed => ('✓', "ok"),
+        Conclusion::Interrupted => ('■', "bad"),
+        _ => ('✗', "bad"),
     };
     let (word, sentence) = (
         capitalised(report.verdict()),
         capitalised(&report.explanation()),
     );
-    let class = if is_good { "ok" } else { "bad" };
     // Writing to a string cannot fail.
     let _ = writeln!(
         page,
@@ -46,7 +43,7 @@ pub(super) fn news(report: &Report, page: &mut String) {
         // Writing to a string cannot fail.
         let _ = write!(page, "<dt><a href=\"#step-{number}\">{name}</a></dt>");
         for news in news {
-            let _ = writeln!(page, "<dd>{}</dd>", markup(&news));
+            let _ = writeln!(page, "<dd class=\"{}\">{}</dd>", class(step), markup(&news));
         }
     }
     page.push_str("</dl>\n");
@@ -58,39 +55,20 @@ pub(super) fn overview(report: &Report, page: &mut String) {
     .with_words(1)
     .with_words(2);
     for (number, step) in (1..).zip(&report.steps) {
-        let times = step.detail.as_ref().map(|detail| &detail.times.scheduled);
-        let workload = step.detail.as_ref().map(|detail| &detail.workload);
-        let figure = |pick: fn(&Latency) -> f64| Cell::from(step.latency.as_ref().map(pick));
-        let [p50, p99, p999] = match times {
-            Some(times) => [times.p50, times.p99, times.p999].map(Cell::from),
-            None => [
-                figure(|latency| latency.p50_ms),
-                figure(|latency| latency.p99_ms),
-                None.into(),
-            ],
-        };
-        let workload = workload.map_or_else(
-            || report.model.clone(),
-            |workload| {
-                format!(
-                    "{} {}, {}",
-                    workload.pattern, workload.codec, workload.model
-                )
-            },
-        );
+        let (times, work) = (&step.detail.times.scheduled, &step.detail.workload);
         table.row(vec![
             step_link(number, step),
-            step_verdict(step).into(),
-            workload.into(),
+            with_disturbance(step).into(),
+            format!("{} {}, {}", work.pattern, work.codec, work.model).into(),
             thousands(u64::from(step.concurrency)).into(),
             step.theoretical_tps.into(),
             step.steady.send_tps.into(),
             step.steady.receive_tps.into(),
             thousands(step.lost).into(),
             thousands(step.unconfirmed).into(),
-            p50,
-            p99,
-            p999,
+            times.p50.into(),
+            times.p99.into(),
+            times.p999.into(),
         ]);
     }
     section(page, ("overview", "Steps"), &table, "No step was begun.");
@@ -114,6 +92,15 @@ fn step_link(number: usize, step: &StepReport) -> Cell {
     }
 }
 
+/// The class of a step's verdict: nothing failed where the measurement alone is in doubt.
+pub(super) fn class(step: &StepReport) -> &'static str {
+    match step.verdict() {
+        StepVerdict::Passed => "ok",
+        StepVerdict::PassedInvalid => "doubt",
+        _ => "bad",
+    }
+}
+
 /// The verdict of a step, with its mark.
 pub(super) fn step_verdict(step: &StepReport) -> String {
     let verdict = step.verdict();
@@ -123,6 +110,15 @@ pub(super) fn step_verdict(step: &StepReport) -> String {
         _ => '✗',
     };
     format!("{mark} {}", verdict.name())
+}
+
+/// The same, with a word about times that are not to be believed.
+fn with_disturbance(step: &StepReport) -> String {
+    let verdict = step_verdict(step);
+    match step.is_disturbed() {
+        true => format!("{verdict}; times disturbed"),
+        false => verdict,
+    }
 }
 
 pub(super) fn limits(report: &Report, page: &mut String) {
@@ -142,9 +138,7 @@ pub(super) fn limits(report: &Report, page: &mut String) {
 
 /// The verdict, the limit and the figure of each limit of a step.
 fn step_limits(step: &StepReport) -> Vec<[String; 3]> {
-    let Some(detail) = &step.detail else {
-        return Vec::new();
-    };
+    let detail = &step.detail;
     let fates = [
         step.expected_received,
         step.total_received,
@@ -186,15 +180,4 @@ fn shares(step: &StepReport) -> [String; 2] {
     }
     let delivered = step.total_received as f64 / expected as f64;
     [lost, format!("{delivered:.6}")]
-}
-
-/// The latencies of a step without details, which has them only as single figures.
-pub(super) fn latencies(step: &StepReport, page: &mut String) {
-    let mut table = Table::new([&["ms"], &TIME_COLUMNS[..]].concat());
-    for (name, latency) in table::latencies(step) {
-        let mut cells = vec![Cell::from(name.to_owned())];
-        cells.extend(table::latency_figures(latency).map(Cell::from));
-        table.row(cells);
-    }
-    table.write(page);
 }

@@ -12,7 +12,7 @@ fn a_browser_shows_the_page_without_complaint_at_every_width() {
     check_everywhere(&[
         ("open", sample::open().to_html()),
         ("sweep", sample::sweep().to_html()),
-        ("old", sample::old().to_html()),
+        ("failed", sample::failed().to_html()),
     ]);
 }
 

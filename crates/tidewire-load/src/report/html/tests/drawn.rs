@@ -9,7 +9,7 @@ use crate::page::plot::text_width;
 #[test]
 fn a_figure_that_is_told_as_none_has_no_bar() {
     let mut report = sample::open();
-    let lanes = &mut report.steps[0].detail.as_mut().unwrap().cost.client_lanes;
+    let lanes = &mut report.steps[0].detail.cost.client_lanes;
     let lanes = lanes.as_mut().unwrap();
     lanes.system_calls_per_message = 0.000_5;
     lanes.allocations_per_message = Some(0.0);

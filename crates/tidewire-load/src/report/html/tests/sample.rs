@@ -24,10 +24,8 @@ pub(super) fn sweep() -> Report {
             1_000.0 * agents / (1.0 + 0.05 * (agents - 1.0) + 0.002 * agents * (agents - 1.0));
         let name = if index == 0 { HOSTILE } else { "sweep" };
         let mut step = step(name, concurrency, rate, 0.2 * agents);
-        if let Some(detail) = &mut step.detail {
-            detail.workload.model = "closed".to_owned();
-            detail.workload.offered_tps = None;
-        }
+        let workload = &mut step.detail.workload;
+        (workload.model, workload.offered_tps) = ("closed".to_owned(), None);
         steps.push(step);
     }
     report(steps)
@@ -47,7 +45,7 @@ pub(super) fn open() -> Report {
     last.problems
         .push("700 expected deliveries were lost".to_owned());
     last.notes.push("a note <with> letters".to_owned());
-    let detail = last.detail.as_mut().unwrap();
+    let detail = &mut last.detail;
     detail.times.scheduled = Distribution::of(&histogram(20.0), 700);
     detail
         .verdict
@@ -83,13 +81,17 @@ pub(super) fn open() -> Report {
     report(steps)
 }
 
-/// A step as builds without details wrote it.
-pub(super) fn old() -> Report {
-    let mut step = step("old", 50, 500.0, 1.0);
-    step.detail = None;
-    let mut report = report(vec![step]);
-    report.scenario_version = 1;
-    report
+/// A step that could not be measured.
+pub(super) fn failed() -> Report {
+    let think_time = ThinkTime {
+        min_ms: 1.0,
+        max_ms: 1.0,
+    };
+    let step = Step::chat("failed", 50, 10.0, think_time);
+    report(vec![StepReport::failed(
+        &step,
+        "a client lane failed".to_owned(),
+    )])
 }
 
 fn report(steps: Vec<StepReport>) -> Report {
@@ -132,7 +134,7 @@ fn step(name: &str, concurrency: u32, rate: f64, scale_ms: f64) -> StepReport {
     report.theoretical_tps = rate;
     report.attainment = 1.0;
     report.latency_kind = LATENCY_KIND_END_TO_END.to_owned();
-    report.detail = Some(Box::new(detail(&scenario, rate, scale_ms)));
+    *report.detail = detail(&scenario, rate, scale_ms);
     report
 }
 
@@ -270,6 +272,7 @@ fn run_figures(run: u32, detail: &StepDetail) -> RunFigures {
         p99: times.p99,
         p999: times.p999,
         server_ns_per_message: Some(1_900.0),
+        disturbed: false,
         valid: run != 2,
     }
 }

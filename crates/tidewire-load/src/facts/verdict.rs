@@ -4,34 +4,34 @@
 
 use crate::format::{milliseconds, thousands};
 use crate::report::Verdict;
-use crate::scenario::{Guard, OnViolation};
+use crate::scenario::{Guard, OnViolation, Step};
 use crate::statistics::{LatencyHistogram, Percentile, Quantile};
 
 /// The evidence about the measurement itself. A field is `None` where it could not be known or does not apply.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Evidence {
+pub(crate) struct Evidence {
     /// Processor time of the instrument, in percent of the cores of its lanes.
-    pub(super) client_cpu_pct: Option<f64>,
+    pub(crate) client_cpu_pct: Option<f64>,
     /// Processor time of the server, in percent of the cores of its lanes.
-    pub(super) server_cpu_pct: Option<f64>,
+    pub(crate) server_cpu_pct: Option<f64>,
     /// How late the instrument was.
-    pub(super) lateness: Option<Lateness>,
+    pub(crate) lateness: Option<Lateness>,
     /// The same at the 99.9th percentile, if the step has a limit there.
-    pub(super) tail_lateness: Option<Lateness>,
+    pub(crate) tail_lateness: Option<Lateness>,
     /// Messages that were due in the steady window.
-    pub(super) offered: u64,
+    pub(crate) offered: u64,
     /// Messages of `offered` that were sent before the window ended.
-    pub(super) on_time: u64,
+    pub(crate) on_time: u64,
     /// Messages of `offered` that were not sent at all, although only the instrument was the reason.
-    pub(super) overdue: u64,
-    pub(super) closed: Option<ClosedLoop>,
+    pub(crate) overdue: u64,
+    pub(crate) closed: Option<ClosedLoop>,
     /// Time that the machine's host took, in percent.
-    pub(super) steal_pct: Option<f64>,
+    pub(crate) steal_pct: Option<f64>,
 }
 
 /// How late the instrument sent, at one quantile, and how long messages took there.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Lateness {
+pub(crate) struct Lateness {
     /// The quantile in words.
     quantile: &'static str,
     /// Lateness of the instrument, waits for places left out, in milliseconds.
@@ -45,7 +45,7 @@ impl Lateness {
     /// infinite, that at the highest quantile below it which is known; with fewer messages than a median needs, the
     /// largest lateness. Nothing if no message was sent, or if the end-to-end time is infinite at all of them, because
     /// no lateness falsifies that.
-    pub(super) fn of(
+    pub(crate) fn of(
         lag: &LatencyHistogram,
         latency: &LatencyHistogram,
         missing: u64,
@@ -63,7 +63,7 @@ impl Lateness {
     }
 
     /// The lateness at the 99.9th percentile, if it is known.
-    pub(super) fn of_tail(
+    pub(crate) fn of_tail(
         lag: &LatencyHistogram,
         latency: &LatencyHistogram,
         missing: u64,
@@ -94,34 +94,50 @@ impl Lateness {
 
 /// The figures that Little's law relates.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ClosedLoop {
-    pub(super) agents: f64,
+pub(crate) struct ClosedLoop {
+    pub(crate) agents: f64,
     /// Messages a second that went round.
-    pub(super) throughput: f64,
+    pub(crate) throughput: f64,
     /// Mean time for a round without thinking, in seconds.
-    pub(super) response_secs: f64,
+    pub(crate) response_secs: f64,
     /// Rounds a second that ended without a reply: after the timeout, with an error, or with the connection.
-    pub(super) unanswered: f64,
+    pub(crate) unanswered: f64,
     /// Agents that waited in such rounds, on average.
-    pub(super) waiting_in_vain: f64,
+    pub(crate) waiting_in_vain: f64,
     /// Mean think time, in seconds.
-    pub(super) think_secs: f64,
+    pub(crate) think_secs: f64,
     /// Rounds this was found from.
-    pub(super) rounds: u64,
+    pub(crate) rounds: u64,
 }
 
-pub(super) fn judge(evidence: &Evidence, guard: &Guard) -> Verdict {
-    let reasons = [
+/// Judges the measurement of a step. A load that was not the one of the schedule makes it INVALID. A busy machine makes
+/// times longer and leaves the counts of messages and a given rate as they are, so that it makes a step INVALID only if
+/// the step asks for more than these; any other step it disturbs.
+pub(crate) fn judge(evidence: &Evidence, step: &Step, guard: &Guard) -> Verdict {
+    let busy = [
         client_cpu(evidence, guard),
         (evidence.lateness.and_then(late)).or_else(|| evidence.tail_lateness.and_then(late)),
-        overdue(evidence).or_else(|| shortfall(evidence)),
-        evidence.closed.and_then(littles_law),
         steal(evidence),
     ];
-    Verdict {
-        reasons: reasons.into_iter().flatten().collect(),
+    let untrue = [
+        overdue(evidence).or_else(|| shortfall(evidence)),
+        evidence.closed.and_then(littles_law),
+    ];
+    let mut verdict = Verdict {
+        reasons: untrue.into_iter().flatten().collect(),
+        disturbances: busy.into_iter().flatten().collect(),
         enforced: guard.on_violation == OnViolation::Invalid,
+    };
+    if verdict.enforced || rests_on_times(step) {
+        let disturbances = std::mem::take(&mut verdict.disturbances);
+        verdict.reasons.splice(0..0, disturbances);
     }
+    verdict
+}
+
+/// Whether the result of a step depends on times: it has a limit on them, or its rate follows from them.
+fn rests_on_times(step: &Step) -> bool {
+    step.slo.limits_times() || step.offered_tps().is_none()
 }
 
 fn client_cpu(evidence: &Evidence, guard: &Guard) -> Option<String> {
@@ -236,6 +252,7 @@ const STEAL_PCT_MAX: f64 = 2.0;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::scenario::{Load, ThinkTime};
 
     fn lateness(lag_ms: f64, latency_ms: Option<f64>) -> Lateness {
         Lateness {
@@ -278,7 +295,12 @@ mod tests {
     fn reasons(spoil: impl FnOnce(&mut Evidence)) -> Vec<String> {
         let mut evidence = good();
         spoil(&mut evidence);
-        judge(&evidence, &Guard::default()).reasons
+        judge(&evidence, &given_rate(), &Guard::default()).reasons
+    }
+
+    /// A step of which only the counts of messages and a given rate are asked.
+    fn given_rate() -> Step {
+        Step::chat("step", 2, 1.0, ThinkTime::NONE)
     }
 
     fn assert_only(spoil: impl FnOnce(&mut Evidence), told: &str) {
@@ -289,8 +311,10 @@ mod tests {
 
     #[test]
     fn a_good_measurement_and_one_that_nothing_is_known_of_are_valid() {
-        assert!(judge(&good(), &Guard::default()).is_valid());
-        assert!(judge(&Evidence::default(), &Guard::default()).is_valid());
+        for evidence in [good(), Evidence::default()] {
+            let verdict = judge(&evidence, &given_rate(), &Guard::default());
+            assert_eq!(verdict.name(), "VALID");
+        }
     }
 
     #[test]
@@ -412,12 +436,44 @@ mod tests {
     }
 
     #[test]
-    fn a_warning_is_not_enforced() {
-        let guard = Guard {
+    fn a_busy_machine_disturbs_a_step_and_is_invalid_where_times_decide() {
+        let guard = |on_violation| Guard {
             max_client_cpu_pct: 10.0,
-            on_violation: OnViolation::Warn,
+            on_violation,
         };
-        let verdict = judge(&good(), &guard);
-        assert_eq!((verdict.name(), verdict.enforced), ("INVALID", false));
+        let name = |step: &Step, on_violation| {
+            let verdict = judge(&good(), step, &guard(on_violation));
+            assert_eq!(verdict.reasons.len() + verdict.disturbances.len(), 1);
+            (verdict.name(), verdict.enforced)
+        };
+        let mut step = given_rate();
+        assert_eq!(name(&step, OnViolation::Warn), ("DISTURBED", false));
+        assert_eq!(name(&step, OnViolation::Invalid), ("INVALID", true));
+        step.slo.loss_pct = Some(1.0);
+        assert_eq!(name(&step, OnViolation::Warn), ("DISTURBED", false));
+        step.slo.p99_ms = Some(1.0);
+        assert_eq!(name(&step, OnViolation::Warn), ("INVALID", false));
+        // The rate of a step that sends as fast as it can is that of the instrument.
+        let as_fast = Step {
+            load: Load::Max,
+            ..given_rate()
+        };
+        assert_eq!(name(&as_fast, OnViolation::Warn), ("INVALID", false));
+    }
+
+    #[test]
+    fn a_load_that_was_not_offered_is_invalid_though_nothing_is_enforced() {
+        let guard = Guard {
+            on_violation: OnViolation::Warn,
+            ..Guard::default()
+        };
+        let mut evidence = good();
+        (evidence.on_time, evidence.steal_pct) = (9_000, Some(9.0));
+        let verdict = judge(&evidence, &given_rate(), &guard);
+        assert_eq!(verdict.name(), "INVALID");
+        assert!(
+            verdict.disturbances[0].contains("took 9.0 %"),
+            "{verdict:?}"
+        );
     }
 }

@@ -1,44 +1,59 @@
-//! From what a step measured to the details of its report: windows, distributions, cost, verdict, limits.
+//! From what a step measured to its report: windows, distributions, cost, verdict, limits.
 
-use super::outcome::Outcome;
-use super::step::SteadyWindow;
 use super::verdict::{ClosedLoop, Evidence, Lateness, judge};
-use super::watch::Watch;
-use crate::agents::StepPlan;
-use crate::exchange::{StepLink, Times};
+use super::{Phase, StepFacts};
 use crate::format::{counted, thousands};
 use crate::lane_account::LaneAccount;
 use crate::report::{
-    Cost, Distribution, FaultFigures, LaneCost, ProcessFigures, ServerUsage, SloReport, StepDetail,
-    StepTimes, Verdict, Window, WorkCounts, Workload,
+    ClientUsage, Cost, Distribution, LaneCost, Percentile, SloReport, StepDetail, StepMeasurements,
+    StepReport, StepTimes, Verdict, Window, WorkCounts, Workload,
 };
-use crate::scenario::{Guard, Load, Pattern, history_limits};
+use crate::scenario::{Load, Pattern, history_limits};
+use crate::statistics::Quantile;
 
-/// Everything that is known when a step has ended.
-pub(super) struct StepFacts<'s, 'p> {
-    pub(super) plan: &'s StepPlan,
-    pub(super) guard: Guard,
-    pub(super) link: &'s StepLink,
-    pub(super) lanes: usize,
-    pub(super) steady: SteadyWindow,
-    pub(super) outcome: &'s Outcome,
-    pub(super) times: &'s Times,
-    pub(super) watch: &'s mut Watch<'p>,
-    pub(super) server: &'s ServerUsage,
-    pub(super) processes: Vec<ProcessFigures>,
-    pub(super) faults: Vec<FaultFigures>,
-}
+impl StepFacts {
+    /// The report of the step.
+    pub fn judge(&self) -> StepReport {
+        let mut problems = [&self.accounts.problems[..], &self.problems].concat();
+        let mut notes = [&self.notes[..], &self.accounts.notes].concat();
+        problems.extend(self.held_back());
+        let detail = self.detail(&mut notes);
+        let (accounts, times) = (&self.accounts, &self.times);
+        let known = StepReport {
+            test_duration_secs: self.secs,
+            total_sent: accounts.sent,
+            total_login_failures: self.login_failures,
+            total_send_errors: accounts.counts.send_errors,
+            latency: times.scheduled.summary(),
+            latency_send: times.write.summary(),
+            server: self.server.clone(),
+            client: ClientUsage {
+                cpu_secs: self.client_cpu_secs,
+                send_lag_p99_ms: Percentile::of(&times.send_lag, 0, Quantile::P99).as_ms(),
+            },
+            problems,
+            notes,
+            detail: Box::new(detail),
+            ..StepReport::default()
+        };
+        let measured = StepMeasurements {
+            known,
+            logged_in: self.logins,
+            totals: accounts.totals,
+            losses: accounts.losses,
+        };
+        StepReport::from_measurements(&self.plan.step, measured)
+    }
 
-impl StepFacts<'_, '_> {
-    pub(super) fn detail(self, notes: &mut Vec<String>) -> StepDetail {
+    fn detail(&self, notes: &mut Vec<String>) -> StepDetail {
         let step = &self.plan.step;
         let counts = self.counts();
         let cost = self.cost();
         let times = self.step_times(&counts);
         let verdict = self.verdict(&cost, times.scheduled.missing);
-        let stationary = self.watch.is_stationary();
+        let stationary = self.is_stationary();
         self.note(&counts, stationary, notes);
-        let totals = &self.outcome.totals;
+        let totals = &self.accounts.totals;
         let fates = [totals.expected, totals.delivered, totals.unconfirmed];
         let mut slo = SloReport::judge(&step.slo, &times.scheduled.slo_figures(fates));
         if !self.plan.segment.is_whole() {
@@ -65,19 +80,19 @@ impl StepFacts<'_, '_> {
             cost,
             verdict,
             slo,
-            series: std::mem::take(&mut self.watch.series),
-            worst_receivers: self.outcome.worst_receivers.clone(),
-            slow_receivers: self.outcome.slow,
-            fan_out_share: self.outcome.fan_out_share.clone(),
-            processes: self.processes,
-            faults: self.faults,
-            losses: (totals.lost > 0 && step.pattern.is_fan_out()).then_some(self.outcome.losses),
+            series: self.series.clone(),
+            worst_receivers: self.accounts.worst_receivers.clone(),
+            slow_receivers: self.accounts.slow,
+            fan_out_share: self.accounts.fan_out_share.clone(),
+            processes: self.processes.clone(),
+            faults: self.faults.clone(),
+            losses: (totals.lost > 0 && step.pattern.is_fan_out()).then_some(self.accounts.losses),
             runs: Vec::new(),
         }
     }
 
     fn counts(&self) -> WorkCounts {
-        let counts = &self.outcome.counts;
+        let counts = &self.accounts.counts;
         WorkCounts {
             steady_expected: counts.work.steady_offered * self.receivers(),
             steady_on_time: Some(counts.steady_on_time),
@@ -87,24 +102,22 @@ impl StepFacts<'_, '_> {
 
     /// Receivers that each message owes a delivery.
     fn receivers(&self) -> u64 {
-        let logins = self.link.normal_logins();
+        let logins = self.logins;
         match self.plan.step.pattern {
-            Pattern::Chat => logins.saturating_sub(1),
-            Pattern::PubSub => logins,
             Pattern::Ingest => 0,
-            Pattern::Echo | Pattern::Request => 1,
+            pattern => pattern.receivers(logins),
         }
     }
 
     fn step_times(&self, counts: &WorkCounts) -> StepTimes {
-        let times = self.times;
+        let times = &self.times;
         // Every message that was due in the window and did not come is missing, also one that was never sent.
         let missing = if self.plan.is_windowed {
             counts
                 .steady_expected
                 .saturating_sub(times.scheduled.count())
         } else {
-            self.outcome.totals.lost + self.outcome.totals.unconfirmed
+            self.accounts.totals.lost + self.accounts.totals.unconfirmed
         };
         // The time of the server is that of the messages that were sent, and each of them has a lag.
         let sent_and_owed = times.send_lag.count() * self.receivers();
@@ -124,21 +137,21 @@ impl StepFacts<'_, '_> {
     }
 
     fn cost(&self) -> Cost {
-        let Some((account_before, account)) = self.watch.steady_accounts() else {
+        let Some((before, after)) = &self.steady_usage else {
             return Cost::default();
         };
-        let (began, ended) = (account_before.usage, account.usage);
+        let (began, ended) = (&before.usage, &after.usage);
         let secs = self.steady.length.as_secs_f64();
-        let client_secs = ended.client_secs_since(&began);
-        let server_secs = ended.server_secs_since(&began);
+        let client_secs = ended.client_secs_since(began);
+        let server_secs = ended.server_secs_since(began);
         let percent_of = |cpu_secs: Option<f64>, lanes: f64| {
             let cpu_secs = cpu_secs.filter(|_| secs > 0.0)?;
             Some(cpu_secs / (secs * lanes.max(1.0)) * 100.0)
         };
-        let lanes = self.lanes.min(self.plan.step.concurrency as usize) as f64;
+        let lanes = self.plan.lanes as f64;
         let nodes = self.plan.targets.len() as f64;
         let server_lanes = nodes * f64::from(self.server.lanes.unwrap_or(1));
-        let work = &self.outcome.counts.work;
+        let work = &self.accounts.counts.work;
         let messages = work.steady_sent + work.steady_received;
         // The kernel counts in ticks, and less than one of them is not nothing.
         let by_message = |cpu_secs: f64| {
@@ -152,17 +165,14 @@ impl StepFacts<'_, '_> {
             server_cpu_pct: percent_of(server_secs, server_lanes),
             client_ns_per_message: client_secs.and_then(by_message),
             server_ns_per_message: server_secs.and_then(by_message),
-            steal_pct: ended.stolen_pct_since(&began),
-            client_lanes: of_lanes(
-                Some(account.client_lanes),
-                Some(account_before.client_lanes),
-            ),
-            server_lanes: of_lanes(account.server_lanes, account_before.server_lanes),
+            steal_pct: ended.stolen_pct_since(began),
+            client_lanes: of_lanes(Some(after.client_lanes), Some(before.client_lanes)),
+            server_lanes: of_lanes(after.server_lanes, before.server_lanes),
         }
     }
 
     fn verdict(&self, cost: &Cost, missing: u64) -> Verdict {
-        let times = self.times;
+        let times = &self.times;
         let lag = if self.plan.is_windowed {
             &times.client_lag
         } else {
@@ -173,7 +183,7 @@ impl StepFacts<'_, '_> {
         // Messages that an agent without a connection should send are no fault of the instrument.
         let excused = match self.plan.step.faults.is_empty() {
             true => 0,
-            false => self.outcome.counts.send_errors,
+            false => self.accounts.counts.send_errors,
         };
         let evidence = Evidence {
             client_cpu_pct: cost.client_cpu_pct,
@@ -181,13 +191,13 @@ impl StepFacts<'_, '_> {
             lateness: Lateness::of(lag, &times.scheduled, missing).filter(|_| !is_max),
             tail_lateness: Lateness::of_tail(lag, &times.scheduled, missing)
                 .filter(|_| !is_max && self.plan.step.slo.p999_ms.is_some()),
-            offered: self.outcome.counts.work.steady_offered,
-            on_time: self.outcome.counts.steady_on_time + excused,
-            overdue: self.outcome.counts.steady_overdue,
+            offered: self.accounts.counts.work.steady_offered,
+            on_time: self.accounts.counts.steady_on_time + excused,
+            overdue: self.accounts.counts.steady_overdue,
             closed: self.closed_loop(),
             steal_pct: cost.steal_pct,
         };
-        judge(&evidence, &self.guard)
+        judge(&evidence, &self.plan.step, &self.plan.guard)
     }
 
     fn closed_loop(&self) -> Option<ClosedLoop> {
@@ -195,12 +205,12 @@ impl StepFacts<'_, '_> {
         let Load::Closed { think_time_ms } = &step.load else {
             return None;
         };
-        if !step.faults.is_empty() || self.link.disconnects.get() > 0 {
+        if !step.faults.is_empty() || self.disconnects > 0 {
             // Agents without a connection go round no loop.
             return None;
         }
         let secs = self.steady.length.as_secs_f64();
-        let counts = &self.outcome.counts;
+        let counts = &self.accounts.counts;
         // Agents that do not wait for replies are never on their way: they think, and send in no time.
         let waits = step.pattern.has_replies();
         let (rounds, response_ms) = if waits {
@@ -214,7 +224,7 @@ impl StepFacts<'_, '_> {
         } else {
             (counts.work.steady_sent, 0.0)
         };
-        let agents = self.link.normal_logins();
+        let agents = self.logins;
         (secs > 0.0 && agents > 0).then(|| ClosedLoop {
             agents: agents as f64,
             throughput: rounds as f64 / secs,
@@ -226,10 +236,19 @@ impl StepFacts<'_, '_> {
         })
     }
 
+    /// Whether the last three whole seconds of the warm-up had the same median, within 2 %; nothing when there were
+    /// fewer.
+    fn is_stationary(&self) -> Option<bool> {
+        let warm_up = Phase::WarmUp.name();
+        let seconds = self.series.iter().filter(|second| second.phase == warm_up);
+        let medians: Vec<f64> = seconds.filter_map(|second| second.p50_ms).collect();
+        is_stationary(&medians)
+    }
+
     /// The problem that a step has if the server's slowness kept messages of an open step from being sent in time. The
     /// load was then not the one that the scenario asks for, whatever became of the messages that were sent.
-    pub(super) fn held_back(&self) -> Option<String> {
-        let counts = &self.outcome.counts;
+    fn held_back(&self) -> Option<String> {
+        let counts = &self.accounts.counts;
         let (held, offered) = (counts.steady_held, counts.work.steady_offered);
         let is_meant = !self.plan.step.faults.is_empty();
         if is_meant || held as f64 <= offered as f64 * HELD_SHARE_MAX {
@@ -299,3 +318,25 @@ impl StepFacts<'_, '_> {
 
 /// Share of the messages due in the steady window that the server may hold back in a step that passes.
 const HELD_SHARE_MAX: f64 = 0.01;
+
+fn is_stationary(medians: &[f64]) -> Option<bool> {
+    let last = medians.last_chunk::<3>()?;
+    let least = last.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = last.iter().copied().fold(0.0, f64::max);
+    Some(most <= least * STATIONARY_SHARE_MAX)
+}
+
+/// How far apart medians of seconds may be that are called the same.
+const STATIONARY_SHARE_MAX: f64 = 1.02;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_equal_medians_are_stationary_and_a_drift_is_not() {
+        assert_eq!(is_stationary(&[1.0, 1.0]), None);
+        assert_eq!(is_stationary(&[9.0, 1.0, 1.01, 1.02]), Some(true));
+        assert_eq!(is_stationary(&[1.0, 1.01, 1.03]), Some(false));
+    }
+}

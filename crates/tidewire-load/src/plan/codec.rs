@@ -1,20 +1,20 @@
 //! The codec of a step, and the size of its messages.
 
 use tidewire::socket::DATAGRAM_FRAME_BYTES_MAX;
-use tidewire::{AnyCodec, Endpoint, Kind, Message};
+use tidewire::{AnyCodec, Kind, Message};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 
-use super::RunError;
+use super::PlanError;
 use crate::scenario::{Pattern, Step};
 
-/// The step's codec as it is spoken to this address: some frame datagrams in another way than streams.
-pub(super) fn codec_of(step: &Step, address: &Endpoint) -> Result<AnyCodec, RunError> {
+/// The step's codec as it is spoken to the servers: some frame datagrams in another way than streams.
+pub(super) fn codec_of(step: &Step, is_datagrams: bool) -> Result<AnyCodec, PlanError> {
     let codec = AnyCodec::by_name(&step.codec)
-        .map_err(|source| RunError::Codec(step.name.clone(), source))?;
-    Ok(match address {
-        Endpoint::Udp(_) => codec.for_datagrams(),
-        _ => codec,
+        .map_err(|source| PlanError::Codec(step.name.clone(), source))?;
+    Ok(match is_datagrams {
+        true => codec.for_datagrams(),
+        false => codec,
     })
 }
 
@@ -23,10 +23,10 @@ pub(super) fn check_frames(
     step: &Step,
     codec: &AnyCodec,
     is_datagrams: bool,
-) -> Result<(), RunError> {
+) -> Result<(), PlanError> {
     let name = step.name.clone();
     if is_datagrams && step.pattern == Pattern::Request && !codec.format().has_ids() {
-        return Err(RunError::Unmatched(name, codec.name()));
+        return Err(PlanError::Unmatched(name, codec.name()));
     }
     let payload = vec![0; step.payload_bytes as usize];
     let message = match step.pattern {
@@ -39,14 +39,14 @@ pub(super) fn check_frames(
     let encoded = codec.encode(&message, &mut frame);
     let bytes = frame.len().max(payload.len());
     if is_datagrams && (encoded.is_err() || bytes > DATAGRAM_FRAME_BYTES_MAX) {
-        return Err(RunError::TooLarge { step: name, bytes });
+        return Err(PlanError::TooLarge { step: name, bytes });
     }
     let cause = match encoded {
         Err(error) => error.to_string(),
         Ok(()) if bytes <= FRAME_BYTES_MAX => return Ok(()),
         Ok(()) => format!("a frame of {bytes} bytes is longer than {FRAME_BYTES_MAX}"),
     };
-    Err(RunError::Unencodable {
+    Err(PlanError::Unencodable {
         step: name,
         codec: codec.name(),
         payload_bytes: step.payload_bytes,

@@ -1,6 +1,7 @@
-//! The results of a step's lanes, added up and closed.
+//! The accounts of a step: the results of its lanes, added up and closed.
 
 use super::causes::{ends_of, losses_of};
+use super::ending::Ending;
 use crate::exchange::{AgentResult, Confirmed, Counts, LaneResult};
 use crate::format::counted;
 use crate::ledger::{Breaks, Losses, ReceiverTotals, SentTotals, needs_checksums};
@@ -9,70 +10,59 @@ use crate::scenario::{Pattern, Step, breaks, node_name};
 use crate::segment::Segment;
 
 /// The closed accounts of a step.
-#[derive(Default)]
-pub(super) struct Outcome {
-    pub(super) sent: u64,
-    pub(super) counts: Counts,
-    pub(super) totals: ReceiverTotals,
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Accounts {
+    pub(crate) sent: u64,
+    pub(crate) counts: Counts,
+    pub(crate) totals: ReceiverTotals,
     /// The causes of what is lost in `totals`, in a fan-out.
-    pub(super) losses: Losses,
+    pub(crate) losses: Losses,
     /// The receivers with most amiss, worst first.
-    pub(super) worst_receivers: Vec<ReceiverFigures>,
+    pub(crate) worst_receivers: Vec<ReceiverFigures>,
     /// The fate of messages at receivers that were slow on purpose; not in `totals`.
-    pub(super) slow: Option<SlowReceivers>,
+    pub(crate) slow: Option<SlowReceivers>,
     /// The share of a fan-out that the other parts have to know.
-    pub(super) fan_out_share: Option<FanOutShare>,
-    pub(super) problems: Vec<String>,
-    pub(super) notes: Vec<String>,
+    pub(crate) fan_out_share: Option<FanOutShare>,
+    pub(crate) problems: Vec<String>,
+    pub(crate) notes: Vec<String>,
 }
 
-/// The end of a step, as far as it decides which fates of messages can be known.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Ending {
-    /// Messages still arrived when the drain was ended.
-    pub(super) is_cut_off: bool,
-    /// The transport may lose messages and keep those behind them.
-    pub(super) is_lossy: bool,
-    /// The servers kept a history, so that a message that anybody got is owed to all.
-    pub(super) keeps_history: bool,
-}
-
-impl Outcome {
-    pub(super) fn of(
+impl Accounts {
+    pub(crate) fn of(
         results: Vec<LaneResult>,
         step: &Step,
         segment: Segment,
         ending: Ending,
     ) -> Self {
-        let mut outcome = Self::default();
+        let mut accounts = Self::default();
         let (mut agents, mut disconnects, mut causes) = (Vec::new(), Vec::new(), Vec::new());
         for result in results {
-            outcome.counts.add(&result.counts);
+            accounts.counts.add(&result.counts);
             agents.extend(result.agents);
             disconnects.extend(result.disconnects);
             causes.extend(result.failures);
         }
-        outcome.close(&agents, step, segment, ending);
+        accounts.close(&agents, step, segment, ending);
         if let Some(reason) = disconnects.first() {
             let count = disconnects.len();
             let told = format!("{count} agents lost their connection; the first: {reason}");
             if step.faults.is_empty() {
-                outcome.problems.push(told);
+                accounts.problems.push(told);
             } else {
-                outcome.notes.push(told);
-                outcome.judge_breaks(&agents, step);
+                accounts.notes.push(told);
+                accounts.judge_breaks(&agents, step);
             }
         }
         let told = |sum: u64, agent: &AgentResult| sum.saturating_add(agent.told);
         let gaps = agents.iter().fold(0, told);
         if gaps > 0 {
-            outcome.notes.push(format!(
+            accounts.notes.push(format!(
                 "the server itself announced {gaps} dropped messages"
             ));
         }
         let unknown = agents.iter().map(|agent| agent.told_unknown).sum();
-        let announced = outcome.counts.announced;
-        outcome.notes.extend(counted(&[
+        let announced = accounts.counts.announced;
+        accounts.notes.extend(counted(&[
             (
                 unknown,
                 "times an agent was told that messages may be missing, and not how many",
@@ -86,8 +76,8 @@ impl Outcome {
         causes.dedup();
         let causes = causes.into_iter();
         let told = causes.map(|cause| format!("login or send: {cause}"));
-        outcome.notes.extend(told);
-        outcome
+        accounts.notes.extend(told);
+        accounts
     }
 
     /// Tells of connections that ended without a fault of their node, and of those that are not back although it runs:
@@ -215,13 +205,6 @@ fn set_apart_under_way(
             *under_way = sent.saturating_sub(heard.unwrap_or(0));
             *sent -= *under_way;
         }
-    }
-}
-
-impl Ending {
-    /// Whether messages of this agent may still be on their way: in this process, or behind others that still arrived.
-    fn may_be_under_way(self, agent: &AgentResult) -> bool {
-        self.is_cut_off || agent.is_backed_up
     }
 }
 
@@ -356,7 +339,7 @@ mod tests {
         };
         let mut step = Step::chat("two", 2, 1.0, think_time);
         step.pattern = pattern;
-        let totals = Outcome::of(results(pattern), &step, Segment::WHOLE, ending).totals;
+        let totals = Accounts::of(results(pattern), &step, Segment::WHOLE, ending).totals;
         assert!(totals.is_conserved(), "{totals:?}");
         [
             totals.expected,
@@ -433,7 +416,7 @@ mod tests {
                 agents,
                 ..LaneResult::default()
             }];
-            let losses = Outcome::of(results, &step, Segment::WHOLE, ending).losses;
+            let losses = Accounts::of(results, &step, Segment::WHOLE, ending).losses;
             (losses.sender_cut, losses.unexplained)
         };
         assert_eq!(losses(false, 0), (5, 0));

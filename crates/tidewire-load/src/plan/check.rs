@@ -1,58 +1,61 @@
 //! Checks before a run begins.
 
-use tidewire::Endpoint;
+use tidewire::{AnyCodec, Endpoint};
 use tidewire_io::descriptors::descriptor_limit;
 use tidewire_proto::codec::Codec;
 
 use super::codec::{check_frames, codec_of};
-use super::{RunError, RunOptions, faults};
+use super::{PlanError, RunOptions};
 use crate::ledger::needs_checksums;
 use crate::scenario::{Scenario, Step};
 
-/// Whether a step can be run with these options.
-pub(super) fn check(
+/// Whether the servers of these options are reached by datagrams, if a scenario can be run against them.
+pub(super) fn targets(scenario: &Scenario, options: &RunOptions) -> Result<bool, PlanError> {
+    let mut targets = options.targets.iter();
+    let is_datagrams = |target: &Endpoint| matches!(target, Endpoint::Udp(_));
+    let first = targets.next().ok_or(PlanError::NoTarget)?;
+    if targets.any(|other| is_datagrams(other) != is_datagrams(first)) {
+        return Err(PlanError::MixedTargets);
+    }
+    if scenario.history.is_some() && options.processes.is_empty() {
+        return Err(PlanError::NoHistory);
+    }
+    Ok(is_datagrams(first))
+}
+
+/// The codec of a step, if the step can be run with these options.
+pub(super) fn step(
     scenario: &Scenario,
     step: &Step,
     options: &RunOptions,
-) -> Result<(), RunError> {
-    let mut targets = options.targets.iter();
-    let is_datagrams = |target: &Endpoint| matches!(target, Endpoint::Udp(_));
-    let first = targets.next().ok_or(RunError::NoTarget)?;
-    if targets.any(|other| is_datagrams(other) != is_datagrams(first)) {
-        return Err(RunError::MixedTargets);
-    }
-    if scenario.history.is_some() && options.processes.is_empty() {
-        return Err(RunError::NoHistory);
-    }
-    faults::check(step, options)?;
+    is_datagrams: bool,
+) -> Result<AnyCodec, PlanError> {
     if !step.faults.is_empty() && needs_checksums(step.concurrency as usize) {
-        return Err(RunError::Untracked(step.name.clone()));
+        return Err(PlanError::Untracked(step.name.clone()));
     }
     if step.pattern.is_fan_out()
         && !options.segment.is_whole()
         && let Some(reason) = hindrance(scenario, step, options)
     {
-        return Err(RunError::Segment(step.name.clone(), reason));
+        return Err(PlanError::Segment(step.name.clone(), reason));
     }
-    if options.tokens.is_some() {
-        let codec = codec_of(step, first)?;
-        if !codec.format().begins_with_hello() {
-            return Err(RunError::NoPlaceForTokens(step.name.clone(), codec.name()));
-        }
+    let codec = codec_of(step, is_datagrams)?;
+    if options.tokens.is_some() && !codec.format().begins_with_hello() {
+        return Err(PlanError::NoPlaceForTokens(step.name.clone(), codec.name()));
     }
-    check_frames(step, &codec_of(step, first)?, is_datagrams(first))?;
+    check_frames(step, &codec, is_datagrams)?;
     let pipes = options.processes.len() as u64 * DESCRIPTORS_OF_PROCESS;
     let agents = u64::from(options.segment.count(step.concurrency));
     let needed = agents + pipes + DESCRIPTORS_RESERVED;
     let limit = descriptor_limit().soft;
     if limit < needed {
-        return Err(RunError::Descriptors {
+        return Err(PlanError::Descriptors {
             step: step.name.clone(),
             needed,
             limit,
         });
     }
-    Ok(())
+    Ok(codec)
 }
 
 /// Why a fan-out cannot be run in parts.

@@ -1,6 +1,6 @@
 //! From what agents noted of their connections to the causes of losses.
 
-use super::outcome::Ending;
+use super::ending::Ending;
 use crate::exchange::AgentResult;
 use crate::ledger::{Absence, Breaks, End, Losses, ReceiverTotals};
 use crate::scenario::Pattern;
