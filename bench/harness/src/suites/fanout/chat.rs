@@ -69,8 +69,7 @@ fn scenario(work: &Work) -> Result<Scenario, RoleError> {
 }
 
 fn measured(step: &StepReport) -> Measured {
-    let scheduled = step.detail.as_ref().map(|detail| &detail.times.scheduled);
-    let latency = scheduled.and_then(|times| times.histogram.decode().ok());
+    let latency = step.detail.times.scheduled.histogram.decode().ok();
     // The steady rate, which is not diluted by coming and going.
     let seconds = step.total_received as f64
         / step
