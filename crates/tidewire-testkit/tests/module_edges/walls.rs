@@ -26,14 +26,14 @@ const WIDE: &[(&str, usize)] = &[
     ("Directory", 61),
     ("Lane", 52),
     ("LaneRooms", 117),
-    ("LaneSessions", 135),
+    ("LaneSessions", 134),
     ("Link", 44),
     ("Node", 117),
     ("ServerBuilder", 42),
 ];
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 837;
+const OPEN_FIELDS_MAX: usize = 825;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

@@ -326,7 +326,7 @@ fn take_backlog<S: Service, C: Codec + ?Sized>(
         let (rest, _) = core.sessions[slot].connection.partial.take();
         take_rest(core, service, codec, slot, &rest);
         core.sessions[slot].connection.handle_backlog_served();
-        core.sessions.outbox.buffers.put(rest);
+        core.sessions.outputs().put_buffer(rest);
     }
 }
 

@@ -11,7 +11,6 @@ use super::Served;
 use super::read::{Flow, PARTIAL_DIRECT_BYTES, Read, end, fail, handle_bytes, read_once, stop};
 use crate::engine::Core;
 use crate::service::Service;
-use crate::session::LaneSessions;
 use crate::transport::Transport;
 
 /// Reads a long partial frame into the session's own buffer.
@@ -66,7 +65,7 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
     }
     if partial.len() < PARTIAL_DIRECT_BYTES {
         keep_partial(core, slot, &partial);
-        return core.sessions.outbox.buffers.put(partial);
+        return core.sessions.outputs().put_buffer(partial);
     }
     let now_ns = core.sessions.reactor.now_ns;
     core.sessions[slot].connection.partial.keep(partial, now_ns);
@@ -75,18 +74,17 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
 
 /// Keeps the unhandled rest of a read until the session may be read again.
 pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
-    let is_full = core.sessions[slot].output.len() > core.config.limits.queue_bytes_max;
-    let LaneSessions { slab, outbox, .. } = &mut core.sessions;
-    let connection = &mut slab[slot].connection;
+    let is_full = core.sessions.is_output_full(slot);
+    let connection = &mut core.sessions[slot].connection;
     if connection.inbound() == Inbound::Ended || connection.is_closed() {
         return;
     }
     if is_full || !connection.is_paused() {
         connection.pause(PauseReason::Output);
     }
-    let mut kept = outbox.buffers.take();
+    let mut kept = core.sessions.outputs().take_buffer();
     kept.extend_from_slice(rest);
-    connection.partial.keep_frames(kept);
+    core.sessions[slot].connection.partial.keep_frames(kept);
     core.counters.reads_paused.add(1);
     core.sessions.charge_kept(slot);
     core.sessions.update_interest(slot);
@@ -99,7 +97,7 @@ pub(super) fn keep_partial(core: &mut Core, slot: usize, rest: &[u8]) {
     if rest.is_empty() {
         return core.sessions.charge_kept_nothing(slot);
     }
-    let mut kept = core.sessions.outbox.buffers.take();
+    let mut kept = core.sessions.outputs().take_buffer();
     kept.extend_from_slice(rest);
     let now_ns = core.sessions.reactor.now_ns;
     core.sessions[slot].connection.partial.keep(kept, now_ns);

@@ -182,7 +182,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     let (partial, has_frames) = connection.partial.take();
     let mut held = partial.len();
     receive[..held].copy_from_slice(&partial);
-    core.sessions.outbox.buffers.put(partial);
+    core.sessions.outputs().put_buffer(partial);
     if has_frames {
         match handle_bytes(core, service, codec, slot, &receive[..held], 0) {
             (used, Flow::Continue) => {
@@ -289,7 +289,8 @@ pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     if outcome.0 > 0 {
         session.connection.partial.note_end();
     }
-    if session.output.bytes.capacity() >= LARGE_OUTPUT_BYTES || session.unanswered.is_some() {
+    let has_unanswered = session.unanswered.is_some();
+    if has_unanswered || core.sessions.output(slot).held_bytes() >= LARGE_OUTPUT_BYTES {
         core.sessions.charge_kept(slot);
     }
     outcome

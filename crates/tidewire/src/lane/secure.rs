@@ -100,7 +100,7 @@ mod tests {
             let (slot, mut far) = lane.open_layered_session();
             let sessions = &mut lane.core.sessions;
             for _ in 0..pieces {
-                sessions[slot].output.bytes.extend([7; 500]);
+                sessions.append_bytes(slot, &[7; 500]);
                 sessions.flush(slot);
             }
             sessions.finish(slot, CloseReason::Service);

@@ -78,7 +78,7 @@ mod tests {
         let mut lane = lane(&Server::builder().limits(limits));
         let (slot, mut far) = lane.open_session();
         let started_ns = lane.core.sessions.reactor.now_ns;
-        lane.core.sessions[slot].output.bytes = vec![0; 8 << 20];
+        lane.core.sessions.append_bytes(slot, &vec![0; 8 << 20]);
         lane.core.sessions.mark_dirty(slot);
         lane.core.sessions.flush_dirty();
         assert!(
@@ -267,7 +267,7 @@ mod tests {
         for unfinished in [1, 0] {
             lane.read_session(ada);
             lane.core.sessions.flush(ada);
-            assert!(lane.core.sessions[ada].output.is_empty());
+            assert!(lane.core.sessions.output(ada).is_empty());
             assert!(lane.core.sessions[ada].connection.partial.has_frames());
             assert_eq!(lane.core.sessions.count_unfinished(), unfinished);
         }

@@ -11,7 +11,7 @@ use super::spanning::Origin;
 use crate::mailbox::BatchEntry;
 use crate::mailbox::LaneSet;
 use crate::observe::DropReason;
-use crate::session::{LaneSessions, Outbox};
+use crate::session::LaneSessions;
 use crate::transport::Transport;
 
 impl LaneRooms<'_> {
@@ -39,7 +39,7 @@ impl LaneRooms<'_> {
                 if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
                     return self.drop_for_memory(alias);
                 }
-                let Some(log) = self.sessions.outbox.logs.get_mut(alias) else {
+                let Some(log) = self.sessions.logs.get_mut(alias) else {
                     return;
                 };
                 let appended = log.append_with::<EncodeError>(frame.len(), |out| {
@@ -56,7 +56,7 @@ impl LaneRooms<'_> {
     /// Whether a message from another lane may be appended to the log of a room.
     #[cold]
     pub(super) fn may_deliver(&mut self, alias: u16, bytes: usize) -> bool {
-        let log = self.sessions.outbox.logs.get(alias);
+        let log = self.sessions.logs.get(alias);
         log.is_none_or(|log| !log.must_grow_for(bytes)) || self.sessions.may_grow()
     }
 
@@ -116,7 +116,7 @@ impl LaneRooms<'_> {
 
     /// Returns the number of bytes ever appended to the log of a room.
     fn log_end(&self, alias: u16) -> u64 {
-        let log = self.sessions.outbox.logs.get(alias);
+        let log = self.sessions.logs.get(alias);
         log.map_or(0, |log| log.head_position())
     }
 
@@ -153,7 +153,7 @@ impl LaneRooms<'_> {
             }
         }
         self.sessions.counters.sweeps.add(1);
-        let log = self.sessions.outbox.logs.get(alias);
+        let log = self.sessions.logs.get(alias);
         let (end, held_bytes) = log.map_or((0, 0), |log| (log.head_position(), log.held_bytes()));
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
             return;
@@ -201,14 +201,13 @@ impl LaneRooms<'_> {
         if others.is_empty() {
             return;
         }
-        let Outbox { logs, buffers, .. } = &mut self.sessions.outbox;
-        let Some(log) = logs.get(alias) else {
+        let mut frame = self.sessions.outputs().take_buffer();
+        let Some(log) = self.sessions.logs.get(alias) else {
             return;
         };
-        let mut frame = buffers.take();
         frame.extend_from_slice(log.newest(bytes));
         self.send_chat_message(others, alias, offset, &frame);
-        self.sessions.outbox.buffers.put(frame);
+        self.sessions.outputs().put_buffer(frame);
     }
 
     /// Frames a message once for all subscribers of a room or topic, on this lane and the others. This lane need not have any.
@@ -222,15 +221,15 @@ impl LaneRooms<'_> {
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
         let alias = shared.alias;
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        if let Some(log) = outbox.logs.get_mut(alias) {
+        let LaneSessions { logs, config, .. } = &mut *self.sessions;
+        if let Some(log) = logs.get_mut(alias) {
             let (position, bytes) =
                 log.append_with(bytes_expected, |out| encode(&config.codec, out))?;
             self.handle_appended(alias, (position, bytes), 0, offset, || *origin);
             return Ok(());
         }
-        let mut frame = outbox.buffers.take();
-        let encoded = encode(&config.codec, &mut frame);
+        let mut frame = self.sessions.outputs().take_buffer();
+        let encoded = encode(&self.sessions.config.codec, &mut frame);
         if encoded.is_ok() {
             let others = shared.others(self.exchange.lane);
             if others.has_node() {
@@ -238,7 +237,7 @@ impl LaneRooms<'_> {
             }
             self.send_chat_message(others, alias, offset, &frame);
         }
-        self.sessions.outbox.buffers.put(frame);
+        self.sessions.outputs().put_buffer(frame);
         encoded
     }
 

@@ -75,8 +75,8 @@ impl LaneRooms<'_> {
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
             return false;
         };
-        let (slab, outbox) = (&mut self.sessions.slab, &mut self.sessions.outbox);
-        let Some(log) = outbox.logs.get_mut(alias) else {
+        let (slab, logs) = (&mut self.sessions.slab, &mut self.sessions.logs);
+        let Some(log) = logs.get_mut(alias) else {
             return false;
         };
         let end = log.head_position();
@@ -94,9 +94,7 @@ impl LaneRooms<'_> {
             }
         }
         let memory = &mut self.sessions.relief.memory;
-        !outbox
-            .logs
-            .release_drained(alias, room.members.len(), memory)
+        !logs.release_drained(alias, room.members.len(), memory)
     }
 }
 
@@ -174,7 +172,7 @@ mod tests {
     }
 
     fn log_bytes(sessions: &crate::session::LaneSessions) -> usize {
-        let logs = (0..u16::MAX).filter_map(|alias| sessions.outbox.logs.get(alias));
+        let logs = (0..u16::MAX).filter_map(|alias| sessions.logs.get(alias));
         logs.map(|log| log.held_bytes()).sum()
     }
 
@@ -210,13 +208,7 @@ mod tests {
                     .handle_writable(0);
                 lane.core.sessions.flush(reader.slot());
             }
-            lane.core
-                .sessions
-                .outbox
-                .logs
-                .get(room)
-                .unwrap()
-                .held_bytes()
+            lane.core.sessions.logs.get(room).unwrap().held_bytes()
         };
         for _ in 0..5 {
             assert!(

@@ -169,8 +169,8 @@ impl LaneRooms<'_> {
                 continue;
             };
             self.append_gap(alias, &mut lost);
-            let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-            let Some(log) = outbox.logs.get_mut(alias) else {
+            let LaneSessions { logs, config, .. } = &mut *self.sessions;
+            let Some(log) = logs.get_mut(alias) else {
                 return;
             };
             let expected = message.payload.len() + FRAME_OVERHEAD_BYTES_MAX;

@@ -80,9 +80,9 @@ impl LaneRooms<'_> {
         drop(records);
         let slot = self.sessions.slot_of(id)?;
         let index = self.sessions[slot].membership(alias)?;
-        let LaneSessions { slab, outbox, .. } = &mut *self.sessions;
+        let LaneSessions { slab, logs, .. } = &mut *self.sessions;
         let subscriber = &mut slab[slot].memberships[index].subscriber;
-        let passed = subscriber.pass_log(outbox.logs.get_mut(alias)?);
+        let passed = subscriber.pass_log(logs.get_mut(alias)?);
         if next <= last.offset {
             subscriber.replay(next);
         }
@@ -172,48 +172,45 @@ impl LaneRooms<'_> {
         let epoch = records.last.epoch;
         let at = |offset| Position { epoch, offset };
         let (mut next, mut bytes, mut count) = (from, 0, 0);
-        let append = |sessions: &mut LaneSessions| {
-            sessions.append_to(id, |_, codec, out| {
-                let (start, mut scratch) = (out.len(), Vec::new());
-                // An epoch that begins lower ends before the next message of the former one.
-                if next <= records.epoch_start || next > end + 1 {
-                    // The number of missing messages of the former epoch is unknown.
-                    next = records.epoch_start + 1;
-                    if codec.has_positions() {
-                        encode_position(codec, alias, at(next - 1), out)?;
-                    }
+        let appended = self.sessions.append_to(id, |_, codec, out| {
+            let (start, mut scratch) = (out.len(), Vec::new());
+            // An epoch that begins lower ends before the next message of the former one.
+            if next <= records.epoch_start || next > end + 1 {
+                // The number of missing messages of the former epoch is unknown.
+                next = records.epoch_start + 1;
+                if codec.has_positions() {
+                    encode_position(codec, alias, at(next - 1), out)?;
                 }
-                let first = records.first().min(end + 1);
-                let mut gap = first.saturating_sub(next);
-                next = next.max(first);
-                while next <= end && out.len() - start < bytes_max {
-                    let offset = next;
-                    next += 1;
-                    let Some(message) = records.get(offset, &mut scratch) else {
-                        gap += 1;
-                        continue;
-                    };
-                    if own == Some(message.member) {
-                        continue;
-                    }
-                    push_gap(codec, subscription, at(offset), &mut gap, out);
-                    let frame_at = out.len();
-                    let appended = append_with_header(codec, subscription, out, |out| {
-                        encode_kept(codec, alias, is_topic, offset, &message, out)
-                    });
-                    count += u64::from(appended.is_ok());
-                    if appended.is_err() {
-                        // The codec cannot express it.
-                        out.truncate(frame_at);
-                        gap += 1;
-                    }
+            }
+            let first = records.first().min(end + 1);
+            let mut gap = first.saturating_sub(next);
+            next = next.max(first);
+            while next <= end && out.len() - start < bytes_max {
+                let offset = next;
+                next += 1;
+                let Some(message) = records.get(offset, &mut scratch) else {
+                    gap += 1;
+                    continue;
+                };
+                if own == Some(message.member) {
+                    continue;
                 }
-                push_gap(codec, subscription, at(next), &mut gap, out);
-                bytes = out.len() - start;
-                Ok(())
-            })
-        };
-        let appended = self.sessions.with_output_in_place(slot, append);
+                push_gap(codec, subscription, at(offset), &mut gap, out);
+                let frame_at = out.len();
+                let appended = append_with_header(codec, subscription, out, |out| {
+                    encode_kept(codec, alias, is_topic, offset, &message, out)
+                });
+                count += u64::from(appended.is_ok());
+                if appended.is_err() {
+                    // The codec cannot express it.
+                    out.truncate(frame_at);
+                    gap += 1;
+                }
+            }
+            push_gap(codec, subscription, at(next), &mut gap, out);
+            bytes = out.len() - start;
+            Ok(())
+        });
         drop(records);
         if let Err(error) = appended {
             // A full output is sent the rest when it is empty.
@@ -237,9 +234,9 @@ impl LaneRooms<'_> {
             return membership.subscriber.replay(next);
         }
         let is_topic = membership.is_topic;
-        let LaneSessions { slab, outbox, .. } = &mut *self.sessions;
+        let LaneSessions { slab, logs, .. } = &mut *self.sessions;
         let subscriber = &mut slab[slot].memberships[index].subscriber;
-        let log = outbox.logs.get_mut(alias);
+        let log = logs.get_mut(alias);
         let passed = log.map_or(0, |log| subscriber.end_replay(log));
         self.sessions.counters.room_dropped[DropReason::Replayed as usize].add(passed);
         if roster_follows && !is_topic {

@@ -314,12 +314,10 @@ impl LaneRooms<'_> {
         while let Some(last) = self.sessions[slot].memberships.len().checked_sub(1) {
             self.detach(slot, last, DropReason::Closed);
         }
-        let session = &mut self.sessions[slot];
-        let in_output = std::mem::take(&mut session.output.room_messages);
-        if let Some(member) = session.profile.member.take() {
+        if let Some(member) = self.sessions[slot].profile.member.take() {
             self.table.directory.release(&member);
         }
-        self.sessions.count_undelivered(in_output);
+        self.sessions.drop_room_messages(slot);
     }
 
     /// Queues the roster for a session that has just joined, unless the room is too large to announce members.
@@ -361,10 +359,10 @@ impl LaneRooms<'_> {
             });
             Ok(())
         };
-        let append = |sessions: &mut LaneSessions| {
-            sessions.append_to(id, |_, codec, out| encode(codec, out))
-        };
-        if let Err(error) = self.sessions.with_output_in_place(id.slot(), append) {
+        let appended = self
+            .sessions
+            .append_to(id, |_, codec, out| encode(codec, out));
+        if let Err(error) = appended {
             tracing::debug!(session = %id, %error, "the roster was not sent");
         }
     }
@@ -373,8 +371,8 @@ impl LaneRooms<'_> {
         if self.is_ending {
             return;
         }
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        let Some(log) = outbox.logs.get_mut(alias) else {
+        let LaneSessions { logs, config, .. } = &mut *self.sessions;
+        let Some(log) = logs.get_mut(alias) else {
             return;
         };
         let presence = Presence {
@@ -416,7 +414,7 @@ impl LaneRooms<'_> {
     pub(super) fn attach(&mut self, slot: usize, shared: &SharedRoom, policy: Policy) {
         let limits = self.sessions.config.limits.lag();
         let alias = shared.alias;
-        let Some(log) = self.sessions.outbox.logs.get_mut(alias) else {
+        let Some(log) = self.sessions.logs.get_mut(alias) else {
             return;
         };
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
@@ -445,10 +443,7 @@ impl LaneRooms<'_> {
 
     pub(super) fn detach(&mut self, slot: usize, membership: usize, reason: DropReason) {
         let LaneSessions {
-            slab,
-            outbox,
-            relief,
-            ..
+            slab, logs, relief, ..
         } = &mut *self.sessions;
         let session = &mut slab[slot];
         if let Some(admitted) = &mut session.profile.admitted {
@@ -463,7 +458,7 @@ impl LaneRooms<'_> {
             ..
         } = session.memberships.remove(membership);
         let member = session.profile.member.clone();
-        let Some(log) = outbox.logs.get_mut(alias) else {
+        let Some(log) = logs.get_mut(alias) else {
             return;
         };
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
@@ -471,7 +466,7 @@ impl LaneRooms<'_> {
         };
         let undelivered = subscriber.detach(log);
         relief.memory.resize(held_bytes, 0);
-        outbox.logs.charge(alias, &mut relief.memory);
+        logs.charge(alias, &mut relief.memory);
         room.members.swap_remove(index);
         if let Some(moved) = room.members.get(index).copied()
             && let Some(membership) = self.sessions[moved].membership(alias)

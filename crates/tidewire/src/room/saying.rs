@@ -84,15 +84,12 @@ impl LaneRooms<'_> {
     ) -> Result<bool, RoomError> {
         let slot = id.slot();
         let LaneSessions {
-            slab,
-            outbox,
-            config,
-            ..
+            slab, logs, config, ..
         } = &mut *self.sessions;
         let session = slab.get_mut(slot).filter(|session| session.id == id);
         let session = session.ok_or(RoomError::NotJoined)?;
         let index = session.room_membership(alias).ok_or(RoomError::NotJoined)?;
-        let (Some(room), Some(log)) = (self.table.get(alias), outbox.logs.get_mut(alias)) else {
+        let (Some(room), Some(log)) = (self.table.get(alias), logs.get_mut(alias)) else {
             return Err(RoomError::NotJoined);
         };
         let Some(member) = &session.profile.member else {
@@ -149,13 +146,6 @@ impl LaneRooms<'_> {
             sessions, exchange, ..
         } = self;
         let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_chat_message(&message, out);
-        let sent = match target.lane() == exchange.lane {
-            // The receiver may be the current session.
-            true => sessions.with_output_in_place(target.slot(), |sessions| {
-                exchange.send_to(sessions, target, encode)
-            }),
-            false => exchange.send_to(sessions, target, encode),
-        };
-        Ok(sent?)
+        Ok(exchange.send_to(sessions, target, encode)?)
     }
 }

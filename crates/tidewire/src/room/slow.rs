@@ -8,75 +8,27 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
-use tidewire_proto::room::{Policy, Verdict};
+use tidewire_proto::room::Policy;
 
 use super::replay::TURN_BYTES;
 use super::rooms::{LaneRooms, Room, RoomTable};
 use super::shared_room::SharedRoom;
 use crate::limits::nanoseconds;
-use crate::observe::DropReason;
-use crate::session::{
-    CloseReason, LaneSessions, MEMBERSHIP_BYTES, Session, TimerKey, push_delivery,
-};
+use crate::session::{CloseReason, Session, SlowSubscriber, TimerKey};
 
 impl LaneRooms<'_> {
     /// Applies the policy to a subscriber whose socket is full.
     pub(super) fn enforce(&mut self, slot: usize, alias: u16) {
-        let LaneSessions {
-            slab,
-            outbox,
-            counters,
-            config,
-            relief,
-            ..
-        } = &mut *self.sessions;
-        let session = &mut slab[slot];
-        let Some(index) = session.membership(alias) else {
-            return;
-        };
-        let Some(log) = outbox.logs.get_mut(alias) else {
-            return;
-        };
-        let membership = &mut session.memberships[index];
-        let subscription = membership.subscription();
-        let held_bytes = MEMBERSHIP_BYTES + membership.subscriber.held_bytes();
-        relief.memory.resize(membership.held_bytes, held_bytes);
-        membership.held_bytes = held_bytes;
-        let subscriber = &mut membership.subscriber;
-        let behind = subscriber.messages_behind(log);
-        let output = &mut session.output;
-        let is_empty = output.is_empty();
-        let verdict = subscriber.enforce(log, is_empty, |frame| {
-            push_delivery(&config.codec, subscription, frame, output);
-        });
-        match verdict {
-            Verdict::Keep { dropped } => {
-                counters.room_dropped[DropReason::Policy as usize].add(dropped);
-                let spilled = behind - subscriber.messages_behind(log) - dropped;
-                session.output.room_messages += spilled;
-                self.sessions.charge_buffers(slot);
-            }
-            Verdict::Replay { replayed } => {
-                counters.room_dropped[DropReason::Replayed as usize].add(replayed);
-            }
-            Verdict::Disconnect => {
-                let bytes = subscriber.bytes_behind(log);
-                let behind = Some((behind, bytes));
-                warn_of_slow(
-                    session,
-                    self.table,
-                    alias,
-                    behind,
-                    "slow subscriber disconnected",
-                );
+        match self.sessions.enforce_policy(slot, alias) {
+            SlowSubscriber::Served => {}
+            SlowSubscriber::Disconnect { behind } => {
+                let session = &self.sessions[slot];
+                let what = "slow subscriber disconnected";
+                warn_of_slow(session, self.table, alias, Some(behind), what);
                 self.sessions.close(slot, CloseReason::SlowSubscriber);
             }
-            Verdict::Block => self.begin_block(alias),
-            Verdict::Conflate => {
-                subscriber.conflate(log, |frame| config.codec.delivery_topic(frame));
-            }
+            SlowSubscriber::Block => self.begin_block(alias),
         }
     }
 
@@ -120,7 +72,7 @@ impl LaneRooms<'_> {
         let limits = self.sessions.config.limits.lag();
         let session = &self.sessions[slot];
         let alias = room.shared.alias;
-        let Some(log) = self.sessions.outbox.logs.get(alias) else {
+        let Some(log) = self.sessions.logs.get(alias) else {
             return false;
         };
         session.connection.outbound().is_blocked()

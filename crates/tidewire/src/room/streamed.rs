@@ -97,7 +97,7 @@ impl LaneRooms<'_> {
 
     /// Appends the frame of a message whose author is a session of this lane, which does not get it.
     pub(super) fn deliver_own(&mut self, alias: u16, author: SessionId, frame: &[u8]) {
-        let Some(log) = self.sessions.outbox.logs.get_mut(alias) else {
+        let Some(log) = self.sessions.logs.get_mut(alias) else {
             return;
         };
         let appended = log.append_with::<EncodeError>(frame.len(), |out| {
@@ -131,10 +131,10 @@ impl LaneRooms<'_> {
     }
 
     fn skip_own(&mut self, alias: u16, slot: usize, position: u64, bytes: usize) -> u64 {
-        let LaneSessions { slab, outbox, .. } = &mut *self.sessions;
+        let LaneSessions { slab, logs, .. } = &mut *self.sessions;
         let session = &mut slab[slot];
         let index = session.room_membership(alias);
-        let (Some(index), Some(log)) = (index, outbox.logs.get_mut(alias)) else {
+        let (Some(index), Some(log)) = (index, logs.get_mut(alias)) else {
             return 0;
         };
         let subscriber = &mut session.memberships[index].subscriber;
@@ -149,8 +149,8 @@ impl LaneRooms<'_> {
     /// Appends the position that the next message follows to the log of a room or topic.
     #[cold]
     pub(super) fn append_position(&mut self, alias: u16, position: Position) {
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        let Some(log) = outbox.logs.get_mut(alias) else {
+        let LaneSessions { logs, config, .. } = &mut *self.sessions;
+        let Some(log) = logs.get_mut(alias) else {
             return;
         };
         if !config.codec.has_positions() {
@@ -171,8 +171,8 @@ impl LaneRooms<'_> {
         if count == 0 {
             return;
         }
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        let Some(log) = outbox.logs.get_mut(alias) else {
+        let LaneSessions { logs, config, .. } = &mut *self.sessions;
+        let Some(log) = logs.get_mut(alias) else {
             return;
         };
         // A codec without gap notices cannot tell; the loss is counted.

@@ -348,8 +348,8 @@ impl LaneRooms<'_> {
         let alias = shared.alias;
         let name = if shared.is_wildcard { topic } else { "" };
         let message = Message::new(Kind::Deliver, alias, payload).with_name(name);
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        if let Some(log) = outbox.logs.get_mut(alias) {
+        let LaneSessions { logs, config, .. } = &mut *self.sessions;
+        if let Some(log) = logs.get_mut(alias) {
             let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
             let (position, bytes) = log.append_with(expected, |out| {
                 delivery.encode_again(&config.codec, &message, out)
@@ -385,13 +385,12 @@ impl LaneRooms<'_> {
         if others.is_empty() {
             return Ok(());
         }
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        let mut frame = outbox.buffers.take();
-        let result = config.codec.encode(message, &mut frame);
+        let mut frame = self.sessions.outputs().take_buffer();
+        let result = self.sessions.config.codec.encode(message, &mut frame);
         if result.is_ok() {
             self.send_chat_message(others, message.channel, None, &frame);
         }
-        self.sessions.outbox.buffers.put(frame);
+        self.sessions.outputs().put_buffer(frame);
         result
     }
 }

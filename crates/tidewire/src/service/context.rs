@@ -3,8 +3,7 @@
 
 use super::answers::NO_MESSAGE;
 use crate::engine::Origin;
-use crate::session::SendError;
-use crate::session::encode_within;
+use crate::session::{SendError, encode_within};
 use tidewire_io::socket::PeerCredentials;
 use tidewire_proto::codec::{AnyCodec, Codec, RoomReply};
 use tidewire_proto::error::EncodeError;
@@ -85,7 +84,7 @@ impl Core {
             frame_bytes_max = session.connection.frame_bytes_max();
             keeps_order = session.must_keep_order();
             follows_rooms = self.sessions.has_deliveries(session);
-            self.sessions.enter(id.slot());
+            self.sessions.outputs().enter(id.slot());
         }
         let mut context = Context {
             core: self,
@@ -259,8 +258,15 @@ impl Context<'_> {
         if self.follows_rooms {
             self.follow_rooms();
         }
-        let sessions = &mut self.core.sessions;
-        let appended = sessions.append_named_to_current(self.frame_bytes_max, message);
+        let limit = self.frame_bytes_max;
+        let Core {
+            sessions, replies, ..
+        } = &mut *self.core;
+        let appended = sessions.outputs().append(|codec, out| {
+            encode_within(limit, out, |out| {
+                replies.repeated.encode(codec, message, out)
+            })
+        });
         self.handle_appended();
         Ok(appended?)
     }
@@ -311,7 +317,7 @@ impl Context<'_> {
         if self.follows_rooms {
             self.follow_rooms();
         }
-        let appended = self.core.sessions.append_to_current(encode);
+        let appended = self.core.sessions.outputs().append(encode);
         self.handle_appended();
         Ok(appended?)
     }
@@ -420,7 +426,7 @@ impl Context<'_> {
     /// full.
     #[inline(always)]
     pub(super) fn handle_appended(&mut self) {
-        if self.core.sessions.outbox.is_current_full() {
+        if self.core.sessions.outputs().is_current_full() {
             self.stopped = true;
         }
     }
@@ -461,6 +467,6 @@ impl Context<'_> {
 impl Drop for Context<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.core.sessions.leave();
+        self.core.sessions.outputs().leave();
     }
 }

@@ -127,7 +127,7 @@ impl LaneSessions {
         // Few sessions are in many rooms. The rest of a long list would hold the lane.
         let memberships = session.memberships.iter().take(MEMBERSHIPS_LOOKED_AT);
         let lag_of = |membership: &Membership| {
-            let log = self.outbox.logs.get(membership.room)?;
+            let log = self.logs.get(membership.room)?;
             let subscriber = &membership.subscriber;
             Some(Lag {
                 alias: membership.room,

@@ -5,19 +5,22 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
+use tidewire_io::memory::release_unused;
 use tidewire_io::poller::{Poller, Token};
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::{Connection, Farewell, Introduction, Rules};
+use tidewire_proto::room::Deliveries;
 
-use super::answer::SpareFrames;
-use super::outbox::Outbox;
+use super::answer::{SpareFrames, Token as AnswerToken};
 use super::reactor::Reactor;
 use super::relief::Relief;
 use super::slab::SessionSlab;
-use super::{CloseReason, Session, SessionId};
+use super::write::Way;
+use super::{CloseReason, Logs, Output, Outputs, Session, SessionId};
 use crate::config::Config;
 use crate::memory::LaneMemory;
 use crate::observe::LaneCounters;
+use crate::transport::datagram::Packing;
 use crate::transport::{ConnectFailure, Transport};
 
 #[derive(Debug)]
@@ -25,7 +28,17 @@ pub(crate) struct LaneSessions {
     pub(crate) config: Arc<Config>,
     pub(crate) counters: Arc<CachePadded<LaneCounters>>,
     pub(crate) reactor: Reactor,
-    pub(crate) outbox: Outbox,
+    /// The outputs of the sessions, by slot.
+    pub(super) outputs: Outputs,
+    pub(crate) logs: Logs,
+    /// Empty frames for the threads that answer later, returned by the lanes.
+    pub(crate) spare_frames: Arc<SpareFrames>,
+    /// Tokens of answered requests, for reuse.
+    pub(crate) spare_tokens: Vec<Arc<AnswerToken>>,
+    /// The way from streams' output to their transports. The codec decides it.
+    pub(super) way: Way,
+    /// Deliveries with their headers, gathered for one write.
+    pub(super) deliveries: Deliveries,
     /// The memory account of the lane, and its relief.
     pub(crate) relief: Relief,
     pub(crate) slab: SessionSlab,
@@ -50,9 +63,13 @@ impl LaneSessions {
         spare_frames: Arc<SpareFrames>,
         memory: LaneMemory,
     ) -> Self {
-        let queue_bytes_max = config.limits.queue_bytes_max;
         Self {
-            outbox: Outbox::new(&config.codec, spare_frames, queue_bytes_max),
+            outputs: Outputs::new(Arc::clone(&config), Arc::clone(&counters)),
+            logs: Logs::default(),
+            spare_frames,
+            spare_tokens: Vec::new(),
+            way: Way::of(&config.codec),
+            deliveries: Deliveries::default(),
             config,
             counters,
             reactor: Reactor::new(poller),
@@ -142,13 +159,63 @@ impl LaneSessions {
         SessionId::new(lane, self.slab.vacant_key(), self.generation)
     }
 
+    /// Adds a session in the slot of its number.
+    pub(crate) fn insert(&mut self, session: Session) {
+        let (slot, places) = (session.id.slot(), self.slab.capacity());
+        let has_layers = session.stream.has_layers();
+        let packing = session.stream.preserves_boundaries().then(|| {
+            let bytes_max = self.config.limits.datagram_bytes_max;
+            Box::new(Packing::new(&self.config.codec, bytes_max))
+        });
+        self.outputs.open(slot, packing);
+        self.slab.insert(session);
+        // All sessions may be awake at once. The reserve keeps that from allocating later.
+        self.awake.reserve(self.slab.len());
+        self.arm_timer(slot);
+        self.relief.charge_session(slot);
+        if has_layers {
+            self.charge_buffers(slot);
+        }
+        let has_grown = self.slab.capacity() > places;
+        if has_grown && places * size_of::<Session>() >= RELEASED_BYTES_MIN {
+            // The tables of sessions were copied to larger ones. The allocator would keep the former ones resident.
+            release_unused();
+        }
+    }
+
+    /// Removes a session, and what the lane keeps for it.
+    pub(crate) fn remove(&mut self, slot: usize) -> Option<Session> {
+        let mut session = self.slab.try_remove(slot)?;
+        if let Some(timer) = session.timer.take() {
+            self.reactor.timers.cancel(timer);
+        }
+        if let Err(error) = session.stream.remove(&mut *self.reactor.poller) {
+            tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
+        }
+        self.relief.release_session(slot);
+        self.outputs.close(slot);
+        self.outputs.put_buffer(session.connection.partial.take().0);
+        Some(session)
+    }
+
+    /// The outputs, to append to one or to use their buffers.
+    #[inline(always)]
+    pub(crate) fn outputs(&mut self) -> &mut Outputs {
+        &mut self.outputs
+    }
+
+    #[inline]
+    pub(crate) fn output(&self, slot: usize) -> &Output {
+        self.outputs.of(slot)
+    }
+
+    pub(crate) fn is_output_full(&self, slot: usize) -> bool {
+        self.outputs.is_full(slot)
+    }
+
     #[inline]
     pub(crate) fn mark_dirty(&mut self, slot: usize) {
-        let session = &mut self.slab[slot];
-        if !session.dirty {
-            session.dirty = true;
-            self.outbox.dirty.push(slot);
-        }
+        self.outputs.list(slot);
     }
 
     /// Changes a connection. If that closes it, the session is removed at the end of this turn.
@@ -202,7 +269,7 @@ impl LaneSessions {
         let Self {
             slab,
             config,
-            outbox,
+            outputs,
             reactor,
             ..
         } = self;
@@ -218,18 +285,14 @@ impl LaneSessions {
             moved_to: config.successor.get().map_or("", String::as_str),
             now_ns: reactor.now_ns,
         };
-        let (output, buffers) = outbox.of(slot, &mut session.output);
         while session.connection.has_transmit() {
-            output.ensure_buffer(buffers);
-            let sent = session
-                .connection
-                .poll_transmit(rules, &own, codec, &mut output.bytes);
-            match sent {
-                Some(Ok(())) => output.handle_appended(codec),
-                Some(Err(error)) => {
-                    tracing::debug!(session = %session.id, %error, "cannot encode a control frame");
-                }
-                None => {}
+            let connection = &mut session.connection;
+            let sent = outputs.with_buffer(slot).append(codec, |codec, out| {
+                let sent = connection.poll_transmit(rules, &own, codec, out);
+                sent.unwrap_or(Ok(()))
+            });
+            if let Err(error) = sent {
+                tracing::debug!(session = %session.id, %error, "cannot encode a control frame");
             }
         }
     }
@@ -251,6 +314,27 @@ impl LaneSessions {
         }
     }
 }
+
+#[cfg(test)]
+impl LaneSessions {
+    /// Appends bytes that need not be frames.
+    pub(crate) fn append_bytes(&mut self, slot: usize, bytes: &[u8]) {
+        self.outputs.append_frames(slot, bytes);
+    }
+
+    pub(crate) fn replace_output(&mut self, slot: usize, output: Output) {
+        *self.outputs.of_mut(slot) = output;
+    }
+
+    /// Whether a session is listed for the flush at the end of the turn.
+    pub(crate) fn is_listed(&self, slot: usize) -> bool {
+        self.outputs.is_listed(slot)
+    }
+}
+
+/// The size of a former table of sessions from which its memory goes back to the system. Each table is twice as large as the one
+/// before, so this happens a few times in the life of a lane.
+const RELEASED_BYTES_MIN: usize = 256 << 10;
 
 impl Index<usize> for LaneSessions {
     type Output = Session;

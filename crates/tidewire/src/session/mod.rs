@@ -15,10 +15,12 @@ mod lane_sessions;
 mod latest;
 mod layers;
 mod limiter;
+mod logs;
+mod memberships;
 mod meter;
 mod ordering;
-mod outbox;
 mod output;
+mod outputs;
 mod pending;
 mod reactor;
 mod reading;
@@ -49,19 +51,21 @@ pub(crate) use answer::{Answer, Content, SpareFrames, Token};
 pub(crate) use attached::{Attached, Newcomer};
 pub use broadcast::{Broadcast, BroadcastReport, SessionView};
 pub(crate) use broadcast::{Predicate, Share, prepare};
-pub(crate) use deliveries::{append_with_header, push_delivery};
+pub(crate) use deliveries::append_with_header;
 pub use figures::{Lag, LaneFigures, SessionFigures};
 pub(crate) use lane_sessions::LaneSessions;
 pub(crate) use layers::close_reason;
 pub(crate) use limiter::{SessionLimiter, counted_address};
-pub(crate) use outbox::{Logs, Outbox};
-pub(crate) use output::Output;
+pub(crate) use logs::Logs;
+pub(crate) use memberships::SlowSubscriber;
+pub(crate) use output::{Output, OutputLoan};
+pub(crate) use outputs::Outputs;
 pub(crate) use pending::{NOWHERE, QueuedReply, Unanswered};
 pub(crate) use reactor::TimerKey;
 pub(crate) use relief::MEMBERSHIP_BYTES;
 pub(crate) use repeated::{RepeatedFrame, frame_pattern};
 pub use send::SendError;
-pub(crate) use send::{Taken, encode_within};
+pub(crate) use send::encode_within;
 pub(crate) use service_timers::{ServiceTimer, ServiceTimers};
 pub use service_timers::{TimerError, TimerId};
 pub(crate) use shared::{SessionShared, SessionTable};
@@ -160,16 +164,12 @@ pub(crate) struct Session {
     pub(crate) profile: Profile,
     /// Whether the service has seen `on_open`, and so must see `on_close`.
     pub(crate) announced: bool,
-    /// The output. While a message of the session is handled, it is in the lane's [`Outbox`](outbox::Outbox).
-    pub(crate) output: Output,
     /// In the order of their `room`.
     pub(crate) memberships: Vec<Membership>,
     pub(crate) timer: Option<WheelTimer>,
     pub(crate) interest: Interest,
     /// Requests whose answers are deferred. `None` until the first one.
     pub(crate) unanswered: Option<Box<Unanswered>>,
-    /// Whether it is listed for the flush at the end of the turn.
-    pub(crate) dirty: bool,
 }
 
 /// The identity of a session's peer, and the data by which other parts find the session.
@@ -226,12 +226,10 @@ impl Session {
             adapting: Adapting::default(),
             profile: Profile::default(),
             announced: false,
-            output: Output::default(),
             memberships: Vec::new(),
             timer: None,
             interest: Interest::NONE,
             unanswered: None,
-            dirty: false,
         }
     }
 
@@ -270,19 +268,6 @@ impl Session {
     #[inline]
     pub(crate) fn may_read_on(&self) -> bool {
         self.connection.partial.has_frames() && self.connection.may_read()
-    }
-
-    /// Releases the reservations of other threads for bytes that have left the output.
-    #[inline]
-    pub(crate) fn release_outside(&mut self) {
-        let outside_bytes = self.output.outside_bytes;
-        let waiting = outside_bytes.min(self.output.len());
-        if waiting < outside_bytes {
-            if let Some(shared) = &self.profile.shared {
-                shared.release(outside_bytes - waiting);
-            }
-            self.output.outside_bytes = waiting;
-        }
     }
 }
 

@@ -322,14 +322,17 @@ impl LaneSessions {
         }
     }
 
+    /// Appends a frame of another thread, which has reserved the bytes in the shared session.
+    pub(crate) fn append_reserved(&mut self, slot: usize, frame: Vec<u8>) {
+        self.outputs.of_mut(slot).add_outside(frame.len());
+        self.append(slot, frame);
+    }
+
     /// Appends a frame to a session's output and keeps its buffer for reuse.
-    pub(crate) fn append(&mut self, slot: usize, frame: Vec<u8>) {
+    fn append(&mut self, slot: usize, frame: Vec<u8>) {
         self.bring_forward(slot);
-        let (output, buffers) = self.outbox.of(slot, &mut self.slab[slot].output);
-        output.ensure_buffer(buffers);
-        output.bytes.extend_from_slice(&frame);
-        output.handle_appended(&self.config.codec);
-        self.outbox.spare_frames.put(frame);
+        self.outputs.append_frames(slot, &frame);
+        self.spare_frames.put(frame);
         self.mark_dirty(slot);
     }
 
@@ -349,7 +352,7 @@ impl LaneSessions {
             self.mark_dirty(slot);
         }
         // A peer that does not take its answers is not read, as after immediate replies.
-        let is_full = self.output(slot).len() > self.outbox.queue_bytes_max;
+        let is_full = self.outputs.is_full(slot);
         let connection = &mut self.slab[slot].connection;
         if is_full && connection.inbound() != Inbound::Ended && !connection.is_closed() {
             connection.pause(PauseReason::Output);
@@ -375,16 +378,16 @@ impl LaneSessions {
 
     fn keep_frame(&self, content: Content) {
         if let Content::Frame(frame) = content {
-            self.outbox.spare_frames.put(frame);
+            self.spare_frames.put(frame);
         }
     }
 
     fn keep_token(&mut self, mut token: Arc<Token>) {
-        if self.outbox.spare_tokens.len() < SPARE_TOKENS_MAX
+        if self.spare_tokens.len() < SPARE_TOKENS_MAX
             && let Some(inner) = Arc::get_mut(&mut token)
         {
             inner.reset();
-            self.outbox.spare_tokens.push(token);
+            self.spare_tokens.push(token);
         }
     }
 }

@@ -78,7 +78,7 @@ const TIMER_TICK_NS: u64 = 10_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::Session;
+    use crate::session::{Output, Session};
 
     /// Every idle session has a place in the slab and a timer, so a larger type would cost memory for each session.
     #[test]
@@ -86,7 +86,8 @@ mod tests {
         assert_eq!(size_of::<TimerKey>(), 16);
         // The feature `trace` makes sessions larger.
         if !cfg!(feature = "trace") {
-            assert_eq!(size_of::<Session>(), 536);
+            assert_eq!(size_of::<Session>(), 480);
+            assert_eq!(size_of::<Output>(), 56);
         }
     }
 }

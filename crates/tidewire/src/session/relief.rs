@@ -24,7 +24,7 @@ use tidewire_io::memory::release_unused;
 use tidewire_proto::connection::{Inbound, PauseReason, Phase};
 use tidewire_proto::room::Policy;
 
-use super::{CloseReason, LaneSessions, Membership, Session, SessionId, Unanswered};
+use super::{CloseReason, LaneSessions, Membership, Output, Session, SessionId, Unanswered};
 use crate::memory::{Holder, LaneMemory, Pressure};
 use crate::observe::{DropReason, QuietLog};
 use crate::transport::Transport;
@@ -153,7 +153,7 @@ impl LaneSessions {
         }
         if pressure == Pressure::Normal {
             self.relief.is_relieved = false;
-            self.outbox.buffers.keep_spare(true);
+            self.outputs.keep_spare(true);
             self.relief.is_active = false;
         }
         while let Some(id) = self.relief.waiting.pop() {
@@ -169,7 +169,7 @@ impl LaneSessions {
     /// Charges memory of no single session: spare buffers, and messages to and from other lanes.
     #[inline]
     pub(crate) fn charge_common(&mut self, mail_bytes: usize) {
-        let common_bytes = self.outbox.buffers.held_bytes() + mail_bytes;
+        let common_bytes = self.outputs.spare_bytes() + mail_bytes;
         self.relief
             .memory
             .resize(self.relief.common_bytes, common_bytes);
@@ -179,7 +179,7 @@ impl LaneSessions {
     /// Charges the buffers that a session keeps.
     #[inline]
     pub(crate) fn charge_buffers(&mut self, slot: usize) {
-        let held = self.slab[slot].kept_bytes();
+        let held = self.slab[slot].kept_bytes(self.outputs.of(slot));
         self.relief.charge_kept_bytes(slot, held);
     }
 
@@ -203,29 +203,26 @@ impl LaneSessions {
     /// Charges a log after an append or a read.
     #[inline]
     pub(crate) fn charge_log(&mut self, alias: u16) {
-        self.outbox.logs.charge(alias, &mut self.relief.memory);
+        self.logs.charge(alias, &mut self.relief.memory);
     }
 
     /// Creates the log of a room, unless the room has one.
     pub(crate) fn open_log(&mut self, alias: u16) {
-        self.outbox.logs.open(alias, &mut self.relief.memory);
+        self.logs.open(alias, &mut self.relief.memory);
     }
 
     /// Drops the log of a room without subscribers.
     pub(crate) fn close_log(&mut self, alias: u16) {
-        self.outbox.logs.close(alias, &mut self.relief.memory);
+        self.logs.close(alias, &mut self.relief.memory);
     }
 
     /// Charges the rooms of a session whose positions in their logs have changed.
     pub(crate) fn charge_rooms_of(&mut self, slot: usize) {
         let Self {
-            slab,
-            outbox,
-            relief,
-            ..
+            slab, logs, relief, ..
         } = self;
         for membership in &slab[slot].memberships {
-            outbox.logs.charge(membership.room, &mut relief.memory);
+            logs.charge(membership.room, &mut relief.memory);
         }
     }
 
@@ -372,37 +369,33 @@ impl LaneSessions {
     /// Frees memory that is only kept for reuse.
     fn release_spare(&mut self) {
         self.relief.is_active = true;
-        self.outbox.buffers.keep_spare(false);
-        if self.outbox.logs.charge_all(&mut self.relief.memory) >= DRAINED_BYTES_MIN {
+        self.outputs.keep_spare(false);
+        if self.logs.charge_all(&mut self.relief.memory) >= DRAINED_BYTES_MIN {
             self.release_drained();
         }
         for (slot, session) in &mut self.slab {
             session.connection.partial.shrink();
-            self.relief.charge_kept_bytes(slot, session.kept_bytes());
+            let held = session.kept_bytes(self.outputs.of(slot));
+            self.relief.charge_kept_bytes(slot, held);
         }
     }
 
     /// Frees the buffers of all logs that their subscribers have read to the end.
     fn release_drained(&mut self) {
         let Self {
-            slab,
-            outbox,
-            relief,
-            ..
+            slab, logs, relief, ..
         } = self;
-        let mut at_head = vec![0; outbox.logs.aliases()];
+        let mut at_head = vec![0; logs.aliases()];
         for (_, session) in slab {
             for membership in &mut session.memberships {
-                if let Some(log) = outbox.logs.get_mut(membership.room) {
+                if let Some(log) = logs.get_mut(membership.room) {
                     let is_at_head = membership.subscriber.reach_head(log);
                     at_head[usize::from(membership.room)] += usize::from(is_at_head);
                 }
             }
         }
         for (alias, at_head) in (0..).zip(at_head) {
-            outbox
-                .logs
-                .release_drained(alias, at_head, &mut relief.memory);
+            logs.release_drained(alias, at_head, &mut relief.memory);
         }
     }
 
@@ -435,7 +428,7 @@ impl LaneSessions {
     /// Bytes that wait for a session in its output and in its rooms.
     fn bytes_behind(&self, slot: usize, session: &Session) -> usize {
         let logs = session.memberships.iter().map(|membership| {
-            let log = self.outbox.logs.get(membership.room);
+            let log = self.logs.get(membership.room);
             log.map_or(0, |log| membership.subscriber.held_back_bytes(log))
         });
         self.relief.kept_bytes[slot] + logs.sum::<u64>() as usize
@@ -445,7 +438,7 @@ impl LaneSessions {
     fn make_pay(&mut self, slot: usize) -> bool {
         let Self {
             slab,
-            outbox,
+            logs,
             counters,
             relief,
             ..
@@ -457,7 +450,7 @@ impl LaneSessions {
             room, subscriber, ..
         } in &mut session.memberships
         {
-            let Some(log) = outbox.logs.get_mut(*room) else {
+            let Some(log) = logs.get_mut(*room) else {
                 continue;
             };
             if subscriber.messages_behind(log) > 0 {
@@ -465,7 +458,7 @@ impl LaneSessions {
                 may_stay &= !matches!(subscriber.policy(), Policy::Disconnect | Policy::Block);
             }
             dropped += subscriber.drop_all(log);
-            outbox.logs.charge(*room, &mut relief.memory);
+            logs.charge(*room, &mut relief.memory);
         }
         counters.room_dropped[DropReason::Memory as usize].add(dropped);
         if is_behind && may_stay {
@@ -482,7 +475,7 @@ impl LaneSessions {
 impl Session {
     /// Memory of the buffers that it keeps.
     #[inline]
-    fn kept_bytes(&self) -> usize {
+    fn kept_bytes(&self, output: &Output) -> usize {
         let answers = self.unanswered.as_deref().map_or(0, Unanswered::held_bytes);
         let layers = self.stream.memory_bytes();
         // The kernel's memory counts once the socket is full. The sockets of others are nearly empty.
@@ -490,14 +483,14 @@ impl Session {
             true => self.stream.kernel_bytes_max(),
             false => 0,
         };
-        let own = self.output.bytes.capacity() + self.connection.partial.held_bytes();
+        let own = output.held_bytes() + self.connection.partial.held_bytes();
         own + answers + layers + kernel
     }
 }
 
-/// Memory of a session beside its buffers and subscriptions: its entry, the part that other threads see, its timer, and its
+/// Memory of a session beside its buffers and subscriptions: its entry, its output, the part that other threads see, its timer, and its
 /// entries in the tables of lane, server and poller.
-pub(super) const SESSION_BYTES: usize = size_of::<Session>() + 512;
+pub(super) const SESSION_BYTES: usize = size_of::<Session>() + size_of::<Output>() + 512;
 
 /// Memory of a membership or subscription.
 pub(crate) const MEMBERSHIP_BYTES: usize = size_of::<Membership>() + size_of::<usize>();

@@ -74,9 +74,9 @@ impl LaneSessions {
     /// every session, which is acceptable only at the end of a drain.
     pub(crate) fn count_unfinished(&self) -> u64 {
         let mut unfinished = 0;
-        for (_, session) in &self.slab {
+        for (slot, session) in &self.slab {
             let is_unfinished = session.connection.outbound().is_blocked()
-                || !session.output.is_empty()
+                || !self.output(slot).is_empty()
                 || session.stream.pending_bytes() > 0
                 || session.unanswered_count() > 0
                 || self.is_behind(session)
@@ -91,7 +91,7 @@ impl LaneSessions {
     fn is_behind(&self, session: &Session) -> bool {
         session.connection.reaches_peer()
             && session.memberships.iter().any(|membership| {
-                let log = self.outbox.logs.get(membership.room);
+                let log = self.logs.get(membership.room);
                 log.is_some_and(|log| membership.subscriber.messages_behind(log) > 0)
             })
     }

@@ -195,7 +195,7 @@ impl Core {
             .shared
             .cookies
             .make(peer.address, self.sessions.reactor.now_ns);
-        let mut frame = self.sessions.outbox.buffers.take();
+        let mut frame = self.sessions.outputs().take_buffer();
         let ping = Message::new(Kind::Ping, 0, &cookie);
         // A codec that validates addresses can express pings. If the socket is full, the challenge is lost, and the
         // peer asks again.
@@ -207,7 +207,7 @@ impl Core {
             self.sessions
                 .drop_datagram(DatagramDrop::UnvalidatedAddress);
         }
-        self.sessions.outbox.buffers.put(frame);
+        self.sessions.outputs().put_buffer(frame);
     }
 }
 

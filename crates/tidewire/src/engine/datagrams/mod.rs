@@ -157,7 +157,7 @@ impl Core {
         if rest.is_empty() || self.sessions[slot].connection.inbound() == Inbound::Ended {
             return;
         }
-        let mut kept = self.sessions.outbox.buffers.take();
+        let mut kept = self.sessions.outputs().take_buffer();
         kept.extend_from_slice(rest);
         self.sessions[slot].connection.partial.keep_frames(kept);
     }

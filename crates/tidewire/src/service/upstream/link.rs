@@ -222,9 +222,7 @@ impl Link {
         let Core {
             sessions, exchange, ..
         } = core;
-        let sent = sessions.with_output_in_place(id.slot(), |sessions| {
-            exchange.send_to(sessions, id, |codec, out| codec.encode(&message, out))
-        });
+        let sent = exchange.send_to(sessions, id, |codec, out| codec.encode(&message, out));
         let Err(error) = sent else { return Ok(()) };
         let error = match error {
             SendError::Encode(error) => Some(error.into()),
@@ -306,9 +304,7 @@ impl Link {
                     sessions, exchange, ..
                 } = &mut *core;
                 // A failure is ignored: the codec may have no cancel, or the upstream's queue may be full.
-                let _ = sessions.with_output_in_place(id.slot(), |sessions| {
-                    exchange.send_to(sessions, id, |codec, out| codec.encode(&cancel, out))
-                });
+                let _ = exchange.send_to(sessions, id, |codec, out| codec.encode(&cancel, out));
             }
             over.push(asked);
         }

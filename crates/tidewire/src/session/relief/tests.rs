@@ -221,8 +221,8 @@ fn buffers_are_kept_again_when_the_pressure_ended_within_a_turn() {
         Pressure::Normal
     );
     lane.turn();
-    lane.core.sessions.outbox.buffers.put(vec![0; 100]);
-    assert!(lane.core.sessions.outbox.buffers.held_bytes() >= 100);
+    lane.core.sessions.outputs.put_buffer(vec![0; 100]);
+    assert!(lane.core.sessions.outputs.spare_bytes() >= 100);
 }
 
 #[test]
@@ -327,7 +327,7 @@ fn nothing_stays_charged_when_all_sessions_are_gone() {
     }
     assert!(lane.core.counters.closed[CloseReason::MemoryLimit.index()].read() > 0);
     lane.close_all();
-    lane.core.sessions.outbox.buffers.keep_spare(false);
+    lane.core.sessions.outputs.keep_spare(false);
     lane.core.settle_memory();
     assert_eq!(lane.core.sessions.relief.memory.bytes(), 0);
     assert_eq!(lane.core.shared.memory.bytes(), 0);
