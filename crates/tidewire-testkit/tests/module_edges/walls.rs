@@ -22,18 +22,18 @@ const WIDE: &[(&str, usize)] = &[
     ("ClientService", 41),
     ("Connection", 120),
     ("Context", 118),
-    ("Core", 138),
+    ("Core", 137),
     ("Directory", 61),
     ("Lane", 52),
     ("LaneRooms", 117),
-    ("LaneSessions", 134),
+    ("LaneSessions", 127),
     ("Link", 44),
     ("Node", 117),
     ("ServerBuilder", 42),
 ];
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 825;
+const OPEN_FIELDS_MAX: usize = 817;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

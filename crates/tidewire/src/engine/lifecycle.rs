@@ -88,7 +88,7 @@ impl Core {
         let connection = Connection::connecting(
             &self.config.rules,
             stream.delivery(),
-            self.sessions.reactor.now_ns,
+            self.sessions.now_ns(),
         );
         let slot = self.insert(stream, peer, connection);
         let slot = slot.map_err(ConnectFailure::Closed)?;
@@ -140,10 +140,9 @@ impl Core {
         session.profile.connecting = Connecting::of(&session, &self.config.codec);
         session.interest = session.wanted_interest();
         let interest = session.interest;
-        if let Err(error) =
-            session
-                .stream
-                .add(&mut *self.sessions.reactor.poller, Token(slot), interest)
+        if let Err(error) = session
+            .stream
+            .add(&mut *self.sessions.poller, Token(slot), interest)
         {
             tracing::error!(%error, "cannot watch a connection");
             return Err(CloseReason::Io(std::io::ErrorKind::Other));
@@ -184,7 +183,6 @@ impl Core {
         self.sessions.say_end(slot, reason);
         self.forget_peer(slot);
         self.sessions.cancel_all(slot);
-        self.sessions.end_service_timers(slot);
         self.sessions.end_meter(slot);
         self.release_handshake(slot);
         self.end_authentication(slot);

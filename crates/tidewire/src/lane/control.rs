@@ -22,7 +22,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         core.sessions.cancel_request(slot, message.id);
         return Handled::Done;
     }
-    let now_ns = core.sessions.reactor.now_ns;
+    let now_ns = core.sessions.now_ns();
     let handled = core.sessions.change(slot, |connection, rules| {
         connection.handle_frame(rules, message, now_ns)
     });
@@ -147,7 +147,7 @@ impl<S: Service> Lane<S> {
     /// Handles the outcome of a connection attempt.
     pub(crate) fn finish_connect(&mut self, slot: usize) {
         let core = &mut self.core;
-        let now_ns = core.sessions.reactor.now_ns;
+        let now_ns = core.sessions.now_ns();
         let session = &mut core.sessions[slot];
         match session.stream.finish_connect() {
             Ok(true) => {}
@@ -172,7 +172,7 @@ impl<S: Service> Lane<S> {
         if !core.follow_forwarded(slot) {
             return;
         }
-        let now_ns = core.sessions.reactor.now_ns;
+        let now_ns = core.sessions.now_ns();
         let is_encrypted = core.sessions[slot].stream.encryption().is_some();
         let is_open = core.sessions.change(slot, |connection, rules| {
             if is_encrypted {

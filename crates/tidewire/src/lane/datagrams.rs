@@ -104,7 +104,7 @@ impl<S: Service> Lane<S> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => return core.handle_receive_failure(source, error),
             }
-            core.sessions.reactor.now_ns = core.sessions.reactor.clock.now_ns();
+            core.sessions.timers.read_clock();
             // The codecs that are usual over UDP have loops of their own. The others share one that asks for the codec at
             // each frame: a copy for each codec would be another fifth of a service's machine code.
             match core.config.codec.clone() {
@@ -326,7 +326,7 @@ fn take_backlog<S: Service, C: Codec + ?Sized>(
         let (rest, _) = core.sessions[slot].connection.partial.take();
         take_rest(core, service, codec, slot, &rest);
         core.sessions[slot].connection.handle_backlog_served();
-        core.sessions.outputs().put_buffer(rest);
+        core.sessions.outputs.put_buffer(rest);
     }
 }
 

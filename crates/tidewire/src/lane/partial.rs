@@ -8,9 +8,10 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
 
 use super::Served;
-use super::read::{Flow, PARTIAL_DIRECT_BYTES, Read, end, fail, handle_bytes, read_once, stop};
+use super::read::{Flow, PARTIAL_DIRECT_BYTES, end, fail, handle_bytes, stop};
 use crate::engine::Core;
 use crate::service::Service;
+use crate::session::Read;
 use crate::transport::Transport;
 
 /// Reads a long partial frame into the session's own buffer.
@@ -32,7 +33,7 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
         if !std::mem::take(&mut try_first) {
             let held = partial.len();
             partial.resize(held + PARTIAL_STEP_BYTES, 0);
-            let read = read_once(core, slot, &mut partial[held..]);
+            let read = core.sessions.read_once(slot, &mut partial[held..]);
             let count = if let Read::Bytes(count) = read {
                 count
             } else {
@@ -65,16 +66,16 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
     }
     if partial.len() < PARTIAL_DIRECT_BYTES {
         keep_partial(core, slot, &partial);
-        return core.sessions.outputs().put_buffer(partial);
+        return core.sessions.outputs.put_buffer(partial);
     }
-    let now_ns = core.sessions.reactor.now_ns;
+    let now_ns = core.sessions.now_ns();
     core.sessions[slot].connection.partial.keep(partial, now_ns);
     core.sessions.charge_kept(slot);
 }
 
 /// Keeps the unhandled rest of a read until the session may be read again.
 pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
-    let is_full = core.sessions.is_output_full(slot);
+    let is_full = core.sessions.outputs.is_full(slot);
     let connection = &mut core.sessions[slot].connection;
     if connection.inbound() == Inbound::Ended || connection.is_closed() {
         return;
@@ -82,7 +83,7 @@ pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
     if is_full || !connection.is_paused() {
         connection.pause(PauseReason::Output);
     }
-    let mut kept = core.sessions.outputs().take_buffer();
+    let mut kept = core.sessions.outputs.take_buffer();
     kept.extend_from_slice(rest);
     core.sessions[slot].connection.partial.keep_frames(kept);
     core.counters.reads_paused.add(1);
@@ -97,9 +98,9 @@ pub(super) fn keep_partial(core: &mut Core, slot: usize, rest: &[u8]) {
     if rest.is_empty() {
         return core.sessions.charge_kept_nothing(slot);
     }
-    let mut kept = core.sessions.outputs().take_buffer();
+    let mut kept = core.sessions.outputs.take_buffer();
     kept.extend_from_slice(rest);
-    let now_ns = core.sessions.reactor.now_ns;
+    let now_ns = core.sessions.now_ns();
     core.sessions[slot].connection.partial.keep(kept, now_ns);
     core.sessions.charge_kept(slot);
 }

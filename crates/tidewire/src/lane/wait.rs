@@ -121,11 +121,7 @@ impl<S: Service> Lane<S> {
 
     fn poll(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
         self.core.counters.system_calls.add(1);
-        self.core
-            .sessions
-            .reactor
-            .poller
-            .wait(&mut self.events, timeout)
+        self.core.sessions.poller.wait(&mut self.events, timeout)
     }
 
     /// The settings of the next spin. `None` if the lane sleeps at once.

@@ -135,12 +135,12 @@ impl Exchange {
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), SendError> {
         if id.lane() != self.lane {
-            let mut frame = sessions.outputs().take_buffer();
+            let mut frame = sessions.outputs.take_buffer();
             let result = encode(&sessions.config.codec, &mut frame);
             if result.is_ok() {
                 self.batch(id.lane(), &BatchEntry::Session { id, frame: &frame });
             }
-            sessions.outputs().put_buffer(frame);
+            sessions.outputs.put_buffer(frame);
             return Ok(result?);
         }
         sessions.append_to(

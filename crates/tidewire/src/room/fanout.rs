@@ -83,7 +83,7 @@ impl LaneRooms<'_> {
             self.sweep_grown(EARLY_SWEEP_BYTES);
         }
         while let Some(Reverse((at, alias))) = self.table.due.peek().copied() {
-            if at > self.sessions.reactor.now_ns {
+            if at > self.sessions.now_ns() {
                 return;
             }
             self.table.due.pop();
@@ -133,7 +133,7 @@ impl LaneRooms<'_> {
 
     /// Writes a room's new messages to all its subscribers.
     fn sweep(&mut self, alias: u16) {
-        let started_ns = self.sessions.reactor.clock.now_ns();
+        let started_ns = self.sessions.timers.measured_ns();
         let mut index = 0;
         loop {
             let Some(Some(room)) = self.table.rooms.get(usize::from(alias)) else {
@@ -160,7 +160,7 @@ impl LaneRooms<'_> {
         };
         room.swept = end;
         room.coalescer
-            .handle_sweep(started_ns, self.sessions.reactor.clock.now_ns());
+            .handle_sweep(started_ns, self.sessions.timers.measured_ns());
         if held_bytes > QUIET_LOG_BYTES_MAX && room.watched.is_none() {
             self.watch_log(alias, end);
         }
@@ -201,13 +201,13 @@ impl LaneRooms<'_> {
         if others.is_empty() {
             return;
         }
-        let mut frame = self.sessions.outputs().take_buffer();
+        let mut frame = self.sessions.outputs.take_buffer();
         let Some(log) = self.sessions.logs.get(alias) else {
             return;
         };
         frame.extend_from_slice(log.newest(bytes));
         self.send_chat_message(others, alias, offset, &frame);
-        self.sessions.outputs().put_buffer(frame);
+        self.sessions.outputs.put_buffer(frame);
     }
 
     /// Frames a message once for all subscribers of a room or topic, on this lane and the others. This lane need not have any.
@@ -228,7 +228,7 @@ impl LaneRooms<'_> {
             self.handle_appended(alias, (position, bytes), 0, offset, || *origin);
             return Ok(());
         }
-        let mut frame = self.sessions.outputs().take_buffer();
+        let mut frame = self.sessions.outputs.take_buffer();
         let encoded = encode(&self.sessions.config.codec, &mut frame);
         if encoded.is_ok() {
             let others = shared.others(self.exchange.lane);
@@ -237,7 +237,7 @@ impl LaneRooms<'_> {
             }
             self.send_chat_message(others, alias, offset, &frame);
         }
-        self.sessions.outputs().put_buffer(frame);
+        self.sessions.outputs.put_buffer(frame);
         encoded
     }
 
@@ -267,7 +267,7 @@ impl LaneRooms<'_> {
             .counters
             .room_offered
             .add(room.members.len() as u64 - own);
-        let due_ns = room.coalescer.handle_append(self.sessions.reactor.now_ns);
+        let due_ns = room.coalescer.handle_append(self.sessions.now_ns());
         let others = room.shared.others(self.exchange.lane);
         let changed_bits = position ^ (position + bytes as u64);
         if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
@@ -338,9 +338,7 @@ mod tests {
             assert!(!core.rooms.has_grown());
             assert_eq!(far.read(&mut bytes).is_ok(), is_early);
             // A sweep that ran early is not run again when the planned time comes.
-            core.sessions
-                .reactor
-                .set_time(core.sessions.reactor.now_ns + 1_000_000_000);
+            core.sessions.pass_time(1_000_000_000);
             core.rooms().sweep_due();
             assert_eq!(far.read(&mut bytes).is_ok(), !is_early);
             assert_eq!(core.counters.sweeps.read() - before.0, 1);

@@ -40,9 +40,9 @@ impl LaneRooms<'_> {
     }
 
     fn plan_look(&mut self, pause_ns: u64) {
-        let reactor = &mut self.sessions.reactor;
-        let at_ns = reactor.now_ns + pause_ns;
-        reactor.timers.insert(at_ns, TimerKey::QuietLogs);
+        self.sessions
+            .timers
+            .set_after(pause_ns, TimerKey::QuietLogs);
     }
 
     /// Looks at the listed logs, and frees those that are quiet and drained. A long round is spread over several turns.
@@ -157,7 +157,7 @@ mod tests {
                     SECOND_NS / 50
                 };
                 let now_ns = lane.core.sessions.now_ns();
-                lane.core.sessions.reactor.set_time(now_ns + pause_ns);
+                lane.core.sessions.timers.set_time(now_ns + pause_ns);
                 lane.turn();
             }
             assert!(!lane.core.sessions[slot].connection.is_closed());
@@ -198,7 +198,7 @@ mod tests {
             let now_ns = lane.core.sessions.now_ns();
             lane.core
                 .sessions
-                .reactor
+                .timers
                 .set_time(now_ns + SECOND_NS + SECOND_NS / 50);
             for _ in 0..10 {
                 lane.turn();

@@ -104,7 +104,7 @@ impl LaneRooms<'_> {
         message: &Kept<'_>,
         send: impl FnOnce(&mut Self, u64) -> Result<T, E>,
     ) -> Result<T, E> {
-        let (lane, now_ns) = (self.exchange.lane, self.sessions.reactor.now_ns);
+        let (lane, now_ns) = (self.exchange.lane, self.sessions.now_ns());
         let mut records = history.lock();
         let last = records.last.offset;
         let has_members = self.table.get(alias).is_some();
@@ -207,7 +207,7 @@ impl LaneRooms<'_> {
             // The topic keeps a history only since its subscribers came.
             return self.deliver_entry(&BatchEntry::Room { alias, frame });
         };
-        let (lane, now_ns) = (self.exchange.lane, self.sessions.reactor.now_ns);
+        let (lane, now_ns) = (self.exchange.lane, self.sessions.now_ns());
         let mut records = history.lock();
         let is_former = records.is_in_former_epoch(lane);
         if records.has(lane).is_some_and(|has| offset <= has) && !is_former {
@@ -243,7 +243,7 @@ impl LaneRooms<'_> {
     /// Appends messages that waited in their histories for memory.
     #[cold]
     pub(super) fn catch_up_all(&mut self) {
-        let now_ns = self.sessions.reactor.now_ns;
+        let now_ns = self.sessions.now_ns();
         for alias in std::mem::take(&mut self.table.behind) {
             let Some(history) = self.history_here(alias) else {
                 continue;

@@ -52,7 +52,7 @@ impl LaneRooms<'_> {
             return since.map(|_| UNKNOWN);
         }
         self.plan_expiry(&limits);
-        let now_ns = self.sessions.reactor.now_ns;
+        let now_ns = self.sessions.now_ns();
         let owner = self.sessions.owner_of(id);
         // Other lanes wait for this meanwhile, so no message can be recorded before the earlier ones are complete.
         shared.history.get_or_init(|| {
@@ -71,7 +71,7 @@ impl LaneRooms<'_> {
         since: Option<Since>,
     ) -> Option<RecoveryBody> {
         let history = self.history_here(alias)?;
-        let now_ns = self.sessions.reactor.now_ns;
+        let now_ns = self.sessions.now_ns();
         let mut records = history.lock();
         let last = records.last;
         // The client may have messages that this lane does not have yet. They must not come by its log.

@@ -498,7 +498,7 @@ impl LaneRooms<'_> {
         }
         if empty {
             if let Some(history) = self.history_here(alias) {
-                history.leave(self.exchange.lane, self.sessions.reactor.now_ns);
+                history.leave(self.exchange.lane, self.sessions.now_ns());
             }
             self.unblock(alias);
             self.table.rooms[usize::from(alias)] = None;

@@ -39,8 +39,8 @@ impl LaneRooms<'_> {
             return;
         };
         if room.blocked.is_none() {
-            let timers = &mut self.sessions.reactor.timers;
-            let timer = timers.insert(deadline_ns, TimerKey::BlockedRoom(alias));
+            let timers = &mut self.sessions.timers;
+            let timer = timers.set(deadline_ns, TimerKey::BlockedRoom(alias));
             room.blocked = Some(timer);
             room.shared.set_congested(self.exchange.lane, true);
             self.table.blocked_rooms.push(alias);
@@ -90,7 +90,7 @@ impl LaneRooms<'_> {
             && let Some(timer) = room.blocked.take()
         {
             // The old timer would end the room's next block too early.
-            self.sessions.reactor.timers.cancel(timer);
+            self.sessions.timers.cancel(timer);
             room.shared.set_congested(self.exchange.lane, false);
         }
     }
@@ -169,7 +169,7 @@ impl LaneRooms<'_> {
                 continue;
             };
             // A session that is listed several times has the next piece already, and is listed again when it has taken that.
-            if session.is_replayed() && self.sessions.output(slot).is_empty() {
+            if session.is_replayed() && self.sessions.outputs.of(slot).is_empty() {
                 match replayed_bytes < TURN_BYTES {
                     true => replayed_bytes += self.replay(slot, piece_bytes),
                     false => self.sessions.resumed.push(slot),
@@ -236,15 +236,13 @@ mod tests {
         for _ in 0..3 {
             core.rooms().say(id, alias, b"news").unwrap();
         }
-        core.sessions
-            .reactor
-            .set_time(core.sessions.reactor.now_ns + SECOND_NS / 10);
+        core.sessions.pass_time(SECOND_NS / 10);
         core.rooms().sweep_due();
         assert!(is_held(lane, alias));
     }
 
     fn catch_up<S: Service>(lane: &mut Lane<S>, stalled: usize, alias: u16) {
-        let now_ns = lane.core.sessions.reactor.now_ns;
+        let now_ns = lane.core.sessions.now_ns();
         lane.core.sessions[stalled]
             .connection
             .handle_writable(now_ns);
@@ -301,18 +299,18 @@ mod tests {
                 .join(id, "lobby", name, Some(Policy::Block));
             alias = joined.unwrap().room;
         }
-        let started_ns = lane.core.sessions.reactor.now_ns;
+        let started_ns = lane.core.sessions.now_ns();
         stall(&mut lane, ada, bob, alias);
         catch_up(&mut lane, ada, alias);
         lane.core
             .sessions
-            .reactor
+            .timers
             .set_time(started_ns + 5 * SECOND_NS);
         stall(&mut lane, ada, bob, alias);
 
         lane.core
             .sessions
-            .reactor
+            .timers
             .set_time(started_ns + 12 * SECOND_NS);
         lane.handle_timers();
         assert!(is_held(&lane, alias), "the first block's deadline");
@@ -320,7 +318,7 @@ mod tests {
 
         lane.core
             .sessions
-            .reactor
+            .timers
             .set_time(started_ns + 16 * SECOND_NS);
         lane.handle_timers();
         assert!(!is_held(&lane, alias), "the second block's deadline");

@@ -385,12 +385,12 @@ impl LaneRooms<'_> {
         if others.is_empty() {
             return Ok(());
         }
-        let mut frame = self.sessions.outputs().take_buffer();
+        let mut frame = self.sessions.outputs.take_buffer();
         let result = self.sessions.config.codec.encode(message, &mut frame);
         if result.is_ok() {
             self.send_chat_message(others, message.channel, None, &frame);
         }
-        self.sessions.outputs().put_buffer(frame);
+        self.sessions.outputs.put_buffer(frame);
         result
     }
 }
@@ -420,9 +420,7 @@ mod tests {
                     core.rooms()
                         .note_registration_refused(SessionId::NONE, SubscribeError::Unproven);
                 }
-                core.sessions
-                    .reactor
-                    .set_time(core.sessions.reactor.now_ns + QUIET_NS);
+                core.sessions.pass_time(QUIET_NS);
             })
         };
         for text in [refuse(FLOOD), refuse(FLOOD)] {

@@ -84,7 +84,7 @@ impl Core {
             frame_bytes_max = session.connection.frame_bytes_max();
             keeps_order = session.must_keep_order();
             follows_rooms = self.sessions.has_deliveries(session);
-            self.sessions.outputs().enter(id.slot());
+            self.sessions.outputs.enter(id.slot());
         }
         let mut context = Context {
             core: self,
@@ -126,12 +126,12 @@ impl Context<'_> {
     #[inline]
     #[must_use]
     pub fn now_ns(&self) -> u64 {
-        self.core.sessions.reactor.now_ns
+        self.core.sessions.now_ns()
     }
 
     /// The time of the wall clock.
     pub(crate) fn wall_time(&self) -> std::time::SystemTime {
-        self.core.sessions.reactor.clock.wall()
+        self.core.sessions.timers.wall()
     }
 
     /// Returns the index of this lane.
@@ -262,7 +262,7 @@ impl Context<'_> {
         let Core {
             sessions, replies, ..
         } = &mut *self.core;
-        let appended = sessions.outputs().append(|codec, out| {
+        let appended = sessions.outputs.append(|codec, out| {
             encode_within(limit, out, |out| {
                 replies.repeated.encode(codec, message, out)
             })
@@ -317,7 +317,7 @@ impl Context<'_> {
         if self.follows_rooms {
             self.follow_rooms();
         }
-        let appended = self.core.sessions.outputs().append(encode);
+        let appended = self.core.sessions.outputs.append(encode);
         self.handle_appended();
         Ok(appended?)
     }
@@ -383,7 +383,7 @@ impl Context<'_> {
     #[must_use]
     pub fn queued_bytes(&self, id: SessionId) -> usize {
         match self.core.sessions.find(id) {
-            Some(_) => self.core.sessions.output(id.slot()).len(),
+            Some(_) => self.core.sessions.outputs.of(id.slot()).len(),
             None => 0,
         }
     }
@@ -426,7 +426,7 @@ impl Context<'_> {
     /// full.
     #[inline(always)]
     pub(super) fn handle_appended(&mut self) {
-        if self.core.sessions.outputs().is_current_full() {
+        if self.core.sessions.outputs.is_current_full() {
             self.stopped = true;
         }
     }
@@ -440,7 +440,7 @@ impl Context<'_> {
             return;
         };
         let time_ns = nanoseconds(self.core.config.limits.login_timeout);
-        let deadline_ns = awaits.then(|| self.core.sessions.reactor.now_ns.saturating_add(time_ns));
+        let deadline_ns = awaits.then(|| self.core.sessions.now_ns().saturating_add(time_ns));
         let connection = &mut self.core.sessions[slot].connection;
         if connection.await_login(deadline_ns) {
             self.core.sessions.arm_timer(slot);
@@ -467,6 +467,6 @@ impl Context<'_> {
 impl Drop for Context<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.core.sessions.outputs().leave();
+        self.core.sessions.outputs.leave();
     }
 }

@@ -32,7 +32,7 @@ impl Context<'_> {
             sessions, replies, ..
         } = &mut *self.core;
         let (pattern, id) = (&replies.last_reply.pattern, self.current.id);
-        if sessions.outputs().append_small(pattern, id, payload) {
+        if sessions.outputs.append_small(pattern, id, payload) {
             self.handle_appended();
             return Ok(());
         }
@@ -50,7 +50,7 @@ impl Context<'_> {
         // The end of each datagram must be recorded, so no reply takes the fast path.
         let is_apart = self.keeps_order
             || self.follows_rooms
-            || self.core.sessions.outputs().current().has_datagrams();
+            || self.core.sessions.outputs.current().has_datagrams();
         self.reply_bytes_max = if is_apart { 0 } else { self.frame_bytes_max };
     }
 
@@ -71,7 +71,7 @@ impl Context<'_> {
                 sessions, replies, ..
             } = &mut *self.core;
             let (pattern, id) = (&replies.last_reply.pattern, self.current.id);
-            if sessions.outputs().append_pattern(pattern, id, payload) {
+            if sessions.outputs.append_pattern(pattern, id, payload) {
                 self.handle_appended();
                 return Ok(());
             }
@@ -88,7 +88,7 @@ impl Context<'_> {
         if self.current.named || self.keeps_order {
             return Ok(self.reply_apart(payload)?);
         }
-        let before = self.core.sessions.outputs().current().len();
+        let before = self.core.sessions.outputs.current().len();
         self.send_at_once(&self.current.answer("", payload))
             .map_err(HandlerError::from)?;
         if payload.len() < self.core.replies.last_reply.without_layout_from {
@@ -118,7 +118,7 @@ impl Context<'_> {
             return;
         }
         let (codec, answer) = (&config.codec, current.answer("", payload));
-        let output = sessions.outputs().current().unsent();
+        let output = sessions.outputs.current().unsent();
         let frame = output.get(before..).unwrap_or_default();
         // Names in replies differ from one to the next.
         if codec.repeats_names() || codec.layout(frame, &answer).is_none() {
@@ -202,7 +202,7 @@ mod tests {
                 }
             }
             for (id, expected) in ids.iter().zip(&expected) {
-                let output = lane.core.sessions.output(id.slot());
+                let output = lane.core.sessions.outputs.of(id.slot());
                 assert!(output.unsent() == expected, "{name}");
             }
             let keeps = ["tw1", "srmp", "length-field", "raw", "uvrpc"].contains(&name);
@@ -230,7 +230,7 @@ mod tests {
         }
         assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
         drop(cx);
-        assert_eq!(lane.core.sessions.output(slot).unsent(), expected);
+        assert_eq!(lane.core.sessions.outputs.of(slot).unsent(), expected);
     }
 
     #[test]
@@ -248,7 +248,7 @@ mod tests {
             }
             assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
         }
-        let lengths = [wide, narrow].map(|slot| lane.core.sessions.output(slot).len());
+        let lengths = [wide, narrow].map(|slot| lane.core.sessions.outputs.of(slot).len());
         assert_eq!(lengths, [6 * 41, 0]);
         assert_eq!(lane.core.counters.sends_too_large.read(), 6);
 
@@ -274,7 +274,7 @@ mod tests {
             }
             assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
         }
-        let run = lane.core.sessions.output(datagrams).first_run();
+        let run = lane.core.sessions.outputs.of(datagrams).first_run();
         assert_eq!(run, Some((96, 192)), "three replies each");
     }
 }

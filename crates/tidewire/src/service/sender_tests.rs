@@ -73,7 +73,7 @@ fn every_message_is_framed_as_its_codec_frames_it() {
             drop(sender);
             drop(cx);
             let sessions = &mut lane.core.sessions;
-            assert!(sessions.output(slot).unsent() == expected, "{name}");
+            assert!(sessions.outputs.of(slot).unsent() == expected, "{name}");
             assert!(sessions.is_listed(slot), "{name}");
             sessions.replace_output(slot, Output::default());
         }
@@ -116,7 +116,7 @@ fn limits_hold_message_by_message() {
         full,
     ];
     assert_eq!(results, expected);
-    assert_eq!(lane.core.sessions.output(slot).len(), 4 * 32);
+    assert_eq!(lane.core.sessions.outputs.of(slot).len(), 4 * 32);
     assert_eq!(lane.core.counters.sends_refused.read(), 2);
     assert_eq!(lane.core.counters.sends_too_large.read(), 1);
 
@@ -150,7 +150,7 @@ fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     }
     drop(sender);
     drop(cx);
-    assert!(lane.core.sessions.output(slot).len() <= 1_000 + 32);
+    assert!(lane.core.sessions.outputs.of(slot).len() <= 1_000 + 32);
     lane.core.sessions.flush_dirty();
     let (mut bytes, mut arrived) = (vec![0; 1 << 16], 0);
     while let Ok(count) = far.read(&mut bytes) {
@@ -170,7 +170,7 @@ fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     assert_eq!(sender.send(&message), Err(SendError::QueueFull));
     drop(sender);
     drop(cx);
-    let left = lane.core.sessions.output(slot).len();
+    let left = lane.core.sessions.outputs.of(slot).len();
     assert_eq!(left, 1_500 + 4 * 32 - 600);
     assert_eq!(lane.core.counters.sends_refused.read(), 2);
 }
@@ -225,12 +225,12 @@ fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
     assert_eq!(far.read(&mut bytes).unwrap(), (BLOCK - 1) * 32);
     send(&mut lane.core, BLOCK);
     assert_eq!(far.read(&mut bytes).unwrap(), BLOCK * 32);
-    assert!(lane.core.sessions.output(slot).is_empty());
+    assert!(lane.core.sessions.outputs.of(slot).is_empty());
     // The session's last frames may still have to be written.
     lane.core.sessions[slot].connection.half_close();
     send(&mut lane.core, BLOCK);
     assert!(far.read(&mut bytes).is_err());
-    assert_eq!(lane.core.sessions.output(slot).len(), BLOCK * 32);
+    assert_eq!(lane.core.sessions.outputs.of(slot).len(), BLOCK * 32);
 }
 
 #[test]
@@ -412,5 +412,5 @@ fn a_sender_whose_codec_panicked_refuses_what_comes_then() {
     });
     assert_eq!(refused, Ok(Err(SendError::NotOpen)));
     drop(cx);
-    assert!(lane.core.sessions.output(slot).is_empty());
+    assert!(lane.core.sessions.outputs.of(slot).is_empty());
 }

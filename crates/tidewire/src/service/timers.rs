@@ -73,7 +73,7 @@ impl Context<'_> {
     /// Cancels a timer. Returns true if the timer was pending: `on_timer` is then not called for it. Returns false if
     /// it has fired, its session has ended, it was cancelled before, or another lane set it.
     pub fn cancel_timer(&mut self, timer: TimerId) -> bool {
-        timer.lane == self.lane() && self.core.sessions.cancel_service_timer(timer.key)
+        timer.lane == self.lane() && self.core.sessions.timers.cancel_service(timer.key)
     }
 
     fn at_ns(&self, delay: Duration) -> u64 {
@@ -87,7 +87,12 @@ impl Context<'_> {
         token: u64,
     ) -> Result<TimerId, TimerError> {
         let sessions = &mut self.core.sessions;
-        let key = sessions.set_service_timer(session, at_ns, token)?;
+        if session != SessionId::NONE && sessions.slot_of(session).is_none() {
+            return Err(TimerError::NotOpen);
+        }
+        let limits = &self.core.config.limits;
+        let timers = &mut sessions.timers;
+        let key = timers.set_service(session, at_ns, token, limits)?;
         Ok(TimerId {
             lane: self.lane(),
             key,

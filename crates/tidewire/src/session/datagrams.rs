@@ -22,7 +22,7 @@ impl LaneSessions {
         loop {
             self.announce_gaps(slot);
             self.pull_frames(slot);
-            if self.output(slot).is_empty() {
+            if self.outputs.of(slot).is_empty() {
                 return self.handle_flushed(slot);
             }
             match self.send_output(slot) {

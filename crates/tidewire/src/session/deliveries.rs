@@ -207,7 +207,7 @@ mod tests {
             assert_eq!(stream, expected, "cut {cut}");
             assert_eq!(core.counters.room_delivered.read(), 4, "cut {cut}");
             assert_eq!(core.counters.bytes_out.read(), expected.len() as u64);
-            assert!(core.sessions.output(slot).is_empty());
+            assert!(core.sessions.outputs.of(slot).is_empty());
         }
     }
 

@@ -114,7 +114,7 @@ impl LaneSessions {
             identity: profile.admitted.as_ref().map(|it| Arc::clone(&it.identity)),
             name: profile.member.as_ref().map(|it| Arc::clone(&it.name)),
             memory_bytes: SESSION_BYTES + self.relief.kept_bytes(slot),
-            queued_bytes: self.output(slot).len() + session.stream.pending_bytes(),
+            queued_bytes: self.outputs.of(slot).len() + session.stream.pending_bytes(),
             unanswered: session.unanswered_count(),
             is_paused: session.connection.is_paused(),
             rooms: session.memberships.len() - topics,

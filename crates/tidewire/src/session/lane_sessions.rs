@@ -11,49 +11,16 @@ use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::{Connection, Farewell, Introduction, Rules};
 use tidewire_proto::room::Deliveries;
 
-use super::answer::{SpareFrames, Token as AnswerToken};
-use super::reactor::Reactor;
+use super::answer::SpareFrames;
 use super::relief::Relief;
 use super::slab::SessionSlab;
 use super::write::Way;
-use super::{CloseReason, Logs, Output, Outputs, Session, SessionId};
+use super::{CloseReason, LaneSessions, Logs, Outputs, Session, SessionId, Timers};
 use crate::config::Config;
 use crate::memory::LaneMemory;
 use crate::observe::LaneCounters;
+use crate::transport::Transport;
 use crate::transport::datagram::Packing;
-use crate::transport::{ConnectFailure, Transport};
-
-#[derive(Debug)]
-pub(crate) struct LaneSessions {
-    pub(crate) config: Arc<Config>,
-    pub(crate) counters: Arc<CachePadded<LaneCounters>>,
-    pub(crate) reactor: Reactor,
-    /// The outputs of the sessions, by slot.
-    pub(super) outputs: Outputs,
-    pub(crate) logs: Logs,
-    /// Empty frames for the threads that answer later, returned by the lanes.
-    pub(crate) spare_frames: Arc<SpareFrames>,
-    /// Tokens of answered requests, for reuse.
-    pub(crate) spare_tokens: Vec<Arc<AnswerToken>>,
-    /// The way from streams' output to their transports. The codec decides it.
-    pub(super) way: Way,
-    /// Deliveries with their headers, gathered for one write.
-    pub(super) deliveries: Deliveries,
-    /// The memory account of the lane, and its relief.
-    pub(crate) relief: Relief,
-    pub(crate) slab: SessionSlab,
-    /// Sessions to remove at the end of the turn.
-    pub(crate) closed: Vec<usize>,
-    /// Sessions that resume reading, because a reason for the pause has gone.
-    pub(crate) resumed: Vec<usize>,
-    /// In-process sessions that the lane reads without poller events. It checks them at the end of each turn.
-    pub(crate) awake: Vec<usize>,
-    /// Sessions that wait for room in a UDP socket that they share, with the number of its port.
-    pub(crate) port_waiters: Vec<(usize, usize)>,
-    pub(crate) connect_failures: Vec<(SessionId, ConnectFailure)>,
-    /// The part of session numbers that distinguishes sessions of the same slot.
-    pub(super) generation: u32,
-}
 
 impl LaneSessions {
     pub(crate) fn new(
@@ -72,7 +39,8 @@ impl LaneSessions {
             deliveries: Deliveries::default(),
             config,
             counters,
-            reactor: Reactor::new(poller),
+            poller,
+            timers: Timers::new(),
             relief: Relief::new(memory),
             slab: SessionSlab::default(),
             closed: Vec::new(),
@@ -86,7 +54,7 @@ impl LaneSessions {
 
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
-        self.reactor.now_ns
+        self.timers.now_ns()
     }
 
     #[inline]
@@ -187,30 +155,16 @@ impl LaneSessions {
     pub(crate) fn remove(&mut self, slot: usize) -> Option<Session> {
         let mut session = self.slab.try_remove(slot)?;
         if let Some(timer) = session.timer.take() {
-            self.reactor.timers.cancel(timer);
+            self.timers.cancel(timer);
         }
-        if let Err(error) = session.stream.remove(&mut *self.reactor.poller) {
+        if let Err(error) = session.stream.remove(&mut *self.poller) {
             tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
         }
+        self.timers.end_service(session.id);
         self.relief.release_session(slot);
         self.outputs.close(slot);
         self.outputs.put_buffer(session.connection.partial.take().0);
         Some(session)
-    }
-
-    /// The outputs, to append to one or to use their buffers.
-    #[inline(always)]
-    pub(crate) fn outputs(&mut self) -> &mut Outputs {
-        &mut self.outputs
-    }
-
-    #[inline]
-    pub(crate) fn output(&self, slot: usize) -> &Output {
-        self.outputs.of(slot)
-    }
-
-    pub(crate) fn is_output_full(&self, slot: usize) -> bool {
-        self.outputs.is_full(slot)
     }
 
     #[inline]
@@ -270,7 +224,7 @@ impl LaneSessions {
             slab,
             config,
             outputs,
-            reactor,
+            timers,
             ..
         } = self;
         let session = &mut slab[slot];
@@ -283,7 +237,7 @@ impl LaneSessions {
             credentials: credentials.map_or(&[], |token| token.secret().as_bytes()),
             follows_moves: config.follows_moves,
             moved_to: config.successor.get().map_or("", String::as_str),
-            now_ns: reactor.now_ns,
+            now_ns: timers.now_ns(),
         };
         while session.connection.has_transmit() {
             let connection = &mut session.connection;
@@ -305,9 +259,7 @@ impl LaneSessions {
             return;
         }
         session.interest = wanted;
-        let result = session
-            .stream
-            .watch(&mut *self.reactor.poller, Token(slot), wanted);
+        let result = session.stream.watch(&mut *self.poller, Token(slot), wanted);
         if let Err(error) = result {
             tracing::error!(session = %session.id, %error, "cannot change the poller's interest in a session");
             self.close(slot, CloseReason::Io(std::io::ErrorKind::Other));
@@ -317,12 +269,18 @@ impl LaneSessions {
 
 #[cfg(test)]
 impl LaneSessions {
+    /// Lets this time pass.
+    pub(crate) fn pass_time(&mut self, time_ns: u64) {
+        let now_ns = self.now_ns();
+        self.timers.set_time(now_ns + time_ns);
+    }
+
     /// Appends bytes that need not be frames.
     pub(crate) fn append_bytes(&mut self, slot: usize, bytes: &[u8]) {
         self.outputs.append_frames(slot, bytes);
     }
 
-    pub(crate) fn replace_output(&mut self, slot: usize, output: Output) {
+    pub(crate) fn replace_output(&mut self, slot: usize, output: super::Output) {
         *self.outputs.of_mut(slot) = output;
     }
 

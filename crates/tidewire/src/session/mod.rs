@@ -6,7 +6,6 @@ mod answer;
 mod attached;
 mod broadcast;
 mod buffers;
-mod clock;
 mod datagrams;
 mod deliveries;
 mod figures;
@@ -22,27 +21,27 @@ mod ordering;
 mod output;
 mod outputs;
 mod pending;
-mod reactor;
 mod reading;
 mod relief;
 mod repeated;
 mod send;
-mod service_timers;
 mod shared;
 mod slab;
 mod table_shares;
 mod timeouts;
+mod timers;
 mod write;
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tidewire_io::poller::Interest;
+use crossbeam_utils::CachePadded;
+use tidewire_io::poller::{Interest, Poller};
 use tidewire_io::timer::TimerId as WheelTimer;
 use tidewire_proto::connection::{Connection, Wants};
 use tidewire_proto::message::MemberId;
-use tidewire_proto::room::Subscriber;
+use tidewire_proto::room::{Deliveries, Subscriber};
 
 pub(crate) use tidewire_proto::connection::CloseReason;
 
@@ -53,7 +52,6 @@ pub use broadcast::{Broadcast, BroadcastReport, SessionView};
 pub(crate) use broadcast::{Predicate, Share, prepare};
 pub(crate) use deliveries::append_with_header;
 pub use figures::{Lag, LaneFigures, SessionFigures};
-pub(crate) use lane_sessions::LaneSessions;
 pub(crate) use layers::close_reason;
 pub(crate) use limiter::{SessionLimiter, counted_address};
 pub(crate) use logs::Logs;
@@ -61,20 +59,25 @@ pub(crate) use memberships::SlowSubscriber;
 pub(crate) use output::{Output, OutputLoan};
 pub(crate) use outputs::Outputs;
 pub(crate) use pending::{NOWHERE, QueuedReply, Unanswered};
-pub(crate) use reactor::TimerKey;
+pub(crate) use reading::Read;
 pub(crate) use relief::MEMBERSHIP_BYTES;
 pub(crate) use repeated::{RepeatedFrame, frame_pattern};
 pub use send::SendError;
 pub(crate) use send::encode_within;
-pub(crate) use service_timers::{ServiceTimer, ServiceTimers};
-pub use service_timers::{TimerError, TimerId};
 pub(crate) use shared::{SessionShared, SessionTable};
 pub(crate) use table_shares::{Shares, TableFull};
+pub(crate) use timers::{ServiceTimer, TimerKey, Timers};
+pub use timers::{TimerError, TimerId};
 
+use self::relief::Relief;
+use self::slab::SessionSlab;
+use self::write::Way;
 use crate::address::Endpoint;
 use crate::auth::Admitted;
+use crate::config::Config;
+use crate::observe::LaneCounters;
 use crate::observe::trace::{Connecting, Traced};
-use crate::transport::{AnyTransport, ListenerTerms, Transport};
+use crate::transport::{AnyTransport, ConnectFailure, ListenerTerms, Transport};
 
 /// The number of a session, never reused while the server runs.
 ///
@@ -151,6 +154,41 @@ pub(crate) struct Membership {
 pub(crate) struct Member {
     pub(crate) id: MemberId,
     pub(crate) name: Arc<str>,
+}
+
+/// The sessions of a lane, with everything that writing, timing and ending them needs. The files of this folder alone know its
+/// fields.
+#[derive(Debug)]
+pub(crate) struct LaneSessions {
+    pub(crate) config: Arc<Config>,
+    pub(crate) counters: Arc<CachePadded<LaneCounters>>,
+    pub(crate) poller: Box<dyn Poller>,
+    pub(crate) timers: Timers,
+    /// The outputs of the sessions, by slot.
+    pub(crate) outputs: Outputs,
+    pub(crate) logs: Logs,
+    /// Empty frames for the threads that answer later, returned by the lanes.
+    pub(crate) spare_frames: Arc<SpareFrames>,
+    /// Tokens of answered requests, for reuse.
+    pub(crate) spare_tokens: Vec<Arc<Token>>,
+    /// The way from streams' output to their transports. The codec decides it.
+    way: Way,
+    /// Deliveries with their headers, gathered for one write.
+    deliveries: Deliveries,
+    /// The memory account of the lane, and its relief.
+    pub(crate) relief: Relief,
+    pub(crate) slab: SessionSlab,
+    /// Sessions to remove at the end of the turn.
+    pub(crate) closed: Vec<usize>,
+    /// Sessions that resume reading, because a reason for the pause has gone.
+    pub(crate) resumed: Vec<usize>,
+    /// In-process sessions that the lane reads without poller events. It checks them at the end of each turn.
+    pub(crate) awake: Vec<usize>,
+    /// Sessions that wait for room in a UDP socket that they share, with the number of its port.
+    pub(crate) port_waiters: Vec<(usize, usize)>,
+    pub(crate) connect_failures: Vec<(SessionId, ConnectFailure)>,
+    /// The part of session numbers that distinguishes sessions of the same slot.
+    generation: u32,
 }
 
 /// A connection with its buffers and its state in other parts of the lane.

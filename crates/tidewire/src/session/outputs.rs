@@ -102,7 +102,7 @@ impl Outputs {
     }
 
     #[inline(always)]
-    pub(super) fn of(&self, slot: usize) -> &Output {
+    pub(crate) fn of(&self, slot: usize) -> &Output {
         match slot == self.current_slot {
             true => &self.current,
             false => &self.all[slot],
@@ -133,7 +133,7 @@ impl Outputs {
     }
 
     #[inline]
-    pub(super) fn is_full(&self, slot: usize) -> bool {
+    pub(crate) fn is_full(&self, slot: usize) -> bool {
         self.of(slot).is_above(self.bytes_max)
     }
 

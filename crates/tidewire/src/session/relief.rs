@@ -272,7 +272,7 @@ impl LaneSessions {
         }
         let is_same = self.relief.memory.bytes() < self.relief.again_at_bytes
             && pressure <= self.relief.again_above;
-        if is_same && self.reactor.now_ns < self.relief.again_at_ns {
+        if is_same && self.timers.now_ns() < self.relief.again_at_ns {
             return;
         }
         let before = self.relief.memory.bytes();
@@ -290,12 +290,12 @@ impl LaneSessions {
         closed += more_closed;
         if after > goal {
             self.relief.again_at_bytes = after + AGAIN_BYTES;
-            self.relief.again_at_ns = self.reactor.now_ns + AGAIN_NS;
+            self.relief.again_at_ns = self.timers.now_ns() + AGAIN_NS;
             self.relief.again_above = pressure;
         } else {
             self.relief.again_at_bytes = 0;
         }
-        if let Some(unlogged) = self.relief.log.may_log(self.reactor.now_ns) {
+        if let Some(unlogged) = self.relief.log.may_log(self.timers.now_ns()) {
             let limit = self.relief.memory.bytes_max();
             let released = before.saturating_sub(after);
             tracing::warn!(

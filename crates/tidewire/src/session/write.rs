@@ -56,7 +56,7 @@ impl LaneSessions {
     /// is still there.
     pub(crate) fn flush_step(&mut self, slot: usize) -> bool {
         let session = &self.slab[slot];
-        if session.connection.may_write_early() && !self.output(slot).is_empty() {
+        if session.connection.may_write_early() && !self.outputs.of(slot).is_empty() {
             self.flush(slot);
         }
         !self.slab[slot].connection.is_closed()
@@ -70,7 +70,7 @@ impl LaneSessions {
         let Some(session) = self.slab.get(slot) else {
             return;
         };
-        if self.output(slot).len() >= EARLY_BYTES && session.connection.may_write_early() {
+        if self.outputs.of(slot).len() >= EARLY_BYTES && session.connection.may_write_early() {
             self.flush(slot);
         }
     }
@@ -241,7 +241,7 @@ impl LaneSessions {
         let has_pending = session.unanswered_count() > 0;
         let has_layers = session.stream.has_layers();
         self.unpause(slot);
-        let now_ns = self.reactor.now_ns;
+        let now_ns = self.timers.now_ns();
         let written = self.change(slot, |connection, rules| {
             connection.handle_written(rules, has_pending, has_layers, now_ns)
         });
@@ -376,7 +376,7 @@ mod tests {
             assert_eq!(far.read(&mut bytes).is_ok(), is_early);
             sessions.flush_dirty();
             assert_eq!(far.read(&mut bytes).is_ok(), !is_early);
-            assert!(sessions.output(slot).is_empty());
+            assert!(sessions.outputs.of(slot).is_empty());
         }
     }
 

@@ -327,7 +327,7 @@ impl Link {
         }
         self.stop_timer(core);
         let key = TimerKey::Upstream(self.upstream.0.number);
-        let timer = core.sessions.reactor.timers.insert(at_ns, key);
+        let timer = core.sessions.timers.set(at_ns, key);
         self.timer = Some((timer, at_ns));
     }
 
@@ -353,7 +353,7 @@ impl Link {
 
     pub(super) fn stop_timer(&mut self, core: &mut Core) {
         if let Some((timer, _)) = self.timer.take() {
-            core.sessions.reactor.timers.cancel(timer);
+            core.sessions.timers.cancel(timer);
         }
     }
 

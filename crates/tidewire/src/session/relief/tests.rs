@@ -101,8 +101,7 @@ fn a_conflated_subscriber_pays_with_what_is_kept_of_each_topic() {
     let before = lane.core.sessions.relief.memory.bytes();
     for number in 0..8 {
         publish(&mut lane, &format!("md.{number}"), SIXTEENTH);
-        let reactor = &mut lane.core.sessions.reactor;
-        reactor.set_time(reactor.now_ns + 1_000_000_000);
+        lane.core.sessions.pass_time(1_000_000_000);
         lane.core.rooms().sweep_due();
     }
     // Of each mebibyte one message stays.
@@ -319,7 +318,7 @@ fn nothing_stays_charged_when_all_sessions_are_gone() {
         }
         if step % 5 == 0 {
             let now_ns = lane.core.sessions.now_ns();
-            lane.core.sessions.reactor.set_time(now_ns + 10_000_000);
+            lane.core.sessions.timers.set_time(now_ns + 10_000_000);
             lane.turn();
             let slab = &lane.core.sessions.slab;
             sessions.retain(|(slot, id, _)| slab.get(*slot).is_some_and(|it| it.id == *id));
