@@ -24,7 +24,7 @@ const WIDE: &[(&str, usize)] = &[
     ("Context", 118),
     ("Core", 137),
     ("Directory", 61),
-    ("Lane", 52),
+    ("Lane", 51),
     ("LaneRooms", 117),
     ("LaneSessions", 127),
     ("Link", 44),
@@ -33,7 +33,7 @@ const WIDE: &[(&str, usize)] = &[
 ];
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 817;
+const OPEN_FIELDS_MAX: usize = 816;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

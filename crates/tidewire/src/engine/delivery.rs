@@ -34,7 +34,7 @@ impl Core {
         let slot = self.sessions.slot_of(session.id);
         let Some(slot) = slot.filter(|slot| self.sessions[*slot].connection.may_send()) else {
             self.counters.sends_undelivered.add(1);
-            self.sessions.spare_frames.put(frame);
+            self.sessions.spare_answers.put_frame(frame);
             return;
         };
         self.counters.sends_taken.add(1);

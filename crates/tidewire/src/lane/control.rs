@@ -131,15 +131,13 @@ fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, message: &Message<'_>
 impl<S: Service> Lane<S> {
     /// Finishes an in-process connection after a server has taken its other end.
     pub(crate) fn finish_waiting(&mut self, ticket: u64) {
-        let sessions = &mut self.core.sessions.slab;
-        let found = sessions
-            .iter_mut()
-            .find(|(_, session)| session.stream.ticket() == Some(ticket));
+        let mut sessions = self.core.sessions.iter();
+        let found = sessions.find(|(_, session)| session.stream.ticket() == Some(ticket));
         // The session may have ended meanwhile.
         if let Some((slot, session)) = found
             && session.connection.phase() == Phase::Connecting
         {
-            session.stream.set_placed();
+            self.core.sessions[slot].stream.set_placed();
             self.finish_connect(slot);
         }
     }
@@ -188,6 +186,6 @@ impl<S: Service> Lane<S> {
             self.authenticate(slot);
         }
         self.core.sessions.update_interest(slot);
-        self.core.sessions.mark_dirty(slot);
+        self.core.sessions.outputs.list(slot);
     }
 }

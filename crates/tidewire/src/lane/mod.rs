@@ -227,7 +227,7 @@ impl<S: Service> Lane<S> {
     }
 
     pub(crate) fn handle_session_event(&mut self, slot: usize, event: Event) {
-        let Some(session) = self.core.sessions.slab.get_mut(slot) else {
+        let Some(session) = self.core.sessions.get_mut(slot) else {
             return;
         };
         let was_awake = session.stream.is_awake();

@@ -90,7 +90,7 @@ pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
     core.sessions.charge_kept(slot);
     core.sessions.update_interest(slot);
     // Reading goes on when the output is written. A handler may have flushed it already, so the session is marked here.
-    core.sessions.mark_dirty(slot);
+    core.sessions.outputs.list(slot);
 }
 
 /// Keeps the partial frame at the end of a read.

@@ -443,7 +443,7 @@ pub(super) fn end(core: &mut Core, slot: usize) {
     core.sessions
         .change(slot, |connection, _| connection.handle_input_end());
     core.sessions.update_interest(slot);
-    core.sessions.mark_dirty(slot);
+    core.sessions.outputs.list(slot);
 }
 
 /// Keeps the unfinished first bytes of a peer whose connection ends in its handshake. They may say which protocol it speaks.

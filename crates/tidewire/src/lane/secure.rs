@@ -72,7 +72,7 @@ impl<S: Service> Lane<S> {
         let wakes = stream.wake();
         if stream.pending_bytes() > 0 {
             // An answer of a layer is output like any other.
-            self.core.sessions.mark_dirty(slot);
+            self.core.sessions.outputs.list(slot);
         }
         if wakes {
             self.note_awake(slot);

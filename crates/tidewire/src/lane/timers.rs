@@ -79,7 +79,7 @@ mod tests {
         let (slot, mut far) = lane.open_session();
         let started_ns = lane.core.sessions.now_ns();
         lane.core.sessions.append_bytes(slot, &vec![0; 8 << 20]);
-        lane.core.sessions.mark_dirty(slot);
+        lane.core.sessions.outputs.list(slot);
         lane.core.sessions.flush_dirty();
         assert!(
             lane.core.sessions[slot].connection.outbound().is_blocked(),

@@ -11,7 +11,6 @@ use super::spanning::Origin;
 use crate::mailbox::BatchEntry;
 use crate::mailbox::LaneSet;
 use crate::observe::DropReason;
-use crate::session::LaneSessions;
 use crate::transport::Transport;
 
 impl LaneRooms<'_> {
@@ -36,17 +35,19 @@ impl LaneRooms<'_> {
             } => self.deliver_recorded(alias, (number, author), frame),
             BatchEntry::Remove { id, alias } => self.remove(id, alias),
             BatchEntry::Room { alias, frame } => {
-                if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
+                if self.sessions.relief.is_short() && !self.may_deliver(alias, frame.len()) {
                     return self.drop_for_memory(alias);
                 }
-                let Some(log) = self.sessions.logs.get_mut(alias) else {
-                    return;
-                };
-                let appended = log.append_with::<EncodeError>(frame.len(), |out| {
-                    out.extend_from_slice(frame);
-                    Ok(())
-                });
-                if let Ok((position, bytes)) = appended {
+                let appended = self.sessions.logs.append(
+                    &self.sessions.config.codec,
+                    alias,
+                    frame.len(),
+                    |_, out| {
+                        out.extend_from_slice(frame);
+                        Ok(())
+                    },
+                );
+                if let Some(Ok((position, bytes))) = appended {
                     self.count_and_plan(alias, position, bytes, 0);
                 }
             }
@@ -221,10 +222,12 @@ impl LaneRooms<'_> {
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
         let alias = shared.alias;
-        let LaneSessions { logs, config, .. } = &mut *self.sessions;
-        if let Some(log) = logs.get_mut(alias) {
-            let (position, bytes) =
-                log.append_with(bytes_expected, |out| encode(&config.codec, out))?;
+        if self.sessions.logs.get(alias).is_some() {
+            let (logs, codec) = (&mut self.sessions.logs, &self.sessions.config.codec);
+            let Some(appended) = logs.append(codec, alias, bytes_expected, encode) else {
+                return Ok(());
+            };
+            let (position, bytes) = appended?;
             self.handle_appended(alias, (position, bytes), 0, offset, || *origin);
             return Ok(());
         }

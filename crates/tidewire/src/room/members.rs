@@ -113,7 +113,7 @@ impl LaneRooms<'_> {
         session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         let config = &self.sessions.config;
         config.check_shared_frame(payload_bytes, FRAME_OVERHEAD_BYTES_MAX)?;
-        match self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+        match self.sessions.relief.is_short() && !self.sessions.may_grow() {
             true => Err(RoomError::OutOfMemory),
             false => Ok(()),
         }

@@ -75,26 +75,16 @@ impl LaneRooms<'_> {
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
             return false;
         };
-        let (slab, logs) = (&mut self.sessions.slab, &mut self.sessions.logs);
-        let Some(log) = logs.get_mut(alias) else {
+        let Some(log) = self.sessions.logs.get(alias) else {
             return false;
         };
         let end = log.head_position();
         if room.watched.replace(end) != Some(end) {
             return true;
         }
-        for slot in &room.members {
-            *work += 1;
-            let session = &mut slab[*slot];
-            let Some(index) = session.membership(alias) else {
-                return true;
-            };
-            if !session.memberships[index].subscriber.reach_head(log) {
-                return true;
-            }
-        }
-        let memory = &mut self.sessions.relief.memory;
-        !logs.release_drained(alias, room.members.len(), memory)
+        let (is_drained, looked_at) = self.sessions.release_drained_log(alias, &room.members);
+        *work += looked_at;
+        !is_drained
     }
 }
 
@@ -148,7 +138,7 @@ mod tests {
                     lane.core.sessions.flush(slot);
                 }
             }
-            assert_eq!(lane.core.sessions.relief.memory.refresh(), Pressure::Normal);
+            assert_eq!(lane.core.sessions.relief.refreshed(), Pressure::Normal);
             // A round of looks takes several turns.
             for step in 0..16 {
                 let pause_ns = if step % 8 == 0 {

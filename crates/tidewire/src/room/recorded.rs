@@ -17,7 +17,7 @@ use super::shared_room::SharedRoom;
 use super::spanning::Origin;
 use crate::broker::Position;
 use crate::mailbox::{BatchEntry, LaneSet};
-use crate::session::{LaneSessions, SessionId};
+use crate::session::SessionId;
 
 impl LaneRooms<'_> {
     /// Sends a chat message, as `say` does, and records it if the room has a history.
@@ -49,7 +49,7 @@ impl LaneRooms<'_> {
     pub(crate) fn announce(&mut self, room: &str, payload: &[u8]) -> Result<(), RoomError> {
         let shared = self.table.directory.by_name(room);
         let shared = shared.ok_or(RoomError::NoSuchRoom)?;
-        if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+        if self.sessions.relief.is_short() && !self.sessions.may_grow() {
             return Err(RoomError::OutOfMemory);
         }
         let config = &self.sessions.config;
@@ -169,14 +169,16 @@ impl LaneRooms<'_> {
                 continue;
             };
             self.append_gap(alias, &mut lost);
-            let LaneSessions { logs, config, .. } = &mut *self.sessions;
-            let Some(log) = logs.get_mut(alias) else {
+            let expected = message.payload.len() + FRAME_OVERHEAD_BYTES_MAX;
+            let appended = self.sessions.logs.append(
+                &self.sessions.config.codec,
+                alias,
+                expected,
+                |codec, out| encode_kept(codec, alias, is_topic, offset, &message, out),
+            );
+            let Some(appended) = appended else {
                 return;
             };
-            let expected = message.payload.len() + FRAME_OVERHEAD_BYTES_MAX;
-            let appended = log.append_with(expected, |out| {
-                encode_kept(&config.codec, alias, is_topic, offset, &message, out)
-            });
             match appended {
                 Ok((position, bytes)) => {
                     let own = match history.is_fed {
@@ -220,7 +222,7 @@ impl LaneRooms<'_> {
             false => frame,
         };
         let offset = offset.min(last);
-        if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
+        if self.sessions.relief.is_short() && !self.may_deliver(alias, frame.len()) {
             // The history keeps the message meanwhile.
             if !self.table.behind.contains(&alias) {
                 self.table.behind.push(alias);
@@ -248,7 +250,7 @@ impl LaneRooms<'_> {
             let Some(history) = self.history_here(alias) else {
                 continue;
             };
-            if self.sessions.is_short_of_memory() && !self.may_deliver(alias, usize::MAX / 2) {
+            if self.sessions.relief.is_short() && !self.may_deliver(alias, usize::MAX / 2) {
                 self.table.behind.push(alias);
                 continue;
             }

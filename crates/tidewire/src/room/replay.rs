@@ -20,8 +20,7 @@ use super::history::{History, PastMessage};
 use super::recorded::encode_kept;
 use super::rooms::{Joined, LaneRooms};
 use crate::broker::{KeptName, Position};
-use crate::observe::DropReason;
-use crate::session::{LaneSessions, SessionId, append_with_header};
+use crate::session::{Session, SessionId, append_with_header};
 
 impl LaneRooms<'_> {
     /// Whether a session may join rooms and subscribe to topics with a history.
@@ -53,7 +52,7 @@ impl LaneRooms<'_> {
         }
         self.plan_expiry(&limits);
         let now_ns = self.sessions.now_ns();
-        let owner = self.sessions.owner_of(id);
+        let owner = self.sessions.find(id).and_then(Session::owner);
         // Other lanes wait for this meanwhile, so no message can be recorded before the earlier ones are complete.
         shared.history.get_or_init(|| {
             let history = directory.histories.open(&name, limits, || owner);
@@ -79,14 +78,8 @@ impl LaneRooms<'_> {
         let (next, recovery) = history.plan(&mut records, since, now_ns);
         drop(records);
         let slot = self.sessions.slot_of(id)?;
-        let index = self.sessions[slot].membership(alias)?;
-        let LaneSessions { slab, logs, .. } = &mut *self.sessions;
-        let subscriber = &mut slab[slot].memberships[index].subscriber;
-        let passed = subscriber.pass_log(logs.get_mut(alias)?);
-        if next <= last.offset {
-            subscriber.replay(next);
-        }
-        self.sessions.counters.room_dropped[DropReason::Replayed as usize].add(passed);
+        let first = (next <= last.offset).then_some(next);
+        self.sessions.begin_replay(slot, alias, first)?;
         let offset = next - 1;
         Some(RecoveryBody {
             position: Position { offset, ..last },
@@ -100,7 +93,7 @@ impl LaneRooms<'_> {
         let Some((slot, next)) = self.next_of_history(id, alias) else {
             return self.push_small_roster(id, alias);
         };
-        let bytes_max = match self.sessions.is_short_of_memory() {
+        let bytes_max = match self.sessions.relief.is_short() {
             false => FIRST_PIECE_BYTES,
             true => PIECE_BYTES_MIN,
         };
@@ -116,7 +109,7 @@ impl LaneRooms<'_> {
 
     /// Returns the size of the next pieces for this many sessions at most.
     pub(super) fn piece_bytes(&self, sessions: usize) -> usize {
-        match self.sessions.is_short_of_memory() {
+        match self.sessions.relief.is_short() {
             false => (TURN_BYTES / sessions.max(1)).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX),
             true => PIECE_BYTES_MIN,
         }
@@ -234,11 +227,7 @@ impl LaneRooms<'_> {
             return membership.subscriber.replay(next);
         }
         let is_topic = membership.is_topic;
-        let LaneSessions { slab, logs, .. } = &mut *self.sessions;
-        let subscriber = &mut slab[slot].memberships[index].subscriber;
-        let log = logs.get_mut(alias);
-        let passed = log.map_or(0, |log| subscriber.end_replay(log));
-        self.sessions.counters.room_dropped[DropReason::Replayed as usize].add(passed);
+        self.sessions.end_replay(slot, index);
         if roster_follows && !is_topic {
             self.push_small_roster(id, alias);
         }

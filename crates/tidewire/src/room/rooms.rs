@@ -12,7 +12,7 @@ use tidewire_io::timer::TimerId;
 use tidewire_proto::body::validate_name;
 use tidewire_proto::codec::{AnyCodec, Codec, Presence};
 use tidewire_proto::message::{MemberId, PresenceEvent};
-use tidewire_proto::room::{Coalescer, Policy, Subscriber};
+use tidewire_proto::room::{Coalescer, Policy};
 
 use super::directory::{Directory, EnterError, NameConflict};
 use super::members::Departure;
@@ -26,8 +26,8 @@ use crate::limits::nanoseconds;
 use crate::mailbox::Exchange;
 use crate::observe::{DropReason, QuietLog};
 use crate::session::{
-    LaneSessions, MEMBERSHIP_BYTES, Member, Membership, Session, SessionId, SessionLimiter,
-    append_with_header,
+    LaneSessions, MEMBERSHIP_BYTES, Member, Membership, MembershipEnd, Session, SessionId,
+    SessionLimiter, append_with_header,
 };
 
 /// A room, or the subscribers of one topic pattern, as one lane sees it.
@@ -371,24 +371,25 @@ impl LaneRooms<'_> {
         if self.is_ending {
             return;
         }
-        let LaneSessions { logs, config, .. } = &mut *self.sessions;
-        let Some(log) = logs.get_mut(alias) else {
-            return;
-        };
         let presence = Presence {
             channel: alias,
             member: member.id,
             name: &member.name,
             event,
         };
-        let appended = log.append_with(member.name.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
-            config.codec.encode_presence(&presence, out)
-        });
+        let expected = member.name.len() + FRAME_OVERHEAD_BYTES_MAX;
+        let appended = self.sessions.logs.append(
+            &self.sessions.config.codec,
+            alias,
+            expected,
+            |codec, out| codec.encode_presence(&presence, out),
+        );
         match appended {
-            Ok((position, bytes)) => {
+            None => {}
+            Some(Ok((position, bytes))) => {
                 self.handle_appended(alias, (position, bytes), 0, None, || Origin::Local);
             }
-            Err(error) => tracing::debug!(%error, "presence not announced"),
+            Some(Err(error)) => tracing::debug!(%error, "presence not announced"),
         }
     }
 
@@ -412,11 +413,7 @@ impl LaneRooms<'_> {
     }
 
     pub(super) fn attach(&mut self, slot: usize, shared: &SharedRoom, policy: Policy) {
-        let limits = self.sessions.config.limits.lag();
         let alias = shared.alias;
-        let Some(log) = self.sessions.logs.get_mut(alias) else {
-            return;
-        };
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
             return;
         };
@@ -424,10 +421,13 @@ impl LaneRooms<'_> {
             Policy::ConflateByTopic if !shared.is_wildcard => Policy::Conflate,
             other => other,
         };
-        let subscriber = Subscriber::attach(log, policy, limits);
+        let limits = self.sessions.config.limits.lag();
+        let Some(subscriber) = self.sessions.logs.attach(alias, policy, limits) else {
+            return;
+        };
         let index = room.members.len();
         room.members.push(slot);
-        self.sessions.relief.memory.resize(0, MEMBERSHIP_BYTES);
+        self.sessions.relief.charge(0, MEMBERSHIP_BYTES);
         let membership = Membership {
             room: alias,
             held_bytes: MEMBERSHIP_BYTES,
@@ -442,31 +442,20 @@ impl LaneRooms<'_> {
     }
 
     pub(super) fn detach(&mut self, slot: usize, membership: usize, reason: DropReason) {
-        let LaneSessions {
-            slab, logs, relief, ..
-        } = &mut *self.sessions;
-        let session = &mut slab[slot];
-        if let Some(admitted) = &mut session.profile.admitted {
-            admitted.forget();
-        }
-        let Membership {
-            room: alias,
-            held_bytes,
-            is_topic,
-            index,
-            subscriber,
-            ..
-        } = session.memberships.remove(membership);
+        let session = &self.sessions[slot];
+        let is_topic = session.memberships[membership].is_topic;
         let member = session.profile.member.clone();
-        let Some(log) = logs.get_mut(alias) else {
+        let Some(end) = self.sessions.detach(slot, membership) else {
             return;
         };
+        let MembershipEnd {
+            room: alias,
+            index,
+            undelivered,
+        } = end;
         let Some(Some(room)) = self.table.rooms.get_mut(usize::from(alias)) else {
             return;
         };
-        let undelivered = subscriber.detach(log);
-        relief.memory.resize(held_bytes, 0);
-        logs.charge(alias, &mut relief.memory);
         room.members.swap_remove(index);
         if let Some(moved) = room.members.get(index).copied()
             && let Some(membership) = self.sessions[moved].membership(alias)

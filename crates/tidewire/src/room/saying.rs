@@ -9,7 +9,7 @@ use super::recorded::encode_chat_at;
 use super::refusal::RoomError;
 use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use super::spanning::Origin;
-use crate::session::{LaneSessions, SessionId};
+use crate::session::SessionId;
 
 impl LaneRooms<'_> {
     /// Appends a chat message of `id` to the room's log. Returns whether the publisher must stop for now.
@@ -49,7 +49,7 @@ impl LaneRooms<'_> {
         offset: Option<u64>,
         encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
-        match self.sessions.is_short_of_memory() {
+        match self.sessions.relief.is_short() {
             false => self.append_chat_message(id, alias, payload, offset, encode),
             true => self.say_while_short(id, alias, payload, offset, encode),
         }
@@ -83,33 +83,25 @@ impl LaneRooms<'_> {
         encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
         let slot = id.slot();
-        let LaneSessions {
-            slab, logs, config, ..
-        } = &mut *self.sessions;
-        let session = slab.get_mut(slot).filter(|session| session.id == id);
-        let session = session.ok_or(RoomError::NotJoined)?;
-        let index = session.room_membership(alias).ok_or(RoomError::NotJoined)?;
-        let (Some(room), Some(log)) = (self.table.get(alias), logs.get_mut(alias)) else {
-            return Err(RoomError::NotJoined);
-        };
-        let Some(member) = &session.profile.member else {
-            return Err(RoomError::NotJoined);
-        };
-        let message = ChatMessage {
-            channel: alias,
-            member: member.id,
-            name: &member.name,
-            private: false,
-            payload,
-        };
+        let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
+        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
+        let room = self.table.get(alias).ok_or(RoomError::NotJoined)?;
+        let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
-        let (position, bytes) = log
-            .append_with(payload.len() + FRAME_OVERHEAD_BYTES_MAX, |out| {
-                encode(&config.codec, &message, out)
-            })?;
-        session.memberships[index]
-            .subscriber
-            .skip_own(log, position, bytes);
+        let expected = payload.len() + FRAME_OVERHEAD_BYTES_MAX;
+        let appended =
+            self.sessions
+                .append_own_to_log(id, alias, expected, |codec, member, out| {
+                    let message = ChatMessage {
+                        channel: alias,
+                        member: member.id,
+                        name: &member.name,
+                        private: false,
+                        payload,
+                    };
+                    encode(codec, &message, out)
+                });
+        let (position, bytes) = appended.ok_or(RoomError::NotJoined)??;
         let held = room.shared.is_congested().then(|| Arc::clone(&room.shared));
         self.sessions.counters.chat_messages.add(1);
         self.handle_appended(alias, (position, bytes), 1, offset, || {

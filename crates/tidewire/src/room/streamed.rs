@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tidewire_proto::backplane::{Entry, StreamKind};
 use tidewire_proto::codec::Codec;
-use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::MemberId;
 
 use super::refusal::{PublishError, RoomError};
@@ -13,7 +12,7 @@ use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use super::shared_room::SharedRoom;
 use super::topic::RECORDED_OVERHEAD_BYTES;
 use crate::broker::{Addressee, Position};
-use crate::session::{LaneSessions, Member, SessionId};
+use crate::session::{Member, SessionId};
 
 impl LaneRooms<'_> {
     /// Gives a chat message to the node. It is delivered when the stream gives it back.
@@ -28,7 +27,7 @@ impl LaneRooms<'_> {
         session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         let shared = self.table.get(alias).map(|room| room.shared.clone());
         let shared = shared.ok_or(RoomError::NotJoined)?;
-        let is_short = self.sessions.is_short_of_memory();
+        let is_short = self.sessions.relief.is_short();
         if is_short && !self.sessions.may_grow() {
             return Err(RoomError::OutOfMemory);
         }
@@ -97,14 +96,14 @@ impl LaneRooms<'_> {
 
     /// Appends the frame of a message whose author is a session of this lane, which does not get it.
     pub(super) fn deliver_own(&mut self, alias: u16, author: SessionId, frame: &[u8]) {
-        let Some(log) = self.sessions.logs.get_mut(alias) else {
-            return;
-        };
-        let appended = log.append_with::<EncodeError>(frame.len(), |out| {
-            out.extend_from_slice(frame);
-            Ok(())
-        });
-        if let Ok((position, bytes)) = appended {
+        let appended =
+            self.sessions
+                .logs
+                .append(&self.sessions.config.codec, alias, frame.len(), |_, out| {
+                    out.extend_from_slice(frame);
+                    Ok(())
+                });
+        if let Some(Ok((position, bytes))) = appended {
             let slot = self.sessions.slot_of(author);
             let own = slot.map_or(0, |slot| self.skip_own(alias, slot, position, bytes));
             self.count_and_plan(alias, position, bytes, own);
@@ -131,36 +130,25 @@ impl LaneRooms<'_> {
     }
 
     fn skip_own(&mut self, alias: u16, slot: usize, position: u64, bytes: usize) -> u64 {
-        let LaneSessions { slab, logs, .. } = &mut *self.sessions;
-        let session = &mut slab[slot];
-        let index = session.room_membership(alias);
-        let (Some(index), Some(log)) = (index, logs.get_mut(alias)) else {
-            return 0;
-        };
-        let subscriber = &mut session.memberships[index].subscriber;
-        // A subscriber that is being sent the history gets nothing from the log.
-        if subscriber.next_of_history().is_some() {
-            return 0;
-        }
-        subscriber.skip_own(log, position, bytes);
-        1
+        self.sessions
+            .skip_own(slot, alias, (position, bytes))
+            .into()
     }
 
     /// Appends the position that the next message follows to the log of a room or topic.
     #[cold]
     pub(super) fn append_position(&mut self, alias: u16, position: Position) {
-        let LaneSessions { logs, config, .. } = &mut *self.sessions;
-        let Some(log) = logs.get_mut(alias) else {
-            return;
-        };
-        if !config.codec.has_positions() {
+        if !self.sessions.config.codec.has_positions() {
             // Its clients cannot come back with a position either.
             return;
         }
-        let appended = log.append_with(FRAME_OVERHEAD_BYTES_MAX, |out| {
-            encode_position(&config.codec, alias, position, out)
-        });
-        if let Ok((position, bytes)) = appended {
+        let appended = self.sessions.logs.append(
+            &self.sessions.config.codec,
+            alias,
+            FRAME_OVERHEAD_BYTES_MAX,
+            |codec, out| encode_position(codec, alias, position, out),
+        );
+        if let Some(Ok((position, bytes))) = appended {
             self.count_and_plan(alias, position, bytes, 0);
         }
     }
@@ -171,15 +159,14 @@ impl LaneRooms<'_> {
         if count == 0 {
             return;
         }
-        let LaneSessions { logs, config, .. } = &mut *self.sessions;
-        let Some(log) = logs.get_mut(alias) else {
-            return;
-        };
         // A codec without gap notices cannot tell; the loss is counted.
-        let appended = log.append_with(FRAME_OVERHEAD_BYTES_MAX, |out| {
-            config.codec.encode_gap(alias, count, out)
-        });
-        if let Ok((position, bytes)) = appended {
+        let appended = self.sessions.logs.append(
+            &self.sessions.config.codec,
+            alias,
+            FRAME_OVERHEAD_BYTES_MAX,
+            |codec, out| codec.encode_gap(alias, count, out),
+        );
+        if let Some(Ok((position, bytes))) = appended {
             self.count_and_plan(alias, position, bytes, 0);
         }
     }

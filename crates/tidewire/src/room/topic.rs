@@ -32,7 +32,7 @@ use super::spanning::Origin;
 use crate::broker::{Addressee, KeptName};
 use crate::mailbox::LaneSet;
 use crate::observe::DropReason;
-use crate::session::{LaneSessions, SessionId};
+use crate::session::{Session, SessionId};
 
 impl LaneRooms<'_> {
     /// Attaches a session to the log of a pattern. Returns the alias of the subscription.
@@ -170,7 +170,7 @@ impl LaneRooms<'_> {
         validate_topic(topic)?;
         let config = &self.sessions.config;
         config.check_shared_frame(payload_bytes, PUBLISHED_OVERHEAD_BYTES + topic.len())?;
-        match self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+        match self.sessions.relief.is_short() && !self.sessions.may_grow() {
             true => Err(PublishError::OutOfMemory),
             false => Ok(()),
         }
@@ -190,7 +190,7 @@ impl LaneRooms<'_> {
         let overhead = PUBLISHED_OVERHEAD_BYTES + topic.len();
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), overhead)?;
-        if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+        if self.sessions.relief.is_short() && !self.sessions.may_grow() {
             return Err(PublishError::OutOfMemory);
         }
         let congested = match &self.table.recent.history {
@@ -205,7 +205,7 @@ impl LaneRooms<'_> {
         };
         self.sessions.counters.published.add(1);
         // One congested room is enough to pause the publisher. When it is clear, the next message checks the others.
-        let must_wait = self.sessions.is_short_of_memory() && self.sessions.wait_for_memory(id);
+        let must_wait = self.sessions.relief.is_short() && self.sessions.wait_for_memory(id);
         Ok(congested.is_some_and(|index| self.hold_publisher(id, index)) || must_wait)
     }
 
@@ -215,7 +215,7 @@ impl LaneRooms<'_> {
         validate_topic(topic)?;
         let (table, sessions) = (&mut *self.table, &*self.sessions);
         table.recent.look_up(topic, &table.routes);
-        let owner = || sessions.owner_of(id);
+        let owner = || sessions.find(id).and_then(Session::owner);
         table.recent.history = table.directory.topic_history(topic, owner);
         Ok(())
     }
@@ -309,7 +309,9 @@ impl LaneRooms<'_> {
             let is_asked = since.is_some() && directory.kept_topics.is_used();
             return is_asked.then_some(UNKNOWN);
         }
-        let history = match directory.topic_history(topic, || self.sessions.owner_of(id))? {
+        let history = match directory
+            .topic_history(topic, || self.sessions.find(id).and_then(Session::owner))?
+        {
             TopicHistory::Here(history) => history,
             TopicHistory::Stream => {
                 directory.fed_history(&KeptName::new(StreamKind::Topic, topic))?
@@ -323,7 +325,7 @@ impl LaneRooms<'_> {
     pub(crate) fn kept_limits(&self, id: SessionId, pattern: &str) -> Option<History> {
         let directory = &self.table.directory;
         validate_topic(pattern).ok()?;
-        directory.topic_history(pattern, || self.sessions.owner_of(id))?;
+        directory.topic_history(pattern, || self.sessions.find(id).and_then(Session::owner))?;
         directory.kept_limits(pattern)
     }
 
@@ -348,12 +350,15 @@ impl LaneRooms<'_> {
         let alias = shared.alias;
         let name = if shared.is_wildcard { topic } else { "" };
         let message = Message::new(Kind::Deliver, alias, payload).with_name(name);
-        let LaneSessions { logs, config, .. } = &mut *self.sessions;
-        if let Some(log) = logs.get_mut(alias) {
-            let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
-            let (position, bytes) = log.append_with(expected, |out| {
-                delivery.encode_again(&config.codec, &message, out)
-            })?;
+        let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
+        let appended = self.sessions.logs.append(
+            &self.sessions.config.codec,
+            alias,
+            expected,
+            |codec, out| delivery.encode_again(codec, &message, out),
+        );
+        if let Some(appended) = appended {
+            let (position, bytes) = appended?;
             self.handle_appended(alias, (position, bytes), 0, None, || Origin::Published {
                 topic,
                 payload,

@@ -83,7 +83,7 @@ impl Core {
         if let Some(session) = self.sessions.find(id) {
             frame_bytes_max = session.connection.frame_bytes_max();
             keeps_order = session.must_keep_order();
-            follows_rooms = self.sessions.has_deliveries(session);
+            follows_rooms = self.sessions.logs.have_deliveries_for(session);
             self.sessions.outputs.enter(id.slot());
         }
         let mut context = Context {

@@ -221,11 +221,11 @@ impl Destination<'_> {
             bytes = self.make_room(bytes);
         }
         if bytes.capacity() == 0 {
-            let refused = self.core.sessions.refuse_to_send(SendError::NotOpen);
+            let refused = self.core.sessions.outputs.refuse(SendError::NotOpen);
             return self.apart(output, bytes, Err(refused));
         }
         if bytes.len() > self.full_above {
-            let refused = self.core.sessions.refuse_to_send(SendError::QueueFull);
+            let refused = self.core.sessions.outputs.refuse(SendError::QueueFull);
             return self.apart(output, bytes, Err(refused));
         }
         let core = &mut *self.core;

@@ -145,7 +145,7 @@ impl LaneSessions {
     pub(crate) fn lane_figures(&self) -> LaneFigures {
         LaneFigures {
             sessions: self.len(),
-            memory_bytes: self.relief.memory.bytes(),
+            memory_bytes: self.relief.held_bytes(),
             session_bytes: self.len() * SESSION_BYTES,
             kept_bytes: self.relief.kept_bytes_total(),
             common_bytes: self.relief.common_bytes(),

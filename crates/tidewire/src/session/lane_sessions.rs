@@ -1,6 +1,5 @@
 //! The sessions of a lane, with everything that writing, timing and ending them needs.
 
-use std::net::IpAddr;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::{Connection, Farewell, Introduction, Rules};
 use tidewire_proto::room::Deliveries;
 
-use super::answer::SpareFrames;
+use super::answer::{SpareAnswers, SpareFrames};
 use super::relief::Relief;
 use super::slab::SessionSlab;
 use super::write::Way;
@@ -33,8 +32,7 @@ impl LaneSessions {
         Self {
             outputs: Outputs::new(Arc::clone(&config), Arc::clone(&counters)),
             logs: Logs::default(),
-            spare_frames,
-            spare_tokens: Vec::new(),
+            spare_answers: SpareAnswers::new(spare_frames),
             way: Way::of(&config.codec),
             deliveries: Deliveries::default(),
             config,
@@ -55,6 +53,11 @@ impl LaneSessions {
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
         self.timers.now_ns()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: usize) -> Option<&mut Session> {
+        self.slab.get_mut(slot)
     }
 
     #[inline]
@@ -96,11 +99,6 @@ impl LaneSessions {
     /// How many sessions of this lane are newer.
     pub(crate) fn age_of(&self, id: SessionId) -> u32 {
         id.age(self.generation)
-    }
-
-    /// The address that entries of this session in shared tables count for.
-    pub(crate) fn owner_of(&self, id: SessionId) -> Option<IpAddr> {
-        self.find(id)?.owner()
     }
 
     #[inline]
@@ -167,11 +165,6 @@ impl LaneSessions {
         Some(session)
     }
 
-    #[inline]
-    pub(crate) fn mark_dirty(&mut self, slot: usize) {
-        self.outputs.list(slot);
-    }
-
     /// Changes a connection. If that closes it, the session is removed at the end of this turn.
     #[inline]
     pub(crate) fn change<T>(
@@ -197,7 +190,7 @@ impl LaneSessions {
     pub(crate) fn finish(&mut self, slot: usize, reason: CloseReason) {
         self.change(slot, |connection, _| connection.finish(reason));
         self.update_interest(slot);
-        self.mark_dirty(slot);
+        self.outputs.list(slot);
     }
 
     /// Ends a session on behalf of the service, after the answers given so far. Sends the peer the farewell, if there is
@@ -209,13 +202,13 @@ impl LaneSessions {
             None => connection.finish(CloseReason::Service),
         });
         self.update_interest(slot);
-        self.mark_dirty(slot);
+        self.outputs.list(slot);
     }
 
     /// Appends the connection's own control frames to the session's output, and lists the session for a flush.
     pub(crate) fn transmit(&mut self, slot: usize) {
         self.append_control(slot);
-        self.mark_dirty(slot);
+        self.outputs.list(slot);
     }
 
     /// Appends the connection's own control frames. The caller writes the output.

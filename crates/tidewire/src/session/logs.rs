@@ -1,6 +1,10 @@
 //! The logs of a lane's rooms and topics. Each session is sent the part of a log that it has not received yet.
 
-use tidewire_proto::room::RoomLog;
+use tidewire_proto::codec::AnyCodec;
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::room::{LagLimits, Policy, RoomLog, Subscriber};
+
+use super::Session;
 
 use crate::memory::{LaneMemory, Pressure};
 
@@ -35,13 +39,61 @@ impl Logs {
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, alias: u16) -> Option<&mut RoomLog> {
+    pub(super) fn get_mut(&mut self, alias: u16) -> Option<&mut RoomLog> {
         Some(&mut self.0.get_mut(usize::from(alias))?.as_deref_mut()?.log)
+    }
+
+    /// Appends the frame that `encode` writes to the log of a room or topic. Returns the frame's position and length, or `None` if
+    /// this lane has no subscriber.
+    #[inline(always)]
+    pub(crate) fn append(
+        &mut self,
+        codec: &AnyCodec,
+        alias: u16,
+        bytes_expected: usize,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Option<Result<(u64, usize), EncodeError>> {
+        let log = self.get_mut(alias)?;
+        Some(log.append_with(bytes_expected, |out| encode(codec, out)))
+    }
+
+    /// Makes a subscriber at the head of a log.
+    pub(crate) fn attach(
+        &mut self,
+        alias: u16,
+        policy: Policy,
+        limits: LagLimits,
+    ) -> Option<Subscriber> {
+        Some(Subscriber::attach(self.get_mut(alias)?, policy, limits))
+    }
+
+    /// Whether a session has messages here that are not in its output.
+    #[inline]
+    pub(crate) fn have_deliveries_for(&self, session: &Session) -> bool {
+        !session.memberships.is_empty() && self.have_bytes_for(session)
+    }
+
+    #[inline(never)]
+    fn have_bytes_for(&self, session: &Session) -> bool {
+        session.memberships.iter().any(|membership| {
+            let log = self.get(membership.room);
+            log.is_some_and(|log| membership.subscriber.bytes_behind(log) > 0)
+        })
+    }
+
+    /// Whether a session has messages here that were not written to it yet. False once this side has ended, because then such
+    /// messages are dropped and counted.
+    pub(super) fn have_messages_for(&self, session: &Session) -> bool {
+        session.connection.reaches_peer()
+            && session.memberships.iter().any(|membership| {
+                let log = self.get(membership.room);
+                log.is_some_and(|log| membership.subscriber.messages_behind(log) > 0)
+            })
     }
 
     /// Charges a log after an append or a read.
     #[inline]
-    pub(crate) fn charge(&mut self, alias: u16, memory: &mut LaneMemory) {
+    pub(super) fn charge(&mut self, alias: u16, memory: &mut LaneMemory) {
         if let Some(Some(log)) = self.0.get_mut(usize::from(alias)) {
             log.charge(memory);
         }
@@ -59,7 +111,7 @@ impl Logs {
 
     /// Frees the buffers of a log that all its subscribers have read. `at_head` is the number of subscribers that are at its
     /// head. Returns whether it was drained.
-    pub(crate) fn release_drained(
+    pub(super) fn release_drained(
         &mut self,
         alias: u16,
         at_head: usize,
@@ -79,7 +131,7 @@ impl Logs {
     }
 
     /// Creates the log of a room, unless the room has one.
-    pub(crate) fn open(&mut self, alias: u16, memory: &mut LaneMemory) {
+    pub(super) fn open(&mut self, alias: u16, memory: &mut LaneMemory) {
         let index = usize::from(alias);
         if self.0.len() <= index {
             self.0.resize_with(index + 1, || None);
@@ -91,7 +143,7 @@ impl Logs {
     }
 
     /// Drops the log of a room without subscribers.
-    pub(crate) fn close(&mut self, alias: u16, memory: &mut LaneMemory) {
+    pub(super) fn close(&mut self, alias: u16, memory: &mut LaneMemory) {
         if let Some(log) = self.0.get_mut(usize::from(alias)).and_then(Option::take) {
             memory.resize(ROOM_BYTES + log.bytes, 0);
         }

@@ -1,12 +1,13 @@
-//! What a membership changes in its session: the position in the log, the output and the account of memory.
+//! The changes of a membership in its session: the position in the log, the output and the account of memory.
 
-use tidewire_proto::codec::Codec;
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::error::EncodeError;
 use tidewire_proto::room::Verdict;
 
-use super::{LaneSessions, MEMBERSHIP_BYTES};
+use super::{LaneSessions, MEMBERSHIP_BYTES, Member, Membership, SessionId};
 use crate::observe::DropReason;
 
-/// What the room of a slow subscriber has to do for its policy.
+/// The work of a room for the policy of a slow subscriber.
 pub(crate) enum SlowSubscriber {
     /// Nothing.
     Served,
@@ -16,7 +17,135 @@ pub(crate) enum SlowSubscriber {
     Block,
 }
 
+/// A membership that has ended.
+pub(crate) struct MembershipEnd {
+    pub(crate) room: u16,
+    /// Its index in the room's list of members.
+    pub(crate) index: usize,
+    /// Messages that the member did not get.
+    pub(crate) undelivered: u64,
+}
+
 impl LaneSessions {
+    /// Appends what a member says to the log of its room. The member does not get its own message.
+    #[inline(always)]
+    pub(crate) fn append_own_to_log(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        bytes_expected: usize,
+        encode: impl FnOnce(&AnyCodec, &Member, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Option<Result<(u64, usize), EncodeError>> {
+        let Self {
+            slab, logs, config, ..
+        } = self;
+        let session = slab.get_mut(id.slot()).filter(|session| session.id == id)?;
+        let index = session.room_membership(alias)?;
+        let (member, log) = (session.profile.member.as_deref()?, logs.get_mut(alias)?);
+        let appended = log.append_with(bytes_expected, |out| encode(&config.codec, member, out));
+        if let Ok((position, bytes)) = appended {
+            let subscriber = &mut session.memberships[index].subscriber;
+            subscriber.skip_own(log, position, bytes);
+        }
+        Some(appended)
+    }
+
+    /// Lets the author of the newest message of a room skip it. Returns whether the author would get it from the log.
+    pub(crate) fn skip_own(
+        &mut self,
+        slot: usize,
+        alias: u16,
+        (position, bytes): (u64, usize),
+    ) -> bool {
+        let session = &mut self.slab[slot];
+        let index = session.room_membership(alias);
+        let (Some(index), Some(log)) = (index, self.logs.get_mut(alias)) else {
+            return false;
+        };
+        let subscriber = &mut session.memberships[index].subscriber;
+        // A subscriber that is being sent the history gets nothing from the log.
+        if subscriber.next_of_history().is_some() {
+            return false;
+        }
+        subscriber.skip_own(log, position, bytes);
+        true
+    }
+
+    /// Removes a membership from its session, and its subscriber from the log.
+    pub(crate) fn detach(&mut self, slot: usize, membership: usize) -> Option<MembershipEnd> {
+        let Self {
+            slab, logs, relief, ..
+        } = self;
+        let session = &mut slab[slot];
+        if let Some(admitted) = &mut session.profile.admitted {
+            admitted.forget();
+        }
+        let Membership {
+            room,
+            held_bytes,
+            index,
+            subscriber,
+            ..
+        } = session.memberships.remove(membership);
+        let undelivered = subscriber.detach(logs.get_mut(room)?);
+        relief.charge(held_bytes, 0);
+        relief.charge_log(logs, room);
+        Some(MembershipEnd {
+            room,
+            index,
+            undelivered,
+        })
+    }
+
+    /// Sends a subscriber the history from `next` on, or nothing of it, in place of what its log has now.
+    pub(crate) fn begin_replay(
+        &mut self,
+        slot: usize,
+        alias: u16,
+        next: Option<u64>,
+    ) -> Option<()> {
+        let session = &mut self.slab[slot];
+        let index = session.membership(alias)?;
+        let subscriber = &mut session.memberships[index].subscriber;
+        let passed = subscriber.pass_log(self.logs.get_mut(alias)?);
+        if let Some(next) = next {
+            subscriber.replay(next);
+        }
+        self.counters.room_dropped[DropReason::Replayed as usize].add(passed);
+        Some(())
+    }
+
+    /// Lets a subscriber that was sent the history go on with the log.
+    pub(crate) fn end_replay(&mut self, slot: usize, membership: usize) {
+        let Membership {
+            room, subscriber, ..
+        } = &mut self.slab[slot].memberships[membership];
+        let log = self.logs.get_mut(*room);
+        let passed = log.map_or(0, |log| subscriber.end_replay(log));
+        self.counters.room_dropped[DropReason::Replayed as usize].add(passed);
+    }
+
+    /// Frees the buffers of a log if all these members have read it. Returns whether they have, and how many were looked at.
+    pub(crate) fn release_drained_log(&mut self, alias: u16, members: &[usize]) -> (bool, usize) {
+        let Self {
+            slab, logs, relief, ..
+        } = self;
+        let Some(log) = logs.get_mut(alias) else {
+            return (true, 0);
+        };
+        for (index, slot) in members.iter().enumerate() {
+            let session = &mut slab[*slot];
+            let membership = session.membership(alias);
+            let is_at_head =
+                membership.is_some_and(|at| session.memberships[at].subscriber.reach_head(log));
+            if !is_at_head {
+                return (false, index + 1);
+            }
+        }
+        let is_drained = relief.release_drained(logs, alias, members.len());
+        (is_drained, members.len())
+    }
+
     /// Applies the policy to a subscriber whose socket is full.
     pub(crate) fn enforce_policy(&mut self, slot: usize, alias: u16) -> SlowSubscriber {
         let Self {
@@ -35,7 +164,7 @@ impl LaneSessions {
         let membership = &mut session.memberships[index];
         let subscription = membership.subscription();
         let held_bytes = MEMBERSHIP_BYTES + membership.subscriber.held_bytes();
-        relief.memory.resize(membership.held_bytes, held_bytes);
+        relief.charge(membership.held_bytes, held_bytes);
         membership.held_bytes = held_bytes;
         let subscriber = &mut membership.subscriber;
         let behind = subscriber.messages_behind(log);

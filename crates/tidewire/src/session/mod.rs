@@ -46,7 +46,7 @@ use tidewire_proto::room::{Deliveries, Subscriber};
 pub(crate) use tidewire_proto::connection::CloseReason;
 
 pub(crate) use adapt::Adapting;
-pub(crate) use answer::{Answer, Content, SpareFrames, Token};
+pub(crate) use answer::{Answer, Content, SpareAnswers, SpareFrames, Token};
 pub(crate) use attached::{Attached, Newcomer};
 pub use broadcast::{Broadcast, BroadcastReport, SessionView};
 pub(crate) use broadcast::{Predicate, Share, prepare};
@@ -55,7 +55,7 @@ pub use figures::{Lag, LaneFigures, SessionFigures};
 pub(crate) use layers::close_reason;
 pub(crate) use limiter::{SessionLimiter, counted_address};
 pub(crate) use logs::Logs;
-pub(crate) use memberships::SlowSubscriber;
+pub(crate) use memberships::{MembershipEnd, SlowSubscriber};
 pub(crate) use output::{Output, OutputLoan};
 pub(crate) use outputs::Outputs;
 pub(crate) use pending::{NOWHERE, QueuedReply, Unanswered};
@@ -167,17 +167,14 @@ pub(crate) struct LaneSessions {
     /// The outputs of the sessions, by slot.
     pub(crate) outputs: Outputs,
     pub(crate) logs: Logs,
-    /// Empty frames for the threads that answer later, returned by the lanes.
-    pub(crate) spare_frames: Arc<SpareFrames>,
-    /// Tokens of answered requests, for reuse.
-    pub(crate) spare_tokens: Vec<Arc<Token>>,
+    pub(crate) spare_answers: SpareAnswers,
     /// The way from streams' output to their transports. The codec decides it.
     way: Way,
     /// Deliveries with their headers, gathered for one write.
     deliveries: Deliveries,
     /// The memory account of the lane, and its relief.
     pub(crate) relief: Relief,
-    pub(crate) slab: SessionSlab,
+    slab: SessionSlab,
     /// Sessions to remove at the end of the turn.
     pub(crate) closed: Vec<usize>,
     /// Sessions that resume reading, because a reason for the pause has gone.
@@ -204,7 +201,7 @@ pub(crate) struct Session {
     pub(crate) announced: bool,
     /// In the order of their `room`.
     pub(crate) memberships: Vec<Membership>,
-    pub(crate) timer: Option<WheelTimer>,
+    timer: Option<WheelTimer>,
     pub(crate) interest: Interest,
     /// Requests whose answers are deferred. `None` until the first one.
     pub(crate) unanswered: Option<Box<Unanswered>>,

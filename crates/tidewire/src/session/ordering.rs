@@ -34,20 +34,6 @@ impl LaneSessions {
             bring_forward(&mut slab[slot], outputs, logs, config, counters);
         }
     }
-
-    /// Whether the rooms and topics of a session have messages for it that are not in its output.
-    #[inline]
-    pub(crate) fn has_deliveries(&self, session: &Session) -> bool {
-        !session.memberships.is_empty() && has_deliveries(session, &self.logs)
-    }
-}
-
-#[inline(never)]
-fn has_deliveries(session: &Session, logs: &Logs) -> bool {
-    session.memberships.iter().any(|membership| {
-        let log = logs.get(membership.room);
-        log.is_some_and(|log| membership.subscriber.bytes_behind(log) > 0)
-    })
 }
 
 /// See [`LaneSessions::bring_forward`].
@@ -60,7 +46,7 @@ pub(super) fn bring_forward(
     config: &Config,
     counters: &LaneCounters,
 ) {
-    if !has_deliveries(session, logs) {
+    if !logs.have_deliveries_for(session) {
         return;
     }
     let bytes_max = config.limits.queue_bytes_max;

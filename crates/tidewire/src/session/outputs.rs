@@ -211,7 +211,8 @@ impl Outputs {
             place => filled(place, current, slot == self.current_slot, buffers),
         };
         if output.is_above(self.bytes_max) {
-            return Err(refuse(counters));
+            counters.sends_refused.add(1);
+            return Err(SendError::QueueFull);
         }
         let result = append_counted(output, config, counters, encode);
         let has_block = output.len() >= WRITE_BYTES;
@@ -239,9 +240,16 @@ impl Outputs {
         self.with_buffer(slot).lend(frame_bytes_max, full_above)
     }
 
+    /// Counts a message that is refused.
+    #[cold]
+    pub(crate) fn refuse(&self, error: SendError) -> SendError {
+        self.counters.sends_refused.add(1);
+        error
+    }
+
     /// Lists a session for the flush at the end of the turn.
     #[inline]
-    pub(super) fn list(&mut self, slot: usize) {
+    pub(crate) fn list(&mut self, slot: usize) {
         if self.of_mut(slot).list() {
             self.listed.push(slot);
         }
@@ -303,13 +311,6 @@ fn filled<'a>(
     };
     output.ensure_buffer(buffers);
     output
-}
-
-/// Counts a message for a full output.
-#[cold]
-fn refuse(counters: &LaneCounters) -> SendError {
-    counters.sends_refused.add(1);
-    SendError::QueueFull
 }
 
 /// Appends the frames that `encode` writes, and counts one that is too large.

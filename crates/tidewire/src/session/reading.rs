@@ -47,6 +47,24 @@ impl LaneSessions {
         }
     }
 
+    /// Checks the sessions that read without events, and lists one that has input in `ready`. Returns whether there is one. If
+    /// there is none and the lane sleeps, they ask for events again.
+    pub(crate) fn finish_turn_of_awake(&mut self, sleeps: bool, ready: &mut Vec<usize>) -> bool {
+        let Self { slab, awake, .. } = self;
+        let mut found = false;
+        awake.retain(|slot| {
+            let Some(session) = slab.get_mut(*slot) else {
+                return false;
+            };
+            if session.stream.finish_turn(sleeps && !found) {
+                found = true;
+                ready.push(*slot);
+            }
+            session.stream.is_awake()
+        });
+        found
+    }
+
     /// Stops reading from a session until this reason is gone.
     pub(crate) fn pause_reading(&mut self, slot: usize, reason: PauseReason) {
         if self.slab[slot].connection.pause(reason) {

@@ -24,7 +24,7 @@ use tidewire_io::memory::release_unused;
 use tidewire_proto::connection::{Inbound, PauseReason, Phase};
 use tidewire_proto::room::Policy;
 
-use super::{CloseReason, LaneSessions, Membership, Output, Session, SessionId, Unanswered};
+use super::{CloseReason, LaneSessions, Logs, Membership, Output, Session, SessionId, Unanswered};
 use crate::memory::{Holder, LaneMemory, Pressure};
 use crate::observe::{DropReason, QuietLog};
 use crate::transport::Transport;
@@ -32,7 +32,7 @@ use crate::transport::Transport;
 /// The memory account of a lane, and the state of its relief.
 #[derive(Debug)]
 pub(crate) struct Relief {
-    pub(crate) memory: LaneMemory,
+    memory: LaneMemory,
     /// Bytes charged for each session, by slot: its output, its partial frame and its queued answers, when they were last
     /// kept.
     kept_bytes: Vec<usize>,
@@ -78,8 +78,48 @@ impl Relief {
         }
     }
 
+    /// Charges the account for something that grows or shrinks from `before` to `after` bytes.
+    #[inline]
+    pub(crate) fn charge(&mut self, before: usize, after: usize) {
+        self.memory.resize(before, after);
+    }
+
+    /// Whether the pressure was above normal when it was last read. If not, publishers need no other check.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.memory.pressure() != Pressure::Normal
+    }
+
+    /// The pressure at this moment.
+    #[cfg(test)]
+    pub(crate) fn refreshed(&mut self) -> Pressure {
+        self.memory.refresh()
+    }
+
+    /// The holder that the memory of this user's sessions counts for.
+    pub(crate) fn holder_of_user(&self, name: &str) -> Holder {
+        self.memory.shares().of_user(name)
+    }
+
+    /// Charges a log after an append or a read.
+    #[inline]
+    pub(super) fn charge_log(&mut self, logs: &mut Logs, alias: u16) {
+        logs.charge(alias, &mut self.memory);
+    }
+
+    /// Frees the buffers of a log that its subscribers have read, and of which `at_head` are at its head. Returns whether it was
+    /// drained.
+    pub(super) fn release_drained(&mut self, logs: &mut Logs, alias: u16, at_head: usize) -> bool {
+        logs.release_drained(alias, at_head, &mut self.memory)
+    }
+
+    /// Memory that the lane holds.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
     /// Charges a new session.
-    pub(crate) fn charge_session(&mut self, slot: usize) {
+    pub(super) fn charge_session(&mut self, slot: usize) {
         if self.kept_bytes.len() <= slot {
             self.kept_bytes.resize(slot + 1, 0);
         }
@@ -87,7 +127,7 @@ impl Relief {
     }
 
     /// Releases the charges of a session that is being removed.
-    pub(crate) fn release_session(&mut self, slot: usize) {
+    pub(super) fn release_session(&mut self, slot: usize) {
         self.charge_kept_bytes(slot, 0);
         self.memory.resize(SESSION_BYTES, 0);
     }
@@ -224,12 +264,6 @@ impl LaneSessions {
         for membership in &slab[slot].memberships {
             logs.charge(membership.room, &mut relief.memory);
         }
-    }
-
-    /// Whether the pressure was above normal when it was last read. If not, publishers need no other check.
-    #[inline]
-    pub(crate) fn is_short_of_memory(&self) -> bool {
-        self.relief.memory.pressure() != Pressure::Normal
     }
 
     /// Whether logs may grow for a message. At the memory limit they must not, unless relief succeeds. The message is

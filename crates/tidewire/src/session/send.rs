@@ -69,7 +69,7 @@ impl LaneSessions {
         let slot = id.slot();
         let session = match self.slab.get(slot) {
             Some(session) if session.takes_from(id) => session,
-            _ => return Err(self.refuse_to_send(SendError::NotOpen)),
+            _ => return Err(self.outputs.refuse(SendError::NotOpen)),
         };
         let limit = session.connection.frame_bytes_max();
         if !session.memberships.is_empty() && !self.outputs.is_full(slot) {
@@ -102,7 +102,7 @@ impl LaneSessions {
         let session = match self.slab.get(slot) {
             Some(session) if session.id == id && self.outputs.is_current(slot) => session,
             Some(session) if session.takes_from(id) => session,
-            _ => return Err(self.refuse_to_send(SendError::NotOpen)),
+            _ => return Err(self.outputs.refuse(SendError::NotOpen)),
         };
         let frame_bytes_max = session.connection.frame_bytes_max();
         Ok(self.outputs.lend(slot, frame_bytes_max))
@@ -142,13 +142,6 @@ impl LaneSessions {
             true => None,
             false => self.lend_output(id).ok(),
         }
-    }
-
-    /// Counts a message that was refused.
-    #[cold]
-    pub(crate) fn refuse_to_send(&self, error: SendError) -> SendError {
-        self.counters.sends_refused.add(1);
-        error
     }
 }
 

@@ -62,7 +62,7 @@ impl LaneSessions {
     /// Sends a ping of the session's layers.
     pub(crate) fn ping_layer(&mut self, slot: usize) {
         match self.slab[slot].stream.ping() {
-            Ok(()) => self.mark_dirty(slot),
+            Ok(()) => self.outputs.list(slot),
             Err(error) => self.close(slot, close_reason(&error)),
         }
     }
@@ -76,21 +76,11 @@ impl LaneSessions {
                 || !self.outputs.of(slot).is_empty()
                 || session.stream.pending_bytes() > 0
                 || session.unanswered_count() > 0
-                || self.is_behind(session)
+                || self.logs.have_messages_for(session)
                 || self.holds_frames(session);
             unfinished += u64::from(is_unfinished);
         }
         unfinished
-    }
-
-    /// Whether one of its rooms or subscriptions has messages that were not written to it yet. False once this side has
-    /// ended, because then such messages are dropped and counted.
-    fn is_behind(&self, session: &Session) -> bool {
-        session.connection.reaches_peer()
-            && session.memberships.iter().any(|membership| {
-                let log = self.logs.get(membership.room);
-                log.is_some_and(|log| membership.subscriber.messages_behind(log) > 0)
-            })
     }
 
     /// Whether a whole frame was read from it but not handled, because reading is paused.

@@ -371,7 +371,7 @@ mod tests {
         for (length, is_early) in [(EARLY_BYTES - 1, false), (EARLY_BYTES, true)] {
             let sessions = &mut lane.core.sessions;
             sessions.outputs.append_frames(slot, &vec![7; length]);
-            sessions.mark_dirty(slot);
+            sessions.outputs.list(slot);
             sessions.flush_early(slot);
             assert_eq!(far.read(&mut bytes).is_ok(), is_early);
             sessions.flush_dirty();

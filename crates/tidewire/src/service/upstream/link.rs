@@ -364,8 +364,7 @@ impl Link {
             true => before + bytes,
             false => before - bytes,
         };
-        let memory = &mut core.sessions.relief.memory;
-        memory.resize(before, self.waiting_bytes);
+        core.sessions.relief.charge(before, self.waiting_bytes);
     }
 }
 
