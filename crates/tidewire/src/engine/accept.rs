@@ -98,7 +98,6 @@ impl Core {
     ) -> Result<(), tidewire_io::poller::RegisterError> {
         let token = listener_token(self.acceptor.listeners.len());
         self.sessions
-            .reactor
             .poller
             .add(listener.socket.as_fd(), token, Interest::READ)?;
         self.acceptor.listeners.push(listener);
@@ -313,7 +312,7 @@ impl Core {
             listener,
         } = arrival;
         let (counted, is_unnamed) = (peer.clone(), forwarder.is_some());
-        let now_ns = self.sessions.reactor.now_ns;
+        let now_ns = self.sessions.now_ns();
         let mut connection = Connection::accepted(&self.config.rules, stream.delivery(), now_ns);
         if !stream.is_secured() {
             connection.secure(now_ns);
@@ -345,10 +344,9 @@ impl Core {
     /// ready all the time and use up the lane.
     pub(crate) fn pause_listener(&mut self, index: usize) {
         self.watch_listener(index, Interest::NONE);
-        self.sessions.reactor.timers.insert(
-            self.sessions.reactor.now_ns + ACCEPT_PAUSE_NS,
-            TimerKey::Listener(index),
-        );
+        self.sessions
+            .timers
+            .set_after(ACCEPT_PAUSE_NS, TimerKey::Listener(index));
     }
 
     pub(crate) fn resume_listener(&mut self, index: usize) {
@@ -361,11 +359,10 @@ impl Core {
             return;
         };
         let token: Token = listener_token(index);
-        if let Err(error) =
-            self.sessions
-                .reactor
-                .poller
-                .modify(listener.socket.as_fd(), token, interest)
+        if let Err(error) = self
+            .sessions
+            .poller
+            .modify(listener.socket.as_fd(), token, interest)
         {
             tracing::error!(%error, "cannot change how a listener is watched");
         }

@@ -72,7 +72,7 @@ impl Core {
 
     /// Keeps the token of a session whose attempt has to wait.
     fn hold_token(&mut self, slot: usize, token: &[u8]) {
-        self.sessions.relief.memory.resize(0, token.len());
+        self.sessions.relief.charge(0, token.len());
         self.sessions[slot].profile.attach().held_token.0 = token.into();
     }
 
@@ -81,7 +81,7 @@ impl Core {
         let attached = self.sessions[slot].profile.attached.as_mut();
         let token = attached.map(|it| std::mem::take(&mut it.held_token.0));
         let token = token.unwrap_or_default();
-        self.sessions.relief.memory.resize(token.len(), 0);
+        self.sessions.relief.charge(token.len(), 0);
         token
     }
 
@@ -160,11 +160,10 @@ impl Core {
     /// Whether an identity may have another session while memory is short. If not, the session is closed. When it connected, only
     /// its address was known.
     fn has_share_for(&mut self, slot: usize, identity: &Identity) -> bool {
-        if identity.is_anonymous() || !self.sessions.is_short_of_memory() {
+        if identity.is_anonymous() || !self.sessions.relief.is_short() {
             return true;
         }
-        let shares = self.sessions.relief.memory.shares();
-        let holder = shares.of_user(identity.name());
+        let holder = self.sessions.relief.holder_of_user(identity.name());
         if !self.sessions.must_refuse(Some(holder)) {
             // Unfinished handshakes pay for the shortage, too.
             return !self.sessions[slot].connection.is_closed();
@@ -228,8 +227,9 @@ impl Core {
         let former = session.profile.admitted.as_ref();
         let former_bytes = former.map_or(0, |it| it.held_bytes());
         let admitted = Admitted::new(identity, place, rate);
-        let memory = &mut self.sessions.relief.memory;
-        memory.resize(former_bytes, admitted.held_bytes());
+        self.sessions
+            .relief
+            .charge(former_bytes, admitted.held_bytes());
         self.sessions[slot].profile.admitted = Some(Box::new(admitted));
     }
 
@@ -239,8 +239,7 @@ impl Core {
         self.end_wait_for_place(slot);
         let admitted = self.sessions[slot].profile.admitted.take();
         if let (Some(guard), Some(admitted)) = (&self.shared.guard, admitted) {
-            let memory = &mut self.sessions.relief.memory;
-            memory.resize(admitted.held_bytes(), 0);
+            self.sessions.relief.charge(admitted.held_bytes(), 0);
             if let Some(place) = admitted.place {
                 guard.sessions.leave(&admitted.identity, place);
             }

@@ -34,13 +34,12 @@ impl Core {
         let slot = self.sessions.slot_of(session.id);
         let Some(slot) = slot.filter(|slot| self.sessions[*slot].connection.may_send()) else {
             self.counters.sends_undelivered.add(1);
-            self.sessions.outbox.spare_frames.put(frame);
+            self.sessions.spare_answers.put_frame(frame);
             return;
         };
         self.counters.sends_taken.add(1);
         session.release(LaneMessage::OVERHEAD_BYTES);
-        self.sessions[slot].output.outside_bytes += frame.len();
-        self.sessions.append(slot, frame);
+        self.sessions.append_reserved(slot, frame);
     }
 
     pub(crate) fn deliver_close(&mut self, id: SessionId, farewell: Option<Box<Farewell>>) {

@@ -32,7 +32,6 @@ impl Core {
         for listener in std::mem::take(&mut self.acceptor.listeners) {
             if let Err(error) = self
                 .sessions
-                .reactor
                 .poller
                 .remove(std::os::fd::AsFd::as_fd(&listener.socket))
             {

@@ -5,7 +5,7 @@
 //! clocks every few seconds, and at each reload. When they have moved against each other, all deadlines are computed anew.
 //! Rejected: timers by the wall clock, because they would not know of a step either without such a check.
 
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use super::Core;
 use crate::limits::nanoseconds;
@@ -22,7 +22,7 @@ impl Core {
     /// Begins to compare the clocks, on a server that asks who its peers are.
     pub(crate) fn watch_wall_clock(&mut self) {
         if self.shared.guard.is_some() {
-            self.wall.offset_ns = self.wall_offset_ns();
+            self.wall.offset_ns = self.sessions.timers.wall_offset_ns();
             self.plan_wall_check();
         }
     }
@@ -35,7 +35,7 @@ impl Core {
 
     /// Computes when the credentials of all sessions expire, if the clocks have moved against each other.
     pub(super) fn follow_wall_clock(&mut self) {
-        let offset_ns = self.wall_offset_ns();
+        let offset_ns = self.sessions.timers.wall_offset_ns();
         let moved_ns = offset_ns - self.wall.offset_ns;
         if moved_ns.unsigned_abs() < MOVED_NS_MIN {
             return;
@@ -73,28 +73,15 @@ impl Core {
 
     /// The moment on the monotonic clock, or `None` if it is over.
     pub(super) fn moment_of(&self, at: SystemTime) -> Option<u64> {
-        let left = at.duration_since(self.sessions.reactor.clock.wall()).ok()?;
+        let left = at.duration_since(self.sessions.timers.wall()).ok()?;
         Some(self.sessions.now_ns().saturating_add(nanoseconds(left)))
     }
 
     fn plan_wall_check(&mut self) {
-        let reactor = &mut self.sessions.reactor;
-        let at_ns = reactor.now_ns.saturating_add(CHECK_NS);
-        reactor.timers.insert(at_ns, TimerKey::WallClock);
+        self.sessions
+            .timers
+            .set_after(CHECK_NS, TimerKey::WallClock);
     }
-
-    fn wall_offset_ns(&self) -> i128 {
-        let clock = &self.sessions.reactor.clock;
-        let now_ns = i128::from(clock.now_ns());
-        match clock.wall().duration_since(SystemTime::UNIX_EPOCH) {
-            Ok(since) => signed_ns(since) - now_ns,
-            Err(before) => -signed_ns(before.duration()) - now_ns,
-        }
-    }
-}
-
-fn signed_ns(duration: Duration) -> i128 {
-    i128::from(duration.as_secs()) * i128::from(SECOND_NS) + i128::from(duration.subsec_nanos())
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -107,6 +94,8 @@ const MOVED_NS_MIN: u128 = SECOND_NS as u128;
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tidewire_io::socket::Stream;
     use tidewire_proto::codec::AnyCodec;
     use tidewire_proto::connection::{Connection, Delivery, Phase};
@@ -144,7 +133,7 @@ mod tests {
         };
         let builder = Server::builder().codec(codec).limits(limits);
         let mut lane = lane(&builder.authenticate(authenticator));
-        lane.core.sessions.reactor.clock.set_wall(noon());
+        lane.core.sessions.timers.set_wall(noon());
         lane.core.watch_wall_clock();
         let (near, far) = Stream::pair().unwrap();
         let now_ns = lane.core.sessions.now_ns();
@@ -162,7 +151,7 @@ mod tests {
         // The clocks are compared first, and the deadlines that this sets come with a later tick. A lane that looks a second
         // late looks once more.
         for at_ns in [at_ns, at_ns + SECOND_NS, at_ns + 2 * SECOND_NS] {
-            lane.core.sessions.reactor.set_time(at_ns);
+            lane.core.sessions.timers.set_time(at_ns);
             lane.handle_timers();
         }
         let session = lane.core.sessions.get(slot);
@@ -177,13 +166,13 @@ mod tests {
         let (mut lane, slot, _far) = lane_at_noon();
         assert_eq!(phase_after(&mut lane, slot, 4), Some(Phase::Open));
         let later = |seconds| noon() + Duration::from_secs(seconds);
-        lane.core.sessions.reactor.clock.set_wall(later(3_590));
+        lane.core.sessions.timers.set_wall(later(3_590));
         assert_eq!(phase_after(&mut lane, slot, 4), Some(Phase::Open));
-        lane.core.sessions.reactor.clock.set_wall(later(3_700));
+        lane.core.sessions.timers.set_wall(later(3_700));
         assert_eq!(phase_after(&mut lane, slot, 4), ended);
 
         let (mut lane, slot, _far) = lane_at_noon();
-        lane.core.sessions.reactor.clock.set_wall(later(3_700));
+        lane.core.sessions.timers.set_wall(later(3_700));
         lane.core.reauthenticate();
         assert_eq!(
             phase_after(&mut lane, slot, 1),
@@ -196,7 +185,7 @@ mod tests {
     fn a_wall_clock_that_is_set_back_lets_credentials_live_as_long_as_it_says() {
         let (mut lane, slot, _far) = lane_at_noon();
         let before = noon() - Duration::from_secs(3_600);
-        lane.core.sessions.reactor.clock.set_wall(before);
+        lane.core.sessions.timers.set_wall(before);
         assert_eq!(phase_after(&mut lane, slot, 4), Some(Phase::Open));
         assert_eq!(phase_after(&mut lane, slot, 3_700), Some(Phase::Open));
     }

@@ -19,7 +19,7 @@ impl Core {
     pub(crate) fn hand_over(&mut self) {
         let listeners = std::mem::take(&mut self.acceptor.listeners);
         for listener in &listeners {
-            if let Err(error) = self.sessions.reactor.poller.remove(listener.socket.as_fd()) {
+            if let Err(error) = self.sessions.poller.remove(listener.socket.as_fd()) {
                 tracing::error!(%error, "cannot stop watching a listener");
             }
         }

@@ -98,7 +98,7 @@ impl Core {
             true => handshakes.doubtful.push(session.owner(), question),
             false => handshakes.authenticating.push(session.owner(), question),
         }
-        self.sessions.relief.memory.resize(0, token.len());
+        self.sessions.relief.charge(0, token.len());
         self.counters.handshakes_deferred.add(1);
         false
     }
@@ -140,7 +140,7 @@ impl Core {
             self.handshakes.doubtful.push(owner, (id, token));
             return None;
         }
-        self.sessions.relief.memory.resize(token.len(), 0);
+        self.sessions.relief.charge(token.len(), 0);
         let slot = waiting.filter(|slot| self.is_awaited(*slot, QUESTION_PATIENCE_PERCENT))?;
         Some(CostlyStep::Authenticate(slot, token))
     }
@@ -161,9 +161,9 @@ impl Core {
 
     /// Does a step of a handshake, and counts its time for this turn.
     pub(crate) fn timed<T>(&mut self, step: impl FnOnce(&mut Self) -> T) -> T {
-        let began_ns = self.sessions.reactor.clock.now_ns();
+        let began_ns = self.sessions.timers.measured_ns();
         let outcome = step(self);
-        let took_ns = self.sessions.reactor.clock.now_ns() - began_ns;
+        let took_ns = self.sessions.timers.measured_ns() - began_ns;
         self.handshakes.spent_ns += took_ns;
         outcome
     }

@@ -26,7 +26,7 @@ impl Core {
             }
             Question::Rooms { from } => {
                 let mut rooms = Vec::new();
-                let logs = &self.sessions.outbox.logs;
+                let logs = &self.sessions.logs;
                 let next = self.rooms.inspect(logs, from, ROOMS_PER_PIECE, &mut rooms);
                 Answered::Rooms(rooms, next)
             }

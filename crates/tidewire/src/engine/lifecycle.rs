@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidewire_io::datagram::{DatagramConnectError, DatagramSocket};
-use tidewire_io::memory::release_unused;
 use tidewire_io::poller::Token;
 use tidewire_io::socket::{SocketAddress, Stream};
 use tidewire_proto::codec::Codec;
@@ -19,7 +18,7 @@ use crate::limits::DATAGRAM_FRAME_BYTES_MAX;
 use crate::observe::trace::Connecting;
 use crate::session::{CloseReason, Session, SessionId};
 use crate::transport::ConnectFailure;
-use crate::transport::datagram::{DatagramPeer, Packing};
+use crate::transport::datagram::DatagramPeer;
 use crate::transport::inproc::{self, InprocConnectError};
 use crate::transport::{AnyTransport, Transport};
 
@@ -87,7 +86,7 @@ impl Core {
         let connection = Connection::connecting(
             &self.config.rules,
             stream.delivery(),
-            self.sessions.reactor.now_ns,
+            self.sessions.now_ns(),
         );
         let slot = self.insert(stream, peer, connection);
         let slot = slot.map_err(ConnectFailure::Closed)?;
@@ -137,38 +136,19 @@ impl Core {
         }
         let mut session = Session::new(stream, id, connection);
         session.profile.peer = peer.map(Arc::new);
-        if session.stream.preserves_boundaries() {
-            let bytes_max = self.config.limits.datagram_bytes_max;
-            let packing = Packing::new(&self.config.codec, bytes_max);
-            session.output.packing = Some(Box::new(packing));
-        }
         session.profile.connecting = Connecting::of(&session, &self.config.codec);
         session.interest = session.wanted_interest();
         let interest = session.interest;
-        if let Err(error) =
-            session
-                .stream
-                .add(&mut *self.sessions.reactor.poller, Token(slot), interest)
+        if let Err(error) = session
+            .stream
+            .add(&mut *self.sessions.poller, Token(slot), interest)
         {
             tracing::error!(%error, "cannot watch a connection");
             return Err(CloseReason::Io(std::io::ErrorKind::Other));
         }
-        let places = self.sessions.slab.capacity();
-        self.sessions.slab.insert(session);
+        self.sessions.insert(session);
         self.exchange.mailbox.load.add();
-        let has_grown = self.sessions.slab.capacity() > places;
-        // All sessions may be awake at once. The reserve keeps that from allocating later.
-        self.sessions.awake.reserve(self.sessions.len());
-        self.sessions.arm_timer(slot);
-        self.sessions.relief.charge_session(slot);
-        if self.sessions[slot].stream.has_layers() {
-            self.sessions.charge_buffers(slot);
-        }
         self.counters.sessions_opened.add(1);
-        if has_grown && places * size_of::<Session>() >= RELEASED_BYTES_MIN {
-            // The tables of sessions were copied to larger ones. The allocator would keep the former ones resident.
-            release_unused();
-        }
         Ok(slot)
     }
 
@@ -205,11 +185,10 @@ impl Core {
         self.sessions.say_end(slot, reason);
         self.forget_peer(slot);
         self.sessions.cancel_all(slot);
-        self.sessions.end_service_timers(slot);
         self.sessions.end_meter(slot);
         self.release_handshake(slot);
         self.end_authentication(slot);
-        let Some(mut session) = self.sessions.slab.try_remove(slot) else {
+        let Some(mut session) = self.sessions.remove(slot) else {
             return;
         };
         self.exchange.mailbox.load.remove();
@@ -221,23 +200,11 @@ impl Core {
             // If the kernel refuses, it keeps the last bytes as long as it likes.
             let _ = session.stream.set_patience(patience);
         }
-        if let Some(timer) = session.timer.take() {
-            self.sessions.reactor.timers.cancel(timer);
-        }
-        if let Err(error) = session.stream.remove(&mut *self.sessions.reactor.poller) {
-            tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
-        }
         if !session.connection.handshake().is_outgoing() {
             let profile = &session.profile;
             let limiter = &self.shared.limiter;
             limiter.release(profile.peer.as_deref(), profile.is_unnamed());
         }
-        self.sessions.relief.release_session(slot);
-        self.sessions.outbox.buffers.put(session.output.bytes);
-        self.sessions
-            .outbox
-            .buffers
-            .put(session.connection.input_mut().take().0);
         // The state is dropped before the session is counted as closed, so that a reader of the counter can rely on
         // it.
         let attached = session.profile.attached.take();
@@ -277,7 +244,3 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The same for a peer that was too slow already.
 const PATIENCE_WITH_SLOW: Duration = Duration::from_secs(5);
-
-/// The size of a former table of sessions from which its memory goes back to the system. Each table is twice as large as the one
-/// before, so this happens a few times in the life of a lane.
-const RELEASED_BYTES_MIN: usize = 256 << 10;

@@ -281,12 +281,12 @@ impl Core {
 
     /// Returns when the lane must wake even if nothing arrives.
     pub(crate) fn wake_ns(&self) -> Option<u64> {
-        let now_ns = self.sessions.reactor.now_ns;
+        let now_ns = self.sessions.now_ns();
         let held = self.rooms.holds_publishers();
         let backed_up = self.exchange.has_batches();
         let wake_ns = earlier(
             self.rooms.sweep_ns(),
-            self.sessions.reactor.timers.next_deadline(),
+            self.sessions.timers.next_deadline_ns(),
         );
         let wake_ns = earlier(wake_ns, self.ports.planned_drops.wake_ns());
         let wake_ns = earlier(wake_ns, held.then_some(now_ns + HELD_CHECK_NS));

@@ -40,7 +40,7 @@ impl Core {
         let peer = peer.map(tracing::field::display);
         let lane = self.exchange.lane;
         let text = panic_text(panic);
-        match self.panic_log.may_log(self.sessions.reactor.now_ns) {
+        match self.panic_log.may_log(self.sessions.now_ns()) {
             Some(unlogged) => {
                 tracing::error!(session = %id, peer, lane, unlogged, "a handler panicked: {text}");
             }

@@ -58,9 +58,7 @@ impl Core {
             identity: Arc::clone(identity),
             unanswered: holders.len(),
         });
-        let reactor = &mut self.sessions.reactor;
-        let until_ns = reactor.now_ns.saturating_add(WAIT_NS);
-        reactor.timers.insert(until_ns, TimerKey::Place(id));
+        self.sessions.timers.set_after(WAIT_NS, TimerKey::Place(id));
         for holder in holders {
             let holder = SessionId::from_number(holder);
             self.exchange.lanes.ask_to_give_way(holder, when_full, id);
@@ -198,9 +196,9 @@ impl Core {
     }
 
     fn plan_look(&mut self, id: SessionId) {
-        let reactor = &mut self.sessions.reactor;
-        let at_ns = reactor.now_ns.saturating_add(LOOK_NS);
-        reactor.timers.insert(at_ns, TimerKey::GiveWay(id));
+        self.sessions
+            .timers
+            .set_after(LOOK_NS, TimerKey::GiveWay(id));
     }
 }
 

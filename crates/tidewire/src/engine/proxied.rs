@@ -60,8 +60,8 @@ impl Core {
         }
         let entry = self.acceptor.proxied.waiting.vacant_entry();
         let index = entry.key();
-        let reactor = &mut self.sessions.reactor;
-        let added = reactor
+        let added = self
+            .sessions
             .poller
             .add(stream.as_fd(), proxied_token(index), Interest::READ);
         if let Err(error) = added {
@@ -69,15 +69,14 @@ impl Core {
             self.counters.sessions_refused.add(1);
             return self.shared.limiter.leave_unnamed();
         }
-        let deadline_ns = reactor
-            .now_ns
-            .saturating_add(self.config.rules.handshake_timeout_ns);
+        let time_ns = self.config.rules.handshake_timeout_ns;
+        let timers = &mut self.sessions.timers;
         entry.insert(Waiting {
             stream,
             proxy,
             terms,
             header: Vec::new(),
-            timer: reactor.timers.insert(deadline_ns, TimerKey::Proxied(index)),
+            timer: timers.set_after(time_ns, TimerKey::Proxied(index)),
         });
         self.read_header(index, ready);
     }
@@ -153,9 +152,8 @@ impl Core {
 
     fn end_waiting(&mut self, index: usize) -> Option<Waiting> {
         let waiting = self.acceptor.proxied.waiting.try_remove(index)?;
-        let reactor = &mut self.sessions.reactor;
-        reactor.timers.cancel(waiting.timer);
-        if let Err(error) = reactor.poller.remove(waiting.stream.as_fd()) {
+        self.sessions.timers.cancel(waiting.timer);
+        if let Err(error) = self.sessions.poller.remove(waiting.stream.as_fd()) {
             tracing::error!(%error, "cannot stop watching a connection");
         }
         self.shared.limiter.leave_unnamed();

@@ -4,6 +4,7 @@ use tidewire_io::append::FramePattern;
 use tidewire_proto::message::Kind;
 
 use crate::broker::RemoteTicket;
+use crate::session::RepeatedFrame;
 
 /// The state of replies; see the module.
 #[derive(Debug)]
@@ -11,6 +12,8 @@ pub(crate) struct Replies {
     /// The name of the called method; empty if there is none.
     pub(crate) method_name: String,
     pub(crate) last_reply: LastReply,
+    /// The last frame with a name that was sent to a session.
+    pub(crate) repeated: RepeatedFrame,
     /// The length, kind and channel of the last frame for the service that the codec decoded.
     pub(crate) last_header: u64,
     /// The duty to answer the request of another node, while a handler has it.
@@ -22,6 +25,7 @@ impl Default for Replies {
         Self {
             method_name: String::new(),
             last_reply: LastReply::NONE,
+            repeated: RepeatedFrame::default(),
             last_header: 0,
             remote: None,
         }

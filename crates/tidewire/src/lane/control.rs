@@ -22,7 +22,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         core.sessions.cancel_request(slot, message.id);
         return Handled::Done;
     }
-    let now_ns = core.sessions.reactor.now_ns;
+    let now_ns = core.sessions.now_ns();
     let handled = core.sessions.change(slot, |connection, rules| {
         connection.handle_frame(rules, message, now_ns)
     });
@@ -134,15 +134,13 @@ fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, message: &Message<'_>
 impl<S: Service> Lane<S> {
     /// Finishes an in-process connection after a server has taken its other end.
     pub(crate) fn finish_waiting(&mut self, ticket: u64) {
-        let sessions = &mut self.core.sessions.slab;
-        let found = sessions
-            .iter_mut()
-            .find(|(_, session)| session.stream.ticket() == Some(ticket));
+        let mut sessions = self.core.sessions.iter();
+        let found = sessions.find(|(_, session)| session.stream.ticket() == Some(ticket));
         // The session may have ended meanwhile.
         if let Some((slot, session)) = found
             && session.connection.phase() == Phase::Connecting
         {
-            session.stream.set_placed();
+            self.core.sessions[slot].stream.set_placed();
             self.finish_connect(slot);
         }
     }
@@ -150,7 +148,7 @@ impl<S: Service> Lane<S> {
     /// Handles the outcome of a connection attempt.
     pub(crate) fn finish_connect(&mut self, slot: usize) {
         let core = &mut self.core;
-        let now_ns = core.sessions.reactor.now_ns;
+        let now_ns = core.sessions.now_ns();
         let session = &mut core.sessions[slot];
         match session.stream.finish_connect() {
             Ok(true) => {}
@@ -175,7 +173,7 @@ impl<S: Service> Lane<S> {
         if !core.follow_forwarded(slot) {
             return;
         }
-        let now_ns = core.sessions.reactor.now_ns;
+        let now_ns = core.sessions.now_ns();
         let is_encrypted = core.sessions[slot].stream.encryption().is_some();
         let is_open = core.sessions.change(slot, |connection, rules| {
             if is_encrypted {
@@ -191,6 +189,6 @@ impl<S: Service> Lane<S> {
             self.authenticate(slot);
         }
         self.core.sessions.update_interest(slot);
-        self.core.sessions.mark_dirty(slot);
+        self.core.sessions.outputs.list(slot);
     }
 }

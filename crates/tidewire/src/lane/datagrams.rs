@@ -105,7 +105,7 @@ impl<S: Service> Lane<S> {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => return core.handle_receive_failure(source, error),
             }
-            core.sessions.reactor.now_ns = core.sessions.reactor.clock.now_ns();
+            core.sessions.timers.read_clock();
             with_codec!(datagrams core.config.codec, codec => handle_batch(core, service, codec, source, batch));
             if !batch.is_full() {
                 return;
@@ -323,7 +323,7 @@ fn take_backlog<S: Service, C: Codec + ?Sized>(
         let (rest, _) = core.sessions[slot].connection.input_mut().take();
         take_rest(core, service, codec, slot, &rest);
         core.sessions[slot].connection.handle_backlog_served();
-        core.sessions.outbox.buffers.put(rest);
+        core.sessions.outputs.put_buffer(rest);
     }
 }
 

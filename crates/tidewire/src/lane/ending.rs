@@ -43,7 +43,7 @@ impl<S: Service> Lane<S> {
 
     /// Takes and posts the messages of this moment. Returns whether they were the last ones.
     fn exchange(&mut self, others: &mut Vec<LaneMessage>) -> bool {
-        self.core.sessions.reactor.read_clock();
+        self.core.sessions.timers.read_clock();
         let mut work = 0;
         while let Some(message) = self.next_message(&mut work) {
             self.handle_last_message(message, others);

@@ -166,7 +166,7 @@ mod tests {
     }
 
     fn turn_at(lane: &mut Lane<impl Service>, at_ns: u64) {
-        lane.core.sessions.reactor.set_time(at_ns);
+        lane.core.sessions.timers.set_time(at_ns);
         lane.turn();
     }
 
@@ -174,7 +174,7 @@ mod tests {
     fn a_session_above_its_rate_is_read_at_its_rate() {
         let (mut lane, frames) = limited(WhenExceeded::Pause, 35);
         let (slot, mut far) = lane.open_session();
-        let started_ns = lane.core.sessions.reactor.now_ns;
+        let started_ns = lane.core.sessions.now_ns();
         assert_eq!(far.write(&frames).unwrap(), frames.len());
         lane.read_session(slot);
         let counters = Arc::clone(&lane.core.counters);
@@ -207,7 +207,7 @@ mod tests {
         lane.core.sessions.meter(slot, &rate, 1_000);
         assert!(lane.core.sessions.pause_for_rate(slot, &rate));
         assert_eq!(far.write(&frames).unwrap(), frames.len());
-        let started_ns = lane.core.sessions.reactor.now_ns;
+        let started_ns = lane.core.sessions.now_ns();
         for seconds in [100, 500, 900, 998] {
             turn_at(&mut lane, started_ns + seconds * SECOND_NS);
             let connection = &lane.core.sessions[slot].connection;
@@ -216,10 +216,10 @@ mod tests {
         }
         turn_at(&mut lane, started_ns + 1_001 * SECOND_NS);
         assert_eq!(lane.core.counters.frames_in.read(), 10);
-        let timers = lane.core.sessions.reactor.timers.len();
+        let timers = lane.core.sessions.timers.waiting();
         lane.core.sessions.close(slot, CloseReason::Service);
         lane.turn();
-        let left = lane.core.sessions.reactor.timers.len();
+        let left = lane.core.sessions.timers.waiting();
         assert_eq!(timers - left, 2, "those of silence and of the rate");
     }
 
@@ -227,7 +227,7 @@ mod tests {
     fn messages_above_the_rate_are_refused_and_the_session_goes_on() {
         let (mut lane, frames) = limited(WhenExceeded::Refuse, 15);
         let (slot, mut far) = lane.open_session();
-        let started_ns = lane.core.sessions.reactor.now_ns;
+        let started_ns = lane.core.sessions.now_ns();
         assert_eq!(far.write(&frames).unwrap(), frames.len());
         lane.read_session(slot);
         let counters = Arc::clone(&lane.core.counters);
@@ -238,7 +238,7 @@ mod tests {
         );
         lane.core
             .sessions
-            .reactor
+            .timers
             .set_time(started_ns + SECOND_NS / 2);
         assert_eq!(far.write(&frames).unwrap(), frames.len());
         lane.read_session(slot);
@@ -295,7 +295,7 @@ mod tests {
             10,
             "the rest of the datagram waits"
         );
-        let now_ns = lane.core.sessions.reactor.now_ns;
+        let now_ns = lane.core.sessions.now_ns();
         turn_at(&mut lane, now_ns + 2 * SECOND_NS);
         assert_eq!(counters.frames_in.read(), 15);
     }

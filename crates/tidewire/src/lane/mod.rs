@@ -149,7 +149,7 @@ impl<S: Service> Lane<S> {
 
     fn serve(&mut self) -> Result<(), LaneError> {
         self.core.exchange.mailbox.load.begin();
-        self.core.sessions.reactor.poller.add(
+        self.core.sessions.poller.add(
             std::os::fd::AsFd::as_fd(&self.core.exchange.mailbox.waker),
             WAKER,
             tidewire_io::poller::Interest::READ,
@@ -167,7 +167,7 @@ impl<S: Service> Lane<S> {
     /// Runs a turn without its reads: messages of other threads, timers, the service's own work, flushes and sweeps. Returns the
     /// time at which the next turn is due.
     pub(crate) fn turn(&mut self) -> Option<u64> {
-        self.core.sessions.reactor.read_clock();
+        self.core.sessions.timers.read_clock();
         self.take_messages();
         self.handle_timers();
         if self.core.rooms.has_waiting() {
@@ -186,13 +186,13 @@ impl<S: Service> Lane<S> {
         self.count_allocations();
         if service_called {
             // A handler ran after `on_turn` had returned its next time, so `on_turn` runs again at once.
-            return Some(self.core.sessions.reactor.now_ns);
+            return Some(self.core.sessions.now_ns());
         }
         earlier(service_wake, self.core.wake_ns())
     }
 
     fn handle_events(&mut self) {
-        self.core.sessions.reactor.read_clock();
+        self.core.sessions.timers.read_clock();
         self.core.handshakes.begin_turn();
         for index in 0..self.events.len() {
             let event = self.events[index];
@@ -228,7 +228,7 @@ impl<S: Service> Lane<S> {
     }
 
     pub(crate) fn handle_session_event(&mut self, slot: usize, event: Event) {
-        let Some(session) = self.core.sessions.slab.get_mut(slot) else {
+        let Some(session) = self.core.sessions.get_mut(slot) else {
             return;
         };
         let was_awake = session.stream.is_awake();
@@ -248,7 +248,7 @@ impl<S: Service> Lane<S> {
             Phase::Securing => self.secure(slot),
             _ => {
                 if event.writable {
-                    let now_ns = self.core.sessions.reactor.now_ns;
+                    let now_ns = self.core.sessions.now_ns();
                     let session = &mut self.core.sessions[slot];
                     session.connection.handle_writable(now_ns);
                     self.core.sessions.flush(slot);
@@ -292,7 +292,7 @@ impl<S: Service> Lane<S> {
         // A fresh service has its turn at once.
         match wake {
             Some(wake) => wake.map(Moment::as_ns),
-            None => Some(self.core.sessions.reactor.now_ns),
+            None => Some(self.core.sessions.now_ns()),
         }
     }
 
@@ -374,7 +374,7 @@ impl<S: Service> Lane<S> {
         let Some(deadline) = self.core.ending.drain_deadline_ns else {
             return;
         };
-        if self.core.sessions.reactor.now_ns >= deadline || self.core.sessions.is_empty() {
+        if self.core.sessions.now_ns() >= deadline || self.core.sessions.is_empty() {
             self.core.ending.stop = true;
         }
     }

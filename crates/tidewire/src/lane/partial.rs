@@ -8,10 +8,10 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
 
 use super::Served;
-use super::read::{Flow, PARTIAL_DIRECT_BYTES, Read, end, fail, handle_bytes, read_once, stop};
+use super::read::{Flow, PARTIAL_DIRECT_BYTES, end, fail, handle_bytes, stop};
 use crate::engine::Core;
 use crate::service::Service;
-use crate::session::LaneSessions;
+use crate::session::Read;
 use crate::transport::Transport;
 
 /// Reads a long partial frame into the session's own buffer.
@@ -33,7 +33,7 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
         if !std::mem::take(&mut try_first) {
             let held = partial.len();
             partial.resize(held + PARTIAL_STEP_BYTES, 0);
-            let read = read_once(core, slot, &mut partial[held..]);
+            let read = core.sessions.read_once(slot, &mut partial[held..]);
             let count = if let Read::Bytes(count) = read {
                 count
             } else {
@@ -66,9 +66,9 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
     }
     if partial.len() < PARTIAL_DIRECT_BYTES {
         keep_partial(core, slot, &partial);
-        return core.sessions.outbox.buffers.put(partial);
+        return core.sessions.outputs.put_buffer(partial);
     }
-    let now_ns = core.sessions.reactor.now_ns;
+    let now_ns = core.sessions.now_ns();
     core.sessions[slot]
         .connection
         .input_mut()
@@ -78,23 +78,22 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
 
 /// Keeps the unhandled rest of a read until the session may be read again.
 pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
-    let is_full = core.sessions[slot].output.len() > core.config.limits.queue_bytes_max;
-    let LaneSessions { slab, outbox, .. } = &mut core.sessions;
-    let connection = &mut slab[slot].connection;
+    let is_full = core.sessions.outputs.is_full(slot);
+    let connection = &mut core.sessions[slot].connection;
     if connection.input().state() == Inbound::Ended || connection.is_closed() {
         return;
     }
     if is_full || !connection.input().is_paused() {
         connection.input_mut().pause(PauseReason::Output);
     }
-    let mut kept = outbox.buffers.take();
+    let mut kept = core.sessions.outputs.take_buffer();
     kept.extend_from_slice(rest);
-    connection.input_mut().keep_frames(kept);
+    core.sessions[slot].connection.input_mut().keep_frames(kept);
     core.counters.reads_paused.add(1);
     core.sessions.charge_kept(slot);
     core.sessions.update_interest(slot);
     // Reading goes on when the output is written. A handler may have flushed it already, so the session is marked here.
-    core.sessions.mark_dirty(slot);
+    core.sessions.outputs.list(slot);
 }
 
 /// Keeps the partial frame at the end of a read.
@@ -102,9 +101,9 @@ pub(super) fn keep_partial(core: &mut Core, slot: usize, rest: &[u8]) {
     if rest.is_empty() {
         return core.sessions.charge_kept_nothing(slot);
     }
-    let mut kept = core.sessions.outbox.buffers.take();
+    let mut kept = core.sessions.outputs.take_buffer();
     kept.extend_from_slice(rest);
-    let now_ns = core.sessions.reactor.now_ns;
+    let now_ns = core.sessions.now_ns();
     core.sessions[slot]
         .connection
         .input_mut()

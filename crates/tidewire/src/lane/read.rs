@@ -1,6 +1,6 @@
 //! Brings bytes from a socket to the service: reads until a short read, decodes in place, and keeps only the partial frame.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use super::{control, metered};
 use crate::observe::trace::{Entered, Moving};
 use crate::room::GROWTH_STEP_BYTES;
 use crate::service::{Context, Current, Service, UpstreamSessions, run_answers};
-use crate::session::{CloseReason, LaneSessions, Session, close_reason};
+use crate::session::{CloseReason, Read, Session, close_reason};
 use crate::transport::Transport;
 
 /// The outcome of handling a piece of input.
@@ -53,14 +53,6 @@ impl Progress {
             searched: 0,
         }
     }
-}
-
-/// The outcome of one read.
-pub(super) enum Read {
-    Bytes(usize),
-    Nothing,
-    End,
-    Failed(io::Error),
 }
 
 impl<S: Service> Lane<S> {
@@ -142,7 +134,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     let (partial, has_frames) = connection.input_mut().take();
     let mut held = partial.len();
     receive[..held].copy_from_slice(&partial);
-    core.sessions.outbox.buffers.put(partial);
+    core.sessions.outputs.put_buffer(partial);
     if has_frames {
         match handle_bytes(core, service, codec, slot, &receive[..held], 0) {
             (used, Flow::Continue) => {
@@ -158,7 +150,10 @@ fn read_with<S: Service, C: Codec + ?Sized>(
             return keep_partial(core, slot, &receive[..held]);
         }
         let room = (receive.len() - held).min(step_bytes);
-        let count = match read_once(core, slot, &mut receive[held..held + room]) {
+        let count = match core
+            .sessions
+            .read_once(slot, &mut receive[held..held + room])
+        {
             Read::Bytes(count) => count,
             Read::Nothing => return keep_partial(core, slot, &receive[..held]),
             Read::End => {
@@ -192,38 +187,6 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     }
 }
 
-pub(super) fn read_once(core: &mut Core, slot: usize, buffer: &mut [u8]) -> Read {
-    let LaneSessions {
-        slab,
-        reactor,
-        counters,
-        ..
-    } = &mut core.sessions;
-    let session = &mut slab[slot];
-    loop {
-        counters.system_calls.add(session.stream.system_calls());
-        match session.stream.read(buffer) {
-            Ok(0) => return Read::End,
-            Ok(count) => {
-                reactor.read_clock();
-                session.connection.timing_mut().note_input(reactor.now_ns);
-                counters.bytes_in.add(count as u64);
-                return Read::Bytes(count);
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if session.stream.take_heard() {
-                    // An answer to a layer's ping is a sign of life like any other input.
-                    reactor.read_clock();
-                    session.connection.timing_mut().note_input(reactor.now_ns);
-                }
-                return Read::Nothing;
-            }
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Read::Failed(error),
-        }
-    }
-}
-
 /// Decodes and handles every whole frame of `input`. The first `searched` bytes have no whole frame.
 /// Returns the number of handled bytes. On [`Flow::Continue`] the rest has no whole frame.
 pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
@@ -249,7 +212,8 @@ pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     if outcome.0 > 0 {
         session.connection.input_mut().note_end();
     }
-    if session.output.bytes.capacity() >= LARGE_OUTPUT_BYTES || session.unanswered.is_some() {
+    let has_unanswered = session.unanswered.is_some();
+    if has_unanswered || core.sessions.outputs.of(slot).held_bytes() >= LARGE_OUTPUT_BYTES {
         core.sessions.charge_kept(slot);
     }
     outcome
@@ -454,7 +418,7 @@ pub(super) fn end(core: &mut Core, slot: usize) {
     core.sessions
         .change(slot, |connection, rules| connection.handle_input_end(rules));
     core.sessions.update_interest(slot);
-    core.sessions.mark_dirty(slot);
+    core.sessions.outputs.list(slot);
 }
 
 /// Keeps the unfinished first bytes of a peer whose connection ends in its handshake. They may say which protocol it speaks.

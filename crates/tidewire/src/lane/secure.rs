@@ -72,7 +72,7 @@ impl<S: Service> Lane<S> {
         let wakes = stream.wake();
         if stream.pending_bytes() > 0 {
             // An answer of a layer is output like any other.
-            self.core.sessions.mark_dirty(slot);
+            self.core.sessions.outputs.list(slot);
         }
         if wakes {
             self.note_awake(slot);
@@ -100,7 +100,7 @@ mod tests {
             let (slot, mut far) = lane.open_layered_session();
             let sessions = &mut lane.core.sessions;
             for _ in 0..pieces {
-                sessions[slot].output.bytes.extend([7; 500]);
+                sessions.append_bytes(slot, &[7; 500]);
                 sessions.flush(slot);
             }
             sessions.finish(slot, CloseReason::Service);

@@ -62,12 +62,12 @@ impl Service for Log {
 fn set_up(limits: Limits) -> (Lane<Log>, Log, u64) {
     let log = Log::default();
     let lane = lane_of(&Server::builder().limits(limits), &log);
-    let started_ns = lane.core.sessions.reactor.now_ns;
+    let started_ns = lane.core.sessions.now_ns();
     (lane, log, started_ns)
 }
 
 fn turn_at(lane: &mut Lane<Log>, at_ns: u64) {
-    lane.core.sessions.reactor.set_time(at_ns);
+    lane.core.sessions.timers.set_time(at_ns);
     lane.turn();
 }
 
@@ -163,14 +163,14 @@ fn the_timers_of_a_session_end_with_it() {
 
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
-    let before = lane.core.sessions.reactor.timers.len();
+    let before = lane.core.sessions.timers.waiting();
     for token in 0..10 {
         lane.core.context(id).timers().set(SECOND, token).unwrap();
     }
     lane.core.sessions.close(slot, CloseReason::Service);
     lane.turn();
     // The session's timers are gone, and `on_close` has set one of the lane.
-    assert_eq!(lane.core.sessions.reactor.timers.len(), before);
+    assert_eq!(lane.core.sessions.timers.waiting(), before);
 }
 
 #[test]

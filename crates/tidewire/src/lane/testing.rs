@@ -60,7 +60,7 @@ fn lanes_of<S: Service>(
     let parts = pollers.into_iter().zip(mailboxes).zip(counters).enumerate();
     let lane = |(index, ((poller, mailbox), counters))| {
         let mut core = Core::new(index, Arc::clone(&shared), mailbox, poller, counters);
-        core.sessions.reactor.set_time(core.sessions.reactor.now_ns);
+        core.sessions.pass_time(0);
         Lane::new(core, make(index), Spin::Never)
     };
     parts.map(lane).collect()

@@ -8,11 +8,7 @@ use crate::service::{Service, handle_upstream_timer, run_answers};
 impl<S: Service> Lane<S> {
     pub(crate) fn handle_timers(&mut self) {
         let mut expired = std::mem::take(&mut self.expired);
-        self.core
-            .sessions
-            .reactor
-            .timers
-            .advance(self.core.sessions.reactor.now_ns, &mut expired);
+        self.core.sessions.timers.fire_due(&mut expired);
         for key in expired.drain(..) {
             match key {
                 TimerKey::Session(id) => self.core.sessions.check_session(id),
@@ -37,9 +33,13 @@ impl<S: Service> Lane<S> {
     }
 
     fn handle_service_timer(&mut self, timer: ServiceTimer) {
-        let Some((id, token)) = self.core.sessions.fire_service_timer(timer) else {
+        let sessions = &mut self.core.sessions;
+        let Some((id, token)) = sessions.timers.fire_service(timer) else {
             return;
         };
+        if id != SessionId::NONE && sessions.slot_of(id).is_none() {
+            return;
+        }
         self.service.call(&mut self.core, id, |core, service| {
             let mut context = match id {
                 SessionId::NONE => core.context_without_session(),
@@ -77,9 +77,9 @@ mod tests {
         };
         let mut lane = lane(&Server::builder().limits(limits));
         let (slot, mut far) = lane.open_session();
-        let started_ns = lane.core.sessions.reactor.now_ns;
-        lane.core.sessions[slot].output.bytes = vec![0; 8 << 20];
-        lane.core.sessions.mark_dirty(slot);
+        let started_ns = lane.core.sessions.now_ns();
+        lane.core.sessions.append_bytes(slot, &vec![0; 8 << 20]);
+        lane.core.sessions.outputs.list(slot);
         lane.core.sessions.flush_dirty();
         assert!(
             lane.core.sessions[slot]
@@ -95,7 +95,7 @@ mod tests {
         for _ in 0..3 {
             // The peer never sends, but within every timeout it accepts some of the output.
             at_ns += 50 * SECOND_NS;
-            lane.core.sessions.reactor.set_time(at_ns);
+            lane.core.sessions.timers.set_time(at_ns);
             assert!(far.read(&mut buffer).unwrap() > 0);
             let event = Event {
                 token: Token(slot),
@@ -103,7 +103,7 @@ mod tests {
                 writable: true,
             };
             lane.handle_session_event(slot, event);
-            lane.core.sessions.reactor.set_time(at_ns + 30 * SECOND_NS);
+            lane.core.sessions.timers.set_time(at_ns + 30 * SECOND_NS);
             lane.handle_timers();
             assert_eq!(lane.core.sessions[slot].connection.phase(), Phase::Open);
         }
@@ -111,7 +111,7 @@ mod tests {
         for seconds in [61, 63] {
             lane.core
                 .sessions
-                .reactor
+                .timers
                 .set_time(at_ns + seconds * SECOND_NS);
             assert_eq!(lane.core.sessions[slot].connection.phase(), Phase::Open);
             lane.handle_timers();
@@ -129,16 +129,16 @@ mod tests {
     fn a_turn_a_read_and_a_sweep_go_by_the_time_of_the_test() {
         let mut lane = lane(&Server::builder());
         let (slot, mut far) = lane.open_session();
-        let set_ns = lane.core.sessions.reactor.now_ns + 1_000 * SECOND_NS;
-        lane.core.sessions.reactor.set_time(set_ns);
+        let set_ns = lane.core.sessions.now_ns() + 1_000 * SECOND_NS;
+        lane.core.sessions.timers.set_time(set_ns);
         lane.turn();
-        assert_eq!(lane.core.sessions.reactor.now_ns, set_ns);
+        assert_eq!(lane.core.sessions.now_ns(), set_ns);
         let ping = Message::new(Kind::Ping, 0, &[]);
         let mut frame = Vec::new();
         lane.core.config.codec.encode(&ping, &mut frame).unwrap();
         assert_eq!(far.write(&frame).unwrap(), frame.len());
         lane.read_session(slot);
-        assert_eq!(lane.core.sessions.reactor.now_ns, set_ns);
+        assert_eq!(lane.core.sessions.now_ns(), set_ns);
         let id = lane.core.sessions[slot].id;
         let alias = lane
             .core
@@ -147,9 +147,9 @@ mod tests {
             .unwrap()
             .room;
         lane.core.rooms().say(id, alias.0, b"news").unwrap();
-        lane.core.sessions.reactor.set_time(set_ns + SECOND_NS);
+        lane.core.sessions.timers.set_time(set_ns + SECOND_NS);
         lane.core.rooms().sweep_due();
-        assert_eq!(lane.core.sessions.reactor.now_ns, set_ns + SECOND_NS);
+        assert_eq!(lane.core.sessions.now_ns(), set_ns + SECOND_NS);
         assert_eq!(lane.core.counters.sweeps.read(), 1);
     }
 
@@ -160,7 +160,7 @@ mod tests {
         const MOMENTS: usize = 16;
         let mut lane = lane(&Server::builder());
         let mut peers: Vec<_> = (0..COUNT).map(|_| lane.open_session()).collect();
-        let mut now_ns = lane.core.sessions.reactor.now_ns;
+        let mut now_ns = lane.core.sessions.now_ns();
         for (slot, _) in &peers {
             lane.core.sessions[*slot]
                 .connection
@@ -178,7 +178,7 @@ mod tests {
         let mut pinged = [[0; MOMENTS]; 3];
         for moment in 0..3 * MOMENTS {
             now_ns += period_ns / MOMENTS as u64;
-            lane.core.sessions.reactor.set_time(now_ns);
+            lane.core.sessions.timers.set_time(now_ns);
             lane.handle_timers();
             lane.core.sessions.flush_dirty();
             for (slot, far) in &mut peers {
@@ -201,11 +201,11 @@ mod tests {
     fn a_lane_that_stalled_beyond_the_idle_timeout_closes_no_live_peer() {
         let mut lane = lane(&Server::builder());
         let (slot, mut far) = lane.open_session();
-        let started_ns = lane.core.sessions.reactor.now_ns;
+        let started_ns = lane.core.sessions.now_ns();
         let look = |lane: &mut Lane<_>, seconds: u64| {
             lane.core
                 .sessions
-                .reactor
+                .timers
                 .set_time(started_ns + seconds * SECOND_NS);
             lane.handle_timers();
             lane.core.sessions.flush_dirty();
@@ -254,10 +254,7 @@ mod tests {
             1,
             "bob, and not who said it"
         );
-        lane.core
-            .sessions
-            .reactor
-            .set_time(lane.core.sessions.reactor.now_ns + SECOND_NS);
+        lane.core.sessions.pass_time(SECOND_NS);
         lane.core.rooms().sweep_due();
         assert_eq!(lane.core.sessions.count_unfinished(), 0);
         assert!(bob_end.read(&mut [0; 100]).unwrap() > 0);
@@ -274,7 +271,7 @@ mod tests {
         for unfinished in [1, 0] {
             lane.read_session(ada);
             lane.core.sessions.flush(ada);
-            assert!(lane.core.sessions[ada].output.is_empty());
+            assert!(lane.core.sessions.outputs.of(ada).is_empty());
             assert!(lane.core.sessions[ada].connection.input().has_frames());
             assert_eq!(lane.core.sessions.count_unfinished(), unfinished);
         }
@@ -286,7 +283,7 @@ mod tests {
             .connection
             .output_mut()
             .handle_blocked();
-        lane.core.ending.drain_deadline_ns = Some(lane.core.sessions.reactor.now_ns);
+        lane.core.ending.drain_deadline_ns = Some(lane.core.sessions.now_ns());
         lane.core.ending.server_ends = true;
         lane.check_drained();
         assert!(lane.core.ending.stop);

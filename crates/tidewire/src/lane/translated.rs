@@ -23,7 +23,7 @@ pub(super) fn decode_translated<S: Service, C: Codec + ?Sized, const IS_DATAGRAM
     input: &[u8],
     progress: &mut Progress,
 ) -> (usize, Flow) {
-    let mut scratch = cx.core.sessions.outbox.buffers.take();
+    let mut scratch = cx.core.sessions.outputs.take_buffer();
     let mut rest = input;
     let flow = loop {
         if rest.is_empty() {
@@ -67,7 +67,7 @@ pub(super) fn decode_translated<S: Service, C: Codec + ?Sized, const IS_DATAGRAM
             break Flow::Stop;
         }
     };
-    cx.core.sessions.outbox.buffers.put(scratch);
+    cx.core.sessions.outputs.put_buffer(scratch);
     (input.len() - rest.len(), flow)
 }
 

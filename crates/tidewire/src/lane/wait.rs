@@ -15,7 +15,6 @@
 //! are short although spinning finds nothing. Also rejected: adapting the time of a spin instead of the frequency. A
 //! spin that is too short for the peer's turn never learns that a longer one would be enough.
 
-use crate::session::LaneSessions;
 use std::hint::spin_loop;
 use std::thread;
 use std::time::Duration;
@@ -26,7 +25,6 @@ use tidewire_io::poller::WaitError;
 
 use super::{Lane, LaneError};
 use crate::service::Service;
-use crate::transport::Transport;
 
 /// The choice whether lanes spin before they sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +96,11 @@ impl<S: Service> Lane<S> {
             && !self.core.handshakes.are_waiting();
         let look = if idle { self.next_look() } else { None };
         // A lane that is about to spin does not ask to be woken yet.
-        let idle = !self.finish_turn_of_awake(idle && look.is_none()) && idle;
+        let idle = !self
+            .core
+            .sessions
+            .finish_turn_of_awake(idle && look.is_none(), &mut self.ready)
+            && idle;
         if !idle {
             return Ok(self.poll(Some(Duration::ZERO))?);
         }
@@ -121,11 +123,7 @@ impl<S: Service> Lane<S> {
 
     fn poll(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
         self.core.counters.system_calls.add(1);
-        self.core
-            .sessions
-            .reactor
-            .poller
-            .wait(&mut self.events, timeout)
+        self.core.sessions.poller.wait(&mut self.events, timeout)
     }
 
     /// The settings of the next spin. `None` if the lane sleeps at once.
@@ -162,10 +160,18 @@ impl<S: Service> Lane<S> {
             found = found
                 || self.core.has_messages()
                 || self.service.get().has_work()
-                || self.finish_turn_of_awake(false);
+                || self
+                    .core
+                    .sessions
+                    .finish_turn_of_awake(false, &mut self.ready);
             let is_over = !found && now_ns() >= end_ns;
             // Work that comes while the lane announces its sleep counts as found by the spin.
-            found = found || (is_over && self.finish_turn_of_awake(true));
+            found = found
+                || (is_over
+                    && self
+                        .core
+                        .sessions
+                        .finish_turn_of_awake(true, &mut self.ready));
             if found || is_over {
                 self.end_look(look, found)?;
                 return Ok(found);
@@ -194,25 +200,6 @@ impl<S: Service> Lane<S> {
             self.poll(Some(Duration::ZERO))?;
         }
         Ok(())
-    }
-
-    /// Checks the sessions that read without events. Returns whether one of them has input. If none has and the lane sleeps, they
-    /// ask for events again.
-    fn finish_turn_of_awake(&mut self, sleeps: bool) -> bool {
-        let LaneSessions { slab, awake, .. } = &mut self.core.sessions;
-        let ready = &mut self.ready;
-        let mut found = false;
-        awake.retain(|slot| {
-            let Some(session) = slab.get_mut(*slot) else {
-                return false;
-            };
-            if session.stream.finish_turn(sleeps && !found) {
-                found = true;
-                ready.push(*slot);
-            }
-            session.stream.is_awake()
-        });
-        found
     }
 }
 

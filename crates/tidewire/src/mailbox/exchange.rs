@@ -126,7 +126,7 @@ impl Exchange {
         }
     }
 
-    /// Appends frames to the output of any session of the server, except the one whose message is being handled.
+    /// Appends frames to the output of any session of the server.
     #[inline(always)]
     pub(crate) fn send_to(
         &mut self,
@@ -135,12 +135,12 @@ impl Exchange {
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), SendError> {
         if id.lane() != self.lane {
-            let mut frame = sessions.outbox.buffers.take();
+            let mut frame = sessions.outputs.take_buffer();
             let result = encode(&sessions.config.codec, &mut frame);
             if result.is_ok() {
                 self.batch(id.lane(), &BatchEntry::Session { id, frame: &frame });
             }
-            sessions.outbox.buffers.put(frame);
+            sessions.outputs.put_buffer(frame);
             return Ok(result?);
         }
         sessions.append_to(

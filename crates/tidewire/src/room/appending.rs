@@ -14,9 +14,8 @@ use super::fanout::GROWTH_STEP_BYTES;
 use super::rooms::Room;
 use crate::config::{Config, SharedFrameError};
 use crate::mailbox::{Exchange, LaneSet};
-use crate::memory::LaneMemory;
 use crate::observe::LaneCounters;
-use crate::session::{LaneSessions, Logs, Reactor, SessionSlab};
+use crate::session::{LaneSessions, Logs, Relief, SessionSlab, Timers};
 
 /// The rooms with members, and the patterns with subscribers, on a lane, by alias; and when their logs are swept.
 #[derive(Debug, Default)]
@@ -32,10 +31,10 @@ pub(super) struct Rooms {
 /// is needed: a copy of the time or a pointer into an `Arc` lived in a register too long, which cost each message 5 instructions.
 pub(super) struct LaneLogs<'l> {
     logs: &'l mut Logs,
-    memory: &'l mut LaneMemory,
+    relief: &'l mut Relief,
     config: &'l Arc<Config>,
     counters: &'l Arc<CachePadded<LaneCounters>>,
-    reactor: &'l Reactor,
+    timers: &'l Timers,
     exchange: &'l Exchange,
 }
 
@@ -57,20 +56,20 @@ impl<'l> LaneLogs<'l> {
         exchange: &'l Exchange,
     ) -> (Self, &'l mut SessionSlab) {
         let LaneSessions {
-            outbox,
+            logs,
             relief,
             config,
             counters,
-            reactor,
+            timers,
             slab,
             ..
         } = sessions;
         let logs = Self {
-            logs: &mut outbox.logs,
-            memory: &mut relief.memory,
+            logs,
+            relief,
             config,
             counters,
-            reactor,
+            timers,
             exchange,
         };
         (logs, slab)
@@ -164,10 +163,10 @@ impl Rooms {
     ) -> Option<Result<Appended, EncodeError>> {
         let LaneLogs {
             logs,
-            memory,
+            relief,
             config,
             counters,
-            reactor,
+            timers,
             exchange,
         } = to;
         let log = logs.get_mut(alias)?;
@@ -179,11 +178,11 @@ impl Rooms {
         let own = skip(log, position, bytes);
         let room = self.get_mut(alias)?;
         counters.room_offered.add(room.members.len() as u64 - own);
-        let due_ns = room.coalescer.handle_append(reactor.now_ns);
+        let due_ns = room.coalescer.handle_append(timers.now_ns());
         let others = room.shared.others(exchange.lane);
         let changed_bits = position ^ (position + bytes as u64);
         if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
-            self.note_growth(logs, memory, alias, due_ns, changed_bits);
+            self.note_growth(logs, relief, alias, due_ns, changed_bits);
         }
         Some(Ok(Appended {
             alias,
@@ -197,7 +196,7 @@ impl Rooms {
     fn note_growth(
         &mut self,
         logs: &mut Logs,
-        memory: &mut LaneMemory,
+        relief: &mut Relief,
         alias: u16,
         due_ns: Option<u64>,
         changed_bits: u64,
@@ -209,7 +208,7 @@ impl Rooms {
             self.grown.push(alias);
         }
         if changed_bits >= CHARGE_STEP_BYTES || due_ns.is_some() {
-            logs.charge(alias, memory);
+            relief.charge_log(logs, alias);
         }
     }
 }

@@ -29,7 +29,7 @@ impl LaneRooms<'_> {
         session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         let shared = self.table.get(alias).map(|room| room.shared.clone());
         let shared = shared.ok_or(RoomError::NotJoined)?;
-        let is_short = self.sessions.is_short_of_memory();
+        let is_short = self.sessions.relief.is_short();
         if is_short && !self.sessions.may_grow() {
             return Err(RoomError::OutOfMemory);
         }

@@ -18,14 +18,14 @@ impl LaneRooms<'_> {
     }
 
     fn plan_next_expiry(&mut self, pause_ns: u64) {
-        let reactor = &mut self.sessions.reactor;
-        let at_ns = reactor.now_ns.saturating_add(pause_ns);
-        reactor.timers.insert(at_ns, TimerKey::Histories);
+        self.sessions
+            .timers
+            .set_after(pause_ns, TimerKey::Histories);
     }
 
     /// Removes what has expired in the next part of the histories.
     pub(crate) fn expire_histories(&mut self) {
-        let now_ns = self.sessions.reactor.now_ns;
+        let now_ns = self.sessions.now_ns();
         let histories = self.table.directory.histories();
         let count = histories.expire_next(HISTORIES_PER_TURN, now_ns);
         let turns = (count / HISTORIES_PER_TURN + 1) as u64;
@@ -72,7 +72,7 @@ mod tests {
         let go_to = |lane: &mut crate::lane::Lane<_>, seconds: u64| {
             while lane.core.sessions.now_ns() < start_ns + seconds * SECOND_NS {
                 let next_ns = lane.core.sessions.now_ns() + SECOND_NS / 2;
-                lane.core.sessions.reactor.set_time(next_ns);
+                lane.core.sessions.timers.set_time(next_ns);
                 lane.turn();
             }
         };

@@ -10,7 +10,6 @@ use super::spanning::Origin;
 use crate::mailbox::BatchEntry;
 use crate::mailbox::LaneSet;
 use crate::observe::DropReason;
-use crate::session::{LaneSessions, Outbox};
 use crate::transport::Transport;
 
 impl LaneRooms<'_> {
@@ -35,7 +34,7 @@ impl LaneRooms<'_> {
             } => self.deliver_recorded(alias, (number, author), frame),
             BatchEntry::Remove { id, alias } => self.remove(id, alias),
             BatchEntry::Room { alias, frame } => {
-                if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
+                if self.sessions.relief.is_short() && !self.may_deliver(alias, frame.len()) {
                     return self.drop_for_memory(alias);
                 }
                 let _ = self.append(alias, frame.len(), |_, out| {
@@ -49,7 +48,7 @@ impl LaneRooms<'_> {
     /// Whether a message from another lane may be appended to the log of a room.
     #[cold]
     pub(super) fn may_deliver(&mut self, alias: u16, bytes: usize) -> bool {
-        let log = self.sessions.outbox.logs.get(alias);
+        let log = self.sessions.logs.get(alias);
         log.is_none_or(|log| !log.must_grow_for(bytes)) || self.sessions.may_grow()
     }
 
@@ -75,7 +74,7 @@ impl LaneRooms<'_> {
         if self.table.has_grown() {
             self.sweep_grown(EARLY_SWEEP_BYTES);
         }
-        while let Some(alias) = self.table.rooms.take_due(self.sessions.reactor.now_ns) {
+        while let Some(alias) = self.table.rooms.take_due(self.sessions.now_ns()) {
             self.sweep(alias);
         }
     }
@@ -105,13 +104,13 @@ impl LaneRooms<'_> {
 
     /// Returns the number of bytes ever appended to the log of a room.
     fn log_end(&self, alias: u16) -> u64 {
-        let log = self.sessions.outbox.logs.get(alias);
+        let log = self.sessions.logs.get(alias);
         log.map_or(0, |log| log.head_position())
     }
 
     /// Writes a room's new messages to all its subscribers.
     fn sweep(&mut self, alias: u16) {
-        let started_ns = self.sessions.reactor.clock.now_ns();
+        let started_ns = self.sessions.timers.measured_ns();
         let mut index = 0;
         loop {
             let Some(room) = self.table.rooms.get(alias) else {
@@ -131,14 +130,14 @@ impl LaneRooms<'_> {
             }
         }
         self.sessions.counters.sweeps.add(1);
-        let log = self.sessions.outbox.logs.get(alias);
+        let log = self.sessions.logs.get(alias);
         let (end, held_bytes) = log.map_or((0, 0), |log| (log.head_position(), log.held_bytes()));
         let Some(room) = self.table.rooms.get_mut(alias) else {
             return;
         };
         room.swept = end;
         room.coalescer
-            .handle_sweep(started_ns, self.sessions.reactor.clock.now_ns());
+            .handle_sweep(started_ns, self.sessions.timers.measured_ns());
         if held_bytes > QUIET_LOG_BYTES_MAX && room.watched.is_none() {
             self.watch_log(alias, end);
         }
@@ -187,14 +186,13 @@ impl LaneRooms<'_> {
         if others.is_empty() {
             return;
         }
-        let Outbox { logs, buffers, .. } = &mut self.sessions.outbox;
-        let Some(log) = logs.get(alias) else {
+        let mut frame = self.sessions.outputs.take_buffer();
+        let Some(log) = self.sessions.logs.get(alias) else {
             return;
         };
-        let mut frame = buffers.take();
         frame.extend_from_slice(log.newest(bytes));
         self.send_chat_message(others, alias, offset, &frame);
-        self.sessions.outbox.buffers.put(frame);
+        self.sessions.outputs.put_buffer(frame);
     }
 
     /// Frames a message once for all subscribers of a room or topic, on this lane and the others. This lane need not have any.
@@ -214,9 +212,8 @@ impl LaneRooms<'_> {
             }
             return Ok(());
         }
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        let mut frame = outbox.buffers.take();
-        let encoded = encode(&config.codec, &mut frame);
+        let mut frame = self.sessions.outputs.take_buffer();
+        let encoded = encode(&self.sessions.config.codec, &mut frame);
         if encoded.is_ok() {
             let others = shared.others(self.exchange.lane);
             if others.has_node() {
@@ -224,7 +221,7 @@ impl LaneRooms<'_> {
             }
             self.send_chat_message(others, alias, offset, &frame);
         }
-        self.sessions.outbox.buffers.put(frame);
+        self.sessions.outputs.put_buffer(frame);
         encoded
     }
 
@@ -281,9 +278,7 @@ mod tests {
             assert!(!core.rooms.has_grown());
             assert_eq!(far.read(&mut bytes).is_ok(), is_early);
             // A sweep that ran early is not run again when the planned time comes.
-            core.sessions
-                .reactor
-                .set_time(core.sessions.reactor.now_ns + 1_000_000_000);
+            core.sessions.pass_time(1_000_000_000);
             core.rooms().sweep_due();
             assert_eq!(far.read(&mut bytes).is_ok(), !is_early);
             assert_eq!(core.counters.sweeps.read() - before.0, 1);

@@ -61,15 +61,12 @@ impl LaneRooms<'_> {
                 name: &member.name,
                 event: PresenceEvent::Left,
             };
-            let exchange = &mut *self.exchange;
             let encode = |codec: &AnyCodec, out: &mut Vec<u8>| {
                 append_with_header(codec, subscription, out, |out| {
                     codec.encode_presence(&left, out)
                 })
             };
-            let sent = self
-                .sessions
-                .with_output_in_place(slot, |sessions| exchange.send_to(sessions, id, encode));
+            let sent = self.exchange.send_to(self.sessions, id, encode);
             if let Err(error) = sent {
                 tracing::debug!(session = %id, %error, "a member was not sent its removal");
             }
@@ -116,7 +113,7 @@ impl LaneRooms<'_> {
         session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         let config = &self.sessions.config;
         config.check_shared_frame(payload_bytes, FRAME_OVERHEAD_BYTES_MAX)?;
-        match self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+        match self.sessions.relief.is_short() && !self.sessions.may_grow() {
             true => Err(RoomError::OutOfMemory),
             false => Ok(()),
         }

@@ -40,9 +40,9 @@ impl LaneRooms<'_> {
     }
 
     fn plan_look(&mut self, pause_ns: u64) {
-        let reactor = &mut self.sessions.reactor;
-        let at_ns = reactor.now_ns + pause_ns;
-        reactor.timers.insert(at_ns, TimerKey::QuietLogs);
+        self.sessions
+            .timers
+            .set_after(pause_ns, TimerKey::QuietLogs);
     }
 
     /// Looks at the listed logs, and frees those that are quiet and drained. A long round is spread over several turns.
@@ -75,28 +75,16 @@ impl LaneRooms<'_> {
         let Some(room) = self.table.rooms.get_mut(alias) else {
             return false;
         };
-        let (slab, outbox) = (&mut self.sessions.slab, &mut self.sessions.outbox);
-        let Some(log) = outbox.logs.get_mut(alias) else {
+        let Some(log) = self.sessions.logs.get(alias) else {
             return false;
         };
         let end = log.head_position();
         if room.watched.replace(end) != Some(end) {
             return true;
         }
-        for slot in &room.members {
-            *work += 1;
-            let session = &mut slab[*slot];
-            let Some(index) = session.membership(alias) else {
-                return true;
-            };
-            if !session.memberships[index].subscriber.reach_head(log) {
-                return true;
-            }
-        }
-        let memory = &mut self.sessions.relief.memory;
-        !outbox
-            .logs
-            .release_drained(alias, room.members.len(), memory)
+        let (is_drained, looked_at) = self.sessions.release_drained_log(alias, &room.members);
+        *work += looked_at;
+        !is_drained
     }
 }
 
@@ -150,7 +138,7 @@ mod tests {
                     lane.core.sessions.flush(slot);
                 }
             }
-            assert_eq!(lane.core.sessions.relief.memory.refresh(), Pressure::Normal);
+            assert_eq!(lane.core.sessions.relief.refreshed(), Pressure::Normal);
             // A round of looks takes several turns.
             for step in 0..16 {
                 let pause_ns = if step % 8 == 0 {
@@ -159,7 +147,7 @@ mod tests {
                     SECOND_NS / 50
                 };
                 let now_ns = lane.core.sessions.now_ns();
-                lane.core.sessions.reactor.set_time(now_ns + pause_ns);
+                lane.core.sessions.timers.set_time(now_ns + pause_ns);
                 lane.turn();
             }
             assert!(!lane.core.sessions[slot].connection.is_closed());
@@ -174,7 +162,7 @@ mod tests {
     }
 
     fn log_bytes(sessions: &crate::session::LaneSessions) -> usize {
-        let logs = (0..u16::MAX).filter_map(|alias| sessions.outbox.logs.get(alias));
+        let logs = (0..u16::MAX).filter_map(|alias| sessions.logs.get(alias));
         logs.map(|log| log.held_bytes()).sum()
     }
 
@@ -202,7 +190,7 @@ mod tests {
             let now_ns = lane.core.sessions.now_ns();
             lane.core
                 .sessions
-                .reactor
+                .timers
                 .set_time(now_ns + SECOND_NS + SECOND_NS / 50);
             for _ in 0..10 {
                 lane.turn();
@@ -212,13 +200,7 @@ mod tests {
                     .handle_writable(0);
                 lane.core.sessions.flush(reader.slot());
             }
-            lane.core
-                .sessions
-                .outbox
-                .logs
-                .get(room)
-                .unwrap()
-                .held_bytes()
+            lane.core.sessions.logs.get(room).unwrap().held_bytes()
         };
         for _ in 0..5 {
             assert!(

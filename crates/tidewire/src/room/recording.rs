@@ -50,7 +50,7 @@ impl LaneRooms<'_> {
     pub(crate) fn announce(&mut self, room: &str, payload: &[u8]) -> Result<(), RoomError> {
         let shared = self.table.directory.by_name(room);
         let shared = shared.ok_or(RoomError::NoSuchRoom)?;
-        if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+        if self.sessions.relief.is_short() && !self.sessions.may_grow() {
             return Err(RoomError::OutOfMemory);
         }
         let config = &self.sessions.config;
@@ -105,7 +105,7 @@ impl LaneRooms<'_> {
         message: &Record<'_>,
         send: impl FnOnce(&mut Self, u64) -> Result<T, E>,
     ) -> Result<T, E> {
-        let (lane, now_ns) = (self.exchange.lane, self.sessions.reactor.now_ns);
+        let (lane, now_ns) = (self.exchange.lane, self.sessions.now_ns());
         let mut records = history.lock();
         let last = records.last().offset;
         let has_members = self.table.get(alias).is_some();
@@ -206,7 +206,7 @@ impl LaneRooms<'_> {
             // The topic keeps a history only since its subscribers came.
             return self.deliver_entry(&BatchEntry::Room { alias, frame });
         };
-        let (lane, now_ns) = (self.exchange.lane, self.sessions.reactor.now_ns);
+        let (lane, now_ns) = (self.exchange.lane, self.sessions.now_ns());
         let mut records = history.lock();
         let is_former = records.is_in_former_epoch(lane);
         if records.has(lane).is_some_and(|has| offset <= has) && !is_former {
@@ -219,7 +219,7 @@ impl LaneRooms<'_> {
             false => frame,
         };
         let offset = offset.min(last);
-        if self.sessions.is_short_of_memory() && !self.may_deliver(alias, frame.len()) {
+        if self.sessions.relief.is_short() && !self.may_deliver(alias, frame.len()) {
             // The history keeps the message meanwhile.
             if !self.table.behind.contains(&alias) {
                 self.table.behind.push(alias);
@@ -242,12 +242,12 @@ impl LaneRooms<'_> {
     /// Appends messages that waited in their histories for memory.
     #[cold]
     pub(super) fn catch_up_all(&mut self) {
-        let now_ns = self.sessions.reactor.now_ns;
+        let now_ns = self.sessions.now_ns();
         for alias in std::mem::take(&mut self.table.behind) {
             let Some(history) = self.history_here(alias) else {
                 continue;
             };
-            if self.sessions.is_short_of_memory() && !self.may_deliver(alias, usize::MAX / 2) {
+            if self.sessions.relief.is_short() && !self.may_deliver(alias, usize::MAX / 2) {
                 self.table.behind.push(alias);
                 continue;
             }

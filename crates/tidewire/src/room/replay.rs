@@ -17,8 +17,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, Subscription};
 use super::rooms::{Joined, LaneRooms};
 use crate::broker::{Position, RoomOrTopic};
 use crate::history::{History, PastMessage, encode_position, encode_record};
-use crate::observe::DropReason;
-use crate::session::{LaneSessions, SessionId, append_with_header};
+use crate::session::{Session, SessionId, append_with_header};
 
 impl LaneRooms<'_> {
     /// Whether a session may join rooms and subscribe to topics with a history.
@@ -50,8 +49,8 @@ impl LaneRooms<'_> {
             return since.map(|_| UNKNOWN);
         }
         self.plan_expiry(&limits);
-        let now_ns = self.sessions.reactor.now_ns;
-        let owner = self.sessions.owner_of(id);
+        let now_ns = self.sessions.now_ns();
+        let owner = self.sessions.find(id).and_then(Session::owner);
         // Other lanes wait for this meanwhile, so no message can be recorded before the earlier ones are complete.
         shared.history.get_or_init(|| {
             let history = directory.histories().open_room(&name, limits, || owner);
@@ -69,7 +68,7 @@ impl LaneRooms<'_> {
         since: Option<Since>,
     ) -> Option<RecoveryBody> {
         let history = self.history_here(alias)?;
-        let now_ns = self.sessions.reactor.now_ns;
+        let now_ns = self.sessions.now_ns();
         let mut records = history.lock();
         let last = records.last();
         // The client may have messages that this lane does not have yet. They must not come by its log.
@@ -77,14 +76,8 @@ impl LaneRooms<'_> {
         let (next, recovery) = history.plan(&mut records, since, now_ns);
         drop(records);
         let slot = self.sessions.slot_of(id)?;
-        let index = self.sessions[slot].membership(alias)?;
-        let LaneSessions { slab, outbox, .. } = &mut *self.sessions;
-        let subscriber = &mut slab[slot].memberships[index].subscriber;
-        let passed = subscriber.pass_log(outbox.logs.get_mut(alias)?);
-        if next <= last.offset {
-            subscriber.replay(next);
-        }
-        self.sessions.counters.room_dropped[DropReason::Replayed as usize].add(passed);
+        let first = (next <= last.offset).then_some(next);
+        self.sessions.begin_replay(slot, alias, first)?;
         let offset = next - 1;
         Some(RecoveryBody {
             position: Position { offset, ..last },
@@ -98,7 +91,7 @@ impl LaneRooms<'_> {
         let Some((slot, next)) = self.next_of_history(id, alias) else {
             return self.push_small_roster(id, alias);
         };
-        let bytes_max = match self.sessions.is_short_of_memory() {
+        let bytes_max = match self.sessions.relief.is_short() {
             false => FIRST_PIECE_BYTES,
             true => PIECE_BYTES_MIN,
         };
@@ -114,7 +107,7 @@ impl LaneRooms<'_> {
 
     /// Returns the size of the next pieces for this many sessions at most.
     pub(super) fn piece_bytes(&self, sessions: usize) -> usize {
-        match self.sessions.is_short_of_memory() {
+        match self.sessions.relief.is_short() {
             false => (TURN_BYTES / sessions.max(1)).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX),
             true => PIECE_BYTES_MIN,
         }
@@ -170,48 +163,45 @@ impl LaneRooms<'_> {
         let epoch = records.last().epoch;
         let at = |offset| Position { epoch, offset };
         let (mut next, mut bytes, mut count) = (from, 0, 0);
-        let append = |sessions: &mut LaneSessions| {
-            sessions.append_to(id, |_, codec, out| {
-                let (start, mut scratch) = (out.len(), Vec::new());
-                // An epoch that begins lower ends before the next message of the former one.
-                if next <= records.epoch_start() || next > end + 1 {
-                    // The number of missing messages of the former epoch is unknown.
-                    next = records.epoch_start() + 1;
-                    if codec.format().has_positions {
-                        encode_position(codec, alias, at(next - 1), out)?;
-                    }
+        let appended = self.sessions.append_to(id, |_, codec, out| {
+            let (start, mut scratch) = (out.len(), Vec::new());
+            // An epoch that begins lower ends before the next message of the former one.
+            if next <= records.epoch_start() || next > end + 1 {
+                // The number of missing messages of the former epoch is unknown.
+                next = records.epoch_start() + 1;
+                if codec.format().has_positions {
+                    encode_position(codec, alias, at(next - 1), out)?;
                 }
-                let first = records.first().min(end + 1);
-                let mut gap = first.saturating_sub(next);
-                next = next.max(first);
-                while next <= end && out.len() - start < bytes_max {
-                    let offset = next;
-                    next += 1;
-                    let Some(message) = records.get(offset, &mut scratch) else {
-                        gap += 1;
-                        continue;
-                    };
-                    if own == Some(message.member) {
-                        continue;
-                    }
-                    push_gap(codec, subscription, at(offset), &mut gap, out);
-                    let frame_at = out.len();
-                    let appended = append_with_header(codec, subscription, out, |out| {
-                        encode_record(codec, alias, is_topic, offset, &message, out)
-                    });
-                    count += u64::from(appended.is_ok());
-                    if appended.is_err() {
-                        // The codec cannot express it.
-                        out.truncate(frame_at);
-                        gap += 1;
-                    }
+            }
+            let first = records.first().min(end + 1);
+            let mut gap = first.saturating_sub(next);
+            next = next.max(first);
+            while next <= end && out.len() - start < bytes_max {
+                let offset = next;
+                next += 1;
+                let Some(message) = records.get(offset, &mut scratch) else {
+                    gap += 1;
+                    continue;
+                };
+                if own == Some(message.member) {
+                    continue;
                 }
-                push_gap(codec, subscription, at(next), &mut gap, out);
-                bytes = out.len() - start;
-                Ok(())
-            })
-        };
-        let appended = self.sessions.with_output_in_place(slot, append);
+                push_gap(codec, subscription, at(offset), &mut gap, out);
+                let frame_at = out.len();
+                let appended = append_with_header(codec, subscription, out, |out| {
+                    encode_record(codec, alias, is_topic, offset, &message, out)
+                });
+                count += u64::from(appended.is_ok());
+                if appended.is_err() {
+                    // The codec cannot express it.
+                    out.truncate(frame_at);
+                    gap += 1;
+                }
+            }
+            push_gap(codec, subscription, at(next), &mut gap, out);
+            bytes = out.len() - start;
+            Ok(())
+        });
         drop(records);
         if let Err(error) = appended {
             // A full output is sent the rest when it is empty.
@@ -235,11 +225,7 @@ impl LaneRooms<'_> {
             return membership.subscriber.replay(next);
         }
         let is_topic = membership.is_topic;
-        let LaneSessions { slab, outbox, .. } = &mut *self.sessions;
-        let subscriber = &mut slab[slot].memberships[index].subscriber;
-        let log = outbox.logs.get_mut(alias);
-        let passed = log.map_or(0, |log| subscriber.end_replay(log));
-        self.sessions.counters.room_dropped[DropReason::Replayed as usize].add(passed);
+        self.sessions.end_replay(slot, index);
         if roster_follows && !is_topic {
             self.push_small_roster(id, alias);
         }

@@ -11,7 +11,7 @@ use tidewire_io::timer::TimerId;
 use tidewire_proto::body::validate_name;
 use tidewire_proto::codec::{AnyCodec, Codec, Presence};
 use tidewire_proto::message::{MemberId, PresenceEvent, RoomId};
-use tidewire_proto::room::{Coalescer, Policy, Subscriber};
+use tidewire_proto::room::{Coalescer, Policy};
 
 use super::appending::Rooms;
 use super::directory::{Directory, EnterError, NameConflict};
@@ -26,8 +26,8 @@ use crate::limits::nanoseconds;
 use crate::mailbox::Exchange;
 use crate::observe::{DropReason, QuietLog};
 use crate::session::{
-    LaneSessions, MEMBERSHIP_BYTES, Member, Membership, Session, SessionId, SessionLimiter,
-    append_with_header,
+    LaneSessions, MEMBERSHIP_BYTES, Member, Membership, MembershipEnd, Session, SessionId,
+    SessionLimiter, append_with_header,
 };
 
 /// A room, or the subscribers of one topic pattern, as one lane sees it.
@@ -308,12 +308,10 @@ impl LaneRooms<'_> {
         while let Some(last) = self.sessions[slot].memberships.len().checked_sub(1) {
             self.detach(slot, last, DropReason::Closed);
         }
-        let session = &mut self.sessions[slot];
-        let in_output = std::mem::take(&mut session.output.room_messages);
-        if let Some(member) = session.profile.member.take() {
+        if let Some(member) = self.sessions[slot].profile.member.take() {
             self.table.directory.release(&member);
         }
-        self.sessions.count_undelivered(in_output);
+        self.sessions.drop_room_messages(slot);
     }
 
     /// Queues the roster for a session that has just joined, unless the room is too large to announce members.
@@ -355,10 +353,10 @@ impl LaneRooms<'_> {
             });
             Ok(())
         };
-        let append = |sessions: &mut LaneSessions| {
-            sessions.append_to(id, |_, codec, out| encode(codec, out))
-        };
-        if let Err(error) = self.sessions.with_output_in_place(id.slot(), append) {
+        let appended = self
+            .sessions
+            .append_to(id, |_, codec, out| encode(codec, out));
+        if let Err(error) = appended {
             tracing::debug!(session = %id, %error, "the roster was not sent");
         }
     }
@@ -398,11 +396,7 @@ impl LaneRooms<'_> {
     }
 
     pub(super) fn attach(&mut self, slot: usize, shared: &SharedRoom, policy: Policy) {
-        let limits = self.sessions.config.limits.lag();
         let alias = shared.alias;
-        let Some(log) = self.sessions.outbox.logs.get_mut(alias) else {
-            return;
-        };
         let Some(room) = self.table.rooms.get_mut(alias) else {
             return;
         };
@@ -410,10 +404,13 @@ impl LaneRooms<'_> {
             Policy::ConflateByTopic if !shared.is_wildcard => Policy::Conflate,
             other => other,
         };
-        let subscriber = Subscriber::attach(log, policy, limits);
+        let limits = self.sessions.config.limits.lag();
+        let Some(subscriber) = self.sessions.logs.attach(alias, policy, limits) else {
+            return;
+        };
         let index = room.members.len();
         room.members.push(slot);
-        self.sessions.relief.memory.resize(0, MEMBERSHIP_BYTES);
+        self.sessions.relief.charge(0, MEMBERSHIP_BYTES);
         let membership = Membership {
             room: alias,
             held_bytes: MEMBERSHIP_BYTES,
@@ -428,34 +425,20 @@ impl LaneRooms<'_> {
     }
 
     pub(super) fn detach(&mut self, slot: usize, membership: usize, reason: DropReason) {
-        let LaneSessions {
-            slab,
-            outbox,
-            relief,
-            ..
-        } = &mut *self.sessions;
-        let session = &mut slab[slot];
-        if let Some(admitted) = &mut session.profile.admitted {
-            admitted.forget();
-        }
-        let Membership {
-            room: alias,
-            held_bytes,
-            is_topic,
-            index,
-            subscriber,
-            ..
-        } = session.memberships.remove(membership);
+        let session = &self.sessions[slot];
+        let is_topic = session.memberships[membership].is_topic;
         let member = session.profile.member.clone();
-        let Some(log) = outbox.logs.get_mut(alias) else {
+        let Some(end) = self.sessions.detach(slot, membership) else {
             return;
         };
+        let MembershipEnd {
+            room: alias,
+            index,
+            undelivered,
+        } = end;
         let Some(room) = self.table.rooms.get_mut(alias) else {
             return;
         };
-        let undelivered = subscriber.detach(log);
-        relief.memory.resize(held_bytes, 0);
-        outbox.logs.charge(alias, &mut relief.memory);
         room.members.swap_remove(index);
         if let Some(moved) = room.members.get(index).copied()
             && let Some(membership) = self.sessions[moved].membership(alias)
@@ -487,7 +470,7 @@ impl LaneRooms<'_> {
         }
         if empty {
             if let Some(history) = self.history_here(alias) {
-                history.leave(self.exchange.lane, self.sessions.reactor.now_ns);
+                history.leave(self.exchange.lane, self.sessions.now_ns());
             }
             self.unblock(alias);
             self.table.rooms.close(alias);

@@ -35,7 +35,7 @@ impl LaneRooms<'_> {
         offset: Option<u64>,
         encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
-        let is_short = self.sessions.is_short_of_memory();
+        let is_short = self.sessions.relief.is_short();
         if is_short {
             self.check_memory()?;
         }
@@ -113,13 +113,6 @@ impl LaneRooms<'_> {
             sessions, exchange, ..
         } = self;
         let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_chat_message(&message, out);
-        let sent = match target.lane() == exchange.lane {
-            // The receiver may be the current session.
-            true => sessions.with_output_in_place(target.slot(), |sessions| {
-                exchange.send_to(sessions, target, encode)
-            }),
-            false => exchange.send_to(sessions, target, encode),
-        };
-        Ok(sent?)
+        Ok(exchange.send_to(sessions, target, encode)?)
     }
 }

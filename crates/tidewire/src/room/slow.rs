@@ -8,75 +8,27 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
-use tidewire_proto::room::{Policy, Verdict};
+use tidewire_proto::room::Policy;
 
 use super::replay::TURN_BYTES;
 use super::rooms::{LaneRooms, Room, RoomTable};
 use super::shared_room::SharedRoom;
 use crate::limits::nanoseconds;
-use crate::observe::DropReason;
-use crate::session::{
-    CloseReason, LaneSessions, MEMBERSHIP_BYTES, Session, TimerKey, push_delivery,
-};
+use crate::session::{CloseReason, Session, SlowSubscriber, TimerKey};
 
 impl LaneRooms<'_> {
     /// Applies the policy to a subscriber whose socket is full.
     pub(super) fn enforce(&mut self, slot: usize, alias: u16) {
-        let LaneSessions {
-            slab,
-            outbox,
-            counters,
-            config,
-            relief,
-            ..
-        } = &mut *self.sessions;
-        let session = &mut slab[slot];
-        let Some(index) = session.membership(alias) else {
-            return;
-        };
-        let Some(log) = outbox.logs.get_mut(alias) else {
-            return;
-        };
-        let membership = &mut session.memberships[index];
-        let subscription = membership.subscription();
-        let held_bytes = MEMBERSHIP_BYTES + membership.subscriber.held_bytes();
-        relief.memory.resize(membership.held_bytes, held_bytes);
-        membership.held_bytes = held_bytes;
-        let subscriber = &mut membership.subscriber;
-        let behind = subscriber.messages_behind(log);
-        let output = &mut session.output;
-        let is_empty = output.is_empty();
-        let verdict = subscriber.enforce(log, is_empty, |frame| {
-            push_delivery(&config.codec, subscription, frame, output);
-        });
-        match verdict {
-            Verdict::Keep { dropped } => {
-                counters.room_dropped[DropReason::Policy as usize].add(dropped);
-                let spilled = behind - subscriber.messages_behind(log) - dropped;
-                session.output.room_messages += spilled;
-                self.sessions.charge_buffers(slot);
-            }
-            Verdict::Replay { replayed } => {
-                counters.room_dropped[DropReason::Replayed as usize].add(replayed);
-            }
-            Verdict::Disconnect => {
-                let bytes = subscriber.bytes_behind(log);
-                let behind = Some((behind, bytes));
-                warn_of_slow(
-                    session,
-                    self.table,
-                    alias,
-                    behind,
-                    "slow subscriber disconnected",
-                );
+        match self.sessions.enforce_policy(slot, alias) {
+            SlowSubscriber::Served => {}
+            SlowSubscriber::Disconnect { behind } => {
+                let session = &self.sessions[slot];
+                let what = "slow subscriber disconnected";
+                warn_of_slow(session, self.table, alias, Some(behind), what);
                 self.sessions.close(slot, CloseReason::SlowSubscriber);
             }
-            Verdict::Block => self.begin_block(alias),
-            Verdict::Conflate => {
-                subscriber.conflate(log, |frame| config.codec.delivery_topic(frame));
-            }
+            SlowSubscriber::Block => self.begin_block(alias),
         }
     }
 
@@ -87,8 +39,8 @@ impl LaneRooms<'_> {
             return;
         };
         if room.blocked.is_none() {
-            let timers = &mut self.sessions.reactor.timers;
-            let timer = timers.insert(deadline_ns, TimerKey::BlockedRoom(alias));
+            let timers = &mut self.sessions.timers;
+            let timer = timers.set(deadline_ns, TimerKey::BlockedRoom(alias));
             room.blocked = Some(timer);
             room.shared.set_congested(self.exchange.lane, true);
             self.table.blocked_rooms.push(alias);
@@ -120,7 +72,7 @@ impl LaneRooms<'_> {
         let limits = self.sessions.config.limits.lag();
         let session = &self.sessions[slot];
         let alias = room.shared.alias;
-        let Some(log) = self.sessions.outbox.logs.get(alias) else {
+        let Some(log) = self.sessions.logs.get(alias) else {
             return false;
         };
         session.connection.output().state().is_blocked()
@@ -138,7 +90,7 @@ impl LaneRooms<'_> {
             && let Some(timer) = room.blocked.take()
         {
             // The old timer would end the room's next block too early.
-            self.sessions.reactor.timers.cancel(timer);
+            self.sessions.timers.cancel(timer);
             room.shared.set_congested(self.exchange.lane, false);
         }
     }
@@ -215,7 +167,7 @@ impl LaneRooms<'_> {
                 continue;
             };
             // A session that is listed several times has the next piece already, and is listed again when it has taken that.
-            if session.is_replayed() && self.sessions.output(slot).is_empty() {
+            if session.is_replayed() && self.sessions.outputs.of(slot).is_empty() {
                 match replayed_bytes < TURN_BYTES {
                     true => replayed_bytes += self.replay(slot, piece_bytes),
                     false => self.sessions.resumed.push(slot),
@@ -285,15 +237,13 @@ mod tests {
         for _ in 0..3 {
             core.rooms().say(id, alias, b"news").unwrap();
         }
-        core.sessions
-            .reactor
-            .set_time(core.sessions.reactor.now_ns + SECOND_NS / 10);
+        core.sessions.pass_time(SECOND_NS / 10);
         core.rooms().sweep_due();
         assert!(is_held(lane, alias));
     }
 
     fn catch_up<S: Service>(lane: &mut Lane<S>, stalled: usize, alias: u16) {
-        let now_ns = lane.core.sessions.reactor.now_ns;
+        let now_ns = lane.core.sessions.now_ns();
         lane.core.sessions[stalled]
             .connection
             .handle_writable(now_ns);
@@ -350,18 +300,18 @@ mod tests {
                 .join(id, "lobby", name, Some(Policy::Block));
             alias = joined.unwrap().room.0;
         }
-        let started_ns = lane.core.sessions.reactor.now_ns;
+        let started_ns = lane.core.sessions.now_ns();
         stall(&mut lane, ada, bob, alias);
         catch_up(&mut lane, ada, alias);
         lane.core
             .sessions
-            .reactor
+            .timers
             .set_time(started_ns + 5 * SECOND_NS);
         stall(&mut lane, ada, bob, alias);
 
         lane.core
             .sessions
-            .reactor
+            .timers
             .set_time(started_ns + 12 * SECOND_NS);
         lane.handle_timers();
         assert!(is_held(&lane, alias), "the first block's deadline");
@@ -369,7 +319,7 @@ mod tests {
 
         lane.core
             .sessions
-            .reactor
+            .timers
             .set_time(started_ns + 16 * SECOND_NS);
         lane.handle_timers();
         assert!(!is_held(&lane, alias), "the second block's deadline");

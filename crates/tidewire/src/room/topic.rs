@@ -30,7 +30,7 @@ use crate::broker::{Addressee, RoomOrTopic};
 use crate::history::{History, MessageHistory, Record, TopicHistory, encode_record};
 use crate::mailbox::LaneSet;
 use crate::observe::DropReason;
-use crate::session::{LaneSessions, SessionId};
+use crate::session::{Session, SessionId};
 
 impl LaneRooms<'_> {
     /// Attaches a session to the log of a pattern. Returns the alias of the subscription.
@@ -168,7 +168,7 @@ impl LaneRooms<'_> {
         validate_topic(topic)?;
         let config = &self.sessions.config;
         config.check_shared_frame(payload_bytes, PUBLISHED_OVERHEAD_BYTES + topic.len())?;
-        match self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+        match self.sessions.relief.is_short() && !self.sessions.may_grow() {
             true => Err(PublishError::OutOfMemory),
             false => Ok(()),
         }
@@ -188,7 +188,7 @@ impl LaneRooms<'_> {
         let overhead = PUBLISHED_OVERHEAD_BYTES + topic.len();
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), overhead)?;
-        if self.sessions.is_short_of_memory() && !self.sessions.may_grow() {
+        if self.sessions.relief.is_short() && !self.sessions.may_grow() {
             return Err(PublishError::OutOfMemory);
         }
         let congested = match &self.table.recent.history {
@@ -203,7 +203,7 @@ impl LaneRooms<'_> {
         };
         self.sessions.counters.published.add(1);
         // One congested room is enough to pause the publisher. When it is clear, the next message checks the others.
-        let must_wait = self.sessions.is_short_of_memory() && self.sessions.wait_for_memory(id);
+        let must_wait = self.sessions.relief.is_short() && self.sessions.wait_for_memory(id);
         Ok(congested.is_some_and(|index| self.hold_publisher(id, index)) || must_wait)
     }
 
@@ -213,7 +213,7 @@ impl LaneRooms<'_> {
         validate_topic(topic)?;
         let (table, sessions) = (&mut *self.table, &*self.sessions);
         table.recent.look_up(topic, &table.routes);
-        let owner = || sessions.owner_of(id);
+        let owner = || sessions.find(id).and_then(Session::owner);
         table.recent.history = table.directory.histories().topic(topic, owner);
         Ok(())
     }
@@ -309,7 +309,7 @@ impl LaneRooms<'_> {
         }
         let history = match directory
             .histories()
-            .topic(topic, || self.sessions.owner_of(id))?
+            .topic(topic, || self.sessions.find(id).and_then(Session::owner))?
         {
             TopicHistory::Here(history) => history,
             TopicHistory::OfCarrier => directory
@@ -324,7 +324,7 @@ impl LaneRooms<'_> {
     pub(crate) fn history_limits(&self, id: SessionId, pattern: &str) -> Option<History> {
         let histories = self.table.directory.histories();
         validate_topic(pattern).ok()?;
-        histories.topic(pattern, || self.sessions.owner_of(id))?;
+        histories.topic(pattern, || self.sessions.find(id).and_then(Session::owner))?;
         histories.topic_limits(pattern)
     }
 
@@ -387,13 +387,12 @@ impl LaneRooms<'_> {
         if others.is_empty() {
             return Ok(());
         }
-        let LaneSessions { outbox, config, .. } = &mut *self.sessions;
-        let mut frame = outbox.buffers.take();
-        let result = config.codec.encode(message, &mut frame);
+        let mut frame = self.sessions.outputs.take_buffer();
+        let result = self.sessions.config.codec.encode(message, &mut frame);
         if result.is_ok() {
             self.send_chat_message(others, message.channel, None, &frame);
         }
-        self.sessions.outbox.buffers.put(frame);
+        self.sessions.outputs.put_buffer(frame);
         result
     }
 }
@@ -423,9 +422,7 @@ mod tests {
                     core.rooms()
                         .note_registration_refused(SessionId::NONE, SubscribeError::Unproven);
                 }
-                core.sessions
-                    .reactor
-                    .set_time(core.sessions.reactor.now_ns + QUIET_NS);
+                core.sessions.pass_time(QUIET_NS);
             })
         };
         for text in [refuse(FLOOD), refuse(FLOOD)] {

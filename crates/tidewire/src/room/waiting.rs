@@ -130,16 +130,16 @@ impl LaneRooms<'_> {
             return false;
         }
         let (name, of) = (Box::from(name), RoomOrTopic::new(SequenceKind::Room, ""));
-        let reactor = &mut self.sessions.reactor;
         if waiting.is_empty() {
-            let at_ns = reactor.now_ns.saturating_add(NAMES_CHECK_NS);
-            reactor.timers.insert(at_ns, TimerKey::Names);
+            self.sessions
+                .timers
+                .set_after(NAMES_CHECK_NS, TimerKey::Names);
         }
         waiting.push(WaitingName {
             join: WaitingJoin::new(id, of, message),
             name,
             holder,
-            until_ns: reactor.now_ns.saturating_add(NAME_WAIT_NS),
+            until_ns: self.sessions.now_ns().saturating_add(NAME_WAIT_NS),
         });
         self.exchange.lanes.ask_to_give_way(holder, when_full, id);
         self.sessions.pause_reading(slot, PauseReason::Room);
@@ -157,9 +157,9 @@ impl LaneRooms<'_> {
     /// Wakes the lane again while joins wait for names. Each turn looks whether the names are free.
     pub(crate) fn look_for_names(&mut self) {
         if !self.table.waiting.for_names.is_empty() {
-            let reactor = &mut self.sessions.reactor;
-            let at_ns = reactor.now_ns.saturating_add(NAMES_CHECK_NS);
-            reactor.timers.insert(at_ns, TimerKey::Names);
+            self.sessions
+                .timers
+                .set_after(NAMES_CHECK_NS, TimerKey::Names);
         }
     }
 
@@ -190,7 +190,7 @@ impl LaneRooms<'_> {
     pub(crate) fn take_ready(&mut self) -> Vec<WaitingJoin> {
         let directory = &self.table.directory;
         let waiting = &mut self.table.waiting;
-        let now_ns = self.sessions.reactor.now_ns;
+        let now_ns = self.sessions.now_ns();
         let is_free = |it: &mut WaitingName| {
             it.until_ns <= now_ns || directory.find(&it.name) != Some(it.holder)
         };

@@ -31,13 +31,7 @@ impl Context<'_> {
             self.current.deferred = true;
             return Deferred::of_node(ticket);
         }
-        let mut token = self
-            .core
-            .sessions
-            .outbox
-            .spare_tokens
-            .pop()
-            .unwrap_or_default();
+        let mut token = self.core.sessions.spare_answers.take_token();
         if self.current.named
             && let Some(token) = Arc::get_mut(&mut token)
         {
@@ -169,9 +163,9 @@ impl Context<'_> {
         &mut self,
         encode: impl FnOnce(&Self, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), SendError> {
-        let mut frame = self.core.sessions.outbox.spare_frames.take();
+        let mut frame = self.core.sessions.spare_answers.take_frame();
         if let Err(error) = encode(self, &mut frame) {
-            self.core.sessions.outbox.spare_frames.put(frame);
+            self.core.sessions.spare_answers.put_frame(frame);
             return Err(error.into());
         }
         self.queue_reply(QueuedReply::Answered(frame));

@@ -3,8 +3,7 @@
 
 use super::answers::NO_MESSAGE;
 use crate::engine::Origin;
-use crate::session::SendError;
-use crate::session::encode_within;
+use crate::session::{SendError, encode_within};
 use tidewire_io::clock::Moment;
 use tidewire_proto::codec::{AnyCodec, Codec, RoomReply};
 use tidewire_proto::error::EncodeError;
@@ -81,8 +80,8 @@ impl Core {
         if let Some(session) = self.sessions.find(id) {
             frame_bytes_max = session.connection.handshake().frame_bytes_max();
             keeps_order = session.must_keep_order();
-            follows_rooms = self.sessions.has_deliveries(session);
-            self.sessions.enter(id.slot());
+            follows_rooms = self.sessions.logs.have_deliveries_for(session);
+            self.sessions.outputs.enter(id.slot());
         }
         let mut context = Context {
             core: self,
@@ -136,12 +135,12 @@ impl Context<'_> {
 
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
-        self.core.sessions.reactor.now_ns
+        self.core.sessions.now_ns()
     }
 
     /// The time of the wall clock.
     pub(crate) fn wall_time(&self) -> std::time::SystemTime {
-        self.core.sessions.reactor.clock.wall()
+        self.core.sessions.timers.wall()
     }
 
     /// Returns the index of this lane.
@@ -194,8 +193,15 @@ impl Context<'_> {
         if self.follows_rooms {
             self.follow_rooms();
         }
-        let sessions = &mut self.core.sessions;
-        let appended = sessions.append_named_to_current(self.frame_bytes_max, message);
+        let limit = self.frame_bytes_max;
+        let Core {
+            sessions, replies, ..
+        } = &mut *self.core;
+        let appended = sessions.outputs.append(|codec, out| {
+            encode_within(limit, out, |out| {
+                replies.repeated.encode(codec, message, out)
+            })
+        });
         self.handle_appended();
         Ok(appended?)
     }
@@ -243,7 +249,7 @@ impl Context<'_> {
         if self.follows_rooms {
             self.follow_rooms();
         }
-        let appended = self.core.sessions.append_to_current(encode);
+        let appended = self.core.sessions.outputs.append(encode);
         self.handle_appended();
         Ok(appended?)
     }
@@ -309,7 +315,7 @@ impl Context<'_> {
     #[must_use]
     pub fn queued_bytes(&self, id: SessionId) -> usize {
         match self.core.sessions.find(id) {
-            Some(_) => self.core.sessions.output(id.slot()).len(),
+            Some(_) => self.core.sessions.outputs.of(id.slot()).len(),
             None => 0,
         }
     }
@@ -352,7 +358,7 @@ impl Context<'_> {
     /// full.
     #[inline(always)]
     pub(super) fn handle_appended(&mut self) {
-        if self.core.sessions.outbox.is_current_full() {
+        if self.core.sessions.outputs.is_current_full() {
             self.stopped = true;
         }
     }
@@ -366,7 +372,7 @@ impl Context<'_> {
             return;
         };
         let time_ns = nanoseconds(self.core.config.limits.login_timeout);
-        let deadline_ns = awaits.then(|| self.core.sessions.reactor.now_ns.saturating_add(time_ns));
+        let deadline_ns = awaits.then(|| self.core.sessions.now_ns().saturating_add(time_ns));
         let connection = &mut self.core.sessions[slot].connection;
         if connection.timing_mut().await_login(deadline_ns) {
             self.core.sessions.arm_timer(slot);
@@ -393,6 +399,6 @@ impl Context<'_> {
 impl Drop for Context<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.core.sessions.leave();
+        self.core.sessions.outputs.leave();
     }
 }

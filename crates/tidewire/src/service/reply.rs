@@ -10,8 +10,9 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Kind;
 
 use super::Context;
+use crate::engine::Core;
 use crate::service::{HandlerError, HandlerResult};
-use crate::session::{Outbox, frame_pattern};
+use crate::session::frame_pattern;
 
 impl Context<'_> {
     /// Answers the message being handled: a request with a reply of the same id, any other message with a one-way
@@ -27,12 +28,11 @@ impl Context<'_> {
         if !self.matches_template() {
             return self.reply_by_codec(payload);
         }
-        let pattern = &self.core.replies.last_reply.pattern;
-        if pattern.append_small(
-            self.current.id,
-            payload,
-            &mut self.core.sessions.outbox.current.bytes,
-        ) {
+        let Core {
+            sessions, replies, ..
+        } = &mut *self.core;
+        let (pattern, id) = (&replies.last_reply.pattern, self.current.id);
+        if sessions.outputs.append_small(pattern, id, payload) {
             self.handle_appended();
             return Ok(());
         }
@@ -50,7 +50,7 @@ impl Context<'_> {
         // The end of each datagram must be recorded, so no reply takes the fast path.
         let is_apart = self.keeps_order
             || self.follows_rooms
-            || self.core.sessions.outbox.current.packing.is_some();
+            || self.core.sessions.outputs.current().has_datagrams();
         self.reply_bytes_max = if is_apart { 0 } else { self.frame_bytes_max };
     }
 
@@ -67,15 +67,11 @@ impl Context<'_> {
     #[inline(never)]
     fn reply_by_pattern(&mut self, payload: &[u8]) -> HandlerResult {
         if payload.len() == self.core.replies.last_reply.payload_bytes {
-            let Outbox {
-                current, buffers, ..
-            } = &mut self.core.sessions.outbox;
-            current.ensure_buffer(buffers);
-            let (pattern, out) = (
-                &self.core.replies.last_reply.pattern,
-                &mut self.core.sessions.outbox.current.bytes,
-            );
-            if pattern.append(self.current.id, payload, out) {
+            let Core {
+                sessions, replies, ..
+            } = &mut *self.core;
+            let (pattern, id) = (&replies.last_reply.pattern, self.current.id);
+            if sessions.outputs.append_pattern(pattern, id, payload) {
                 self.handle_appended();
                 return Ok(());
             }
@@ -92,7 +88,7 @@ impl Context<'_> {
         if self.current.named || self.keeps_order {
             return Ok(self.reply_apart(payload)?);
         }
-        let before = self.core.sessions.outbox.current.bytes.len();
+        let before = self.core.sessions.outputs.current().len();
         self.send_at_once(&self.current.answer("", payload))
             .map_err(HandlerError::from)?;
         if payload.len() < self.core.replies.last_reply.without_layout_from {
@@ -101,10 +97,16 @@ impl Context<'_> {
         Ok(())
     }
 
-    /// Learns from a reply that the codec has framed behind the first `before` bytes of the output.
+    /// Learns from a reply that the codec has framed after the first `before` bytes of the output.
     #[cold]
     fn note_reply(&mut self, payload: &[u8], before: usize) {
-        let (current, last) = (self.current, &mut self.core.replies.last_reply);
+        let Core {
+            sessions,
+            replies,
+            config,
+            ..
+        } = &mut *self.core;
+        let (current, last) = (self.current, &mut replies.last_reply);
         let is_repeated = current.origin == last.origin && payload.len() == last.payload_bytes;
         if is_repeated && last.frame_bytes < usize::MAX {
             // The template is already known; only this session had no room, or accepts smaller frames.
@@ -115,15 +117,9 @@ impl Context<'_> {
         if !is_repeated {
             return;
         }
-        let (codec, answer) = (&self.core.config.codec, current.answer("", payload));
-        let frame = self
-            .core
-            .sessions
-            .outbox
-            .current
-            .bytes
-            .get(before..)
-            .unwrap_or_default();
+        let (codec, answer) = (&config.codec, current.answer("", payload));
+        let output = sessions.outputs.current().unsent();
+        let frame = output.get(before..).unwrap_or_default();
         // Names in replies differ from one to the next.
         if codec.format().repeats_names || codec.layout(frame, &answer).is_none() {
             // An answer to a one-way message says nothing about the layout of replies.
@@ -146,6 +142,7 @@ mod tests {
     use crate::lane::lane;
     use crate::server::Server;
     use crate::service::Current;
+    use crate::session::Output;
     use crate::transport::datagram::Packing;
     use tidewire_proto::codec::{AnyCodec, Codec};
     use tidewire_proto::message::Message;
@@ -205,7 +202,7 @@ mod tests {
                 }
             }
             for (id, expected) in ids.iter().zip(&expected) {
-                let output = &lane.core.sessions.find(*id).unwrap().output;
+                let output = lane.core.sessions.outputs.of(id.slot());
                 assert!(output.unsent() == expected, "{name}");
             }
             let keeps = ["tw1", "srmp", "length-field", "raw", "uvrpc"].contains(&name);
@@ -233,7 +230,7 @@ mod tests {
         }
         assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
         drop(cx);
-        assert_eq!(lane.core.sessions[slot].output.unsent(), expected);
+        assert_eq!(lane.core.sessions.outputs.of(slot).unsent(), expected);
     }
 
     #[test]
@@ -254,7 +251,7 @@ mod tests {
             }
             assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
         }
-        let lengths = [wide, narrow].map(|slot| lane.core.sessions[slot].output.len());
+        let lengths = [wide, narrow].map(|slot| lane.core.sessions.outputs.of(slot).len());
         assert_eq!(lengths, [6 * 41, 0]);
         assert_eq!(lane.core.counters.sends_too_large.read(), 6);
 
@@ -267,7 +264,10 @@ mod tests {
         let mut lane = lane(&Server::builder());
         let codec = lane.core.config.codec.clone();
         let [stream, datagrams] = [(); 2].map(|()| lane.open_session().0);
-        lane.core.sessions[datagrams].output.packing = Some(Box::new(Packing::new(&codec, 100)));
+        let packing = Some(Box::new(Packing::new(&codec, 100)));
+        lane.core
+            .sessions
+            .replace_output(datagrams, Output::new(packing));
         for slot in [stream, datagrams] {
             let id = lane.core.sessions[slot].id;
             let mut cx = lane.core.context(id);
@@ -277,12 +277,7 @@ mod tests {
             }
             assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
         }
-        let packing = lane.core.sessions[datagrams].output.packing.take();
-        let run = packing.unwrap().run(0).unwrap();
-        assert_eq!(
-            (run.segment_bytes, run.end),
-            (96, 192),
-            "three replies each"
-        );
+        let run = lane.core.sessions.outputs.of(datagrams).first_run();
+        assert_eq!(run, Some((96, 192)), "three replies each");
     }
 }

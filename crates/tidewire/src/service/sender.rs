@@ -21,7 +21,7 @@ use tidewire_proto::message::Message;
 use crate::engine::Core;
 use crate::service::Context;
 use crate::session::SessionId;
-use crate::session::{SendError, Taken, encode_within, frame_pattern};
+use crate::session::{OutputLoan, SendError, encode_within, frame_pattern};
 use crate::transport::datagram::Packing;
 
 /// Sends messages to one session; see [`Context::with_sender`].
@@ -69,20 +69,20 @@ impl<'a> SessionSender<'a> {
             return Err(SendError::NotOpen);
         }
         let core = &mut *cx.core;
-        let (target, taken) = if id.lane() == core.exchange.lane {
-            (Target::Local(id.slot()), core.sessions.take_output(id)?)
+        let (target, loan) = if id.lane() == core.exchange.lane {
+            (Target::Local(id.slot()), core.sessions.lend_output(id)?)
         } else {
-            (Target::Remote(id), Taken::NOTHING)
+            (Target::Remote(id), OutputLoan::NOTHING)
         };
         Ok(Self {
             destination: Destination {
                 core,
                 target,
-                packing: taken.packing,
-                frame_bytes_max: taken.frame_bytes_max,
-                full_above: taken.full_above,
+                packing: loan.packing,
+                frame_bytes_max: loan.frame_bytes_max,
+                full_above: loan.full_above,
             },
-            output: Appender::new(taken.bytes),
+            output: Appender::new(loan.bytes),
         })
     }
 
@@ -115,7 +115,7 @@ impl<'a> SessionSender<'a> {
     #[inline(always)]
     fn append_named(&mut self, message: &Message<'_>) -> bool {
         let (destination, output) = (&self.destination, &mut self.output);
-        let repeated = &destination.core.sessions.outbox.repeated;
+        let repeated = &destination.core.replies.repeated;
         destination.packing.is_none()
             && output.bytes().len() <= destination.full_above
             && repeated.is_within(destination.frame_bytes_max)
@@ -221,16 +221,16 @@ impl Destination<'_> {
             bytes = self.make_room(bytes);
         }
         if bytes.capacity() == 0 {
-            let refused = self.core.sessions.refuse_to_send(SendError::NotOpen);
+            let refused = self.core.sessions.outputs.refuse(SendError::NotOpen);
             return self.apart(output, bytes, Err(refused));
         }
         if bytes.len() > self.full_above {
-            let refused = self.core.sessions.refuse_to_send(SendError::QueueFull);
+            let refused = self.core.sessions.outputs.refuse(SendError::QueueFull);
             return self.apart(output, bytes, Err(refused));
         }
         let core = &mut *self.core;
         let (config, counters) = (&core.config, &core.counters);
-        let repeated = &mut core.sessions.outbox.repeated;
+        let repeated = &mut core.replies.repeated;
         let has_name = !message.name.is_empty();
         let before = bytes.len();
         // A custom codec may panic, and the handler may catch that and go on. The bytes must not be lost, and no

@@ -11,7 +11,7 @@ use crate::lane::{lane, received};
 use crate::limits::Limits;
 use crate::mailbox::BatchEntry;
 use crate::server::Server;
-use crate::session::CloseReason;
+use crate::session::{CloseReason, Output};
 use tidewire_proto::connection::Phase;
 
 /// Few messages, so that their frames fill less than a block in every codec.
@@ -72,9 +72,10 @@ fn every_message_is_framed_as_its_codec_frames_it() {
             assert!(taken > 0 && taken + refused == MESSAGES, "{name}");
             drop(sender);
             drop(cx);
-            let session = &mut lane.core.sessions[slot];
-            assert!(session.output.bytes == expected && session.dirty, "{name}");
-            session.output.bytes.clear();
+            let sessions = &mut lane.core.sessions;
+            assert!(sessions.outputs.of(slot).unsent() == expected, "{name}");
+            assert!(sessions.is_listed(slot), "{name}");
+            sessions.replace_output(slot, Output::default());
         }
     }
 }
@@ -121,7 +122,7 @@ fn limits_hold_message_by_message() {
         full,
     ];
     assert_eq!(results, expected);
-    assert_eq!(lane.core.sessions[slot].output.len(), 4 * 32);
+    assert_eq!(lane.core.sessions.outputs.of(slot).len(), 4 * 32);
     assert_eq!(lane.core.counters.sends_refused.read(), 2);
     assert_eq!(lane.core.counters.sends_too_large.read(), 1);
 
@@ -155,7 +156,7 @@ fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     }
     drop(sender);
     drop(cx);
-    assert!(lane.core.sessions[slot].output.len() <= 1_000 + 32);
+    assert!(lane.core.sessions.outputs.of(slot).len() <= 1_000 + 32);
     lane.core.sessions.flush_dirty();
     let (mut bytes, mut arrived) = (vec![0; 1 << 16], 0);
     while let Ok(count) = far.read(&mut bytes) {
@@ -164,8 +165,9 @@ fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     assert_eq!(arrived, MESSAGES * 32);
 
     // A peer that reads nothing is still refused. Bytes of its output that were sent do not count.
+    let output = Output::partly_sent(vec![0; 1_500], 600);
+    lane.core.sessions.replace_output(slot, output);
     let session = &mut lane.core.sessions[slot];
-    (session.output.bytes, session.output.sent) = (vec![0; 1_500], 600);
     session.connection.output_mut().handle_blocked();
     let mut cx = lane.core.context_without_session();
     let mut sender = SessionSender::open(&mut cx, id).unwrap();
@@ -174,8 +176,8 @@ fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     assert_eq!(sender.send(&message), Err(SendError::QueueFull));
     drop(sender);
     drop(cx);
-    let output = &lane.core.sessions[slot].output;
-    assert_eq!((output.bytes.len(), output.sent), (1_500 + 4 * 32, 600));
+    let left = lane.core.sessions.outputs.of(slot).len();
+    assert_eq!(left, 1_500 + 4 * 32 - 600);
     assert_eq!(lane.core.counters.sends_refused.read(), 2);
 }
 
@@ -229,7 +231,7 @@ fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
     assert_eq!(far.read(&mut bytes).unwrap(), (BLOCK - 1) * 32);
     send(&mut lane.core, BLOCK);
     assert_eq!(far.read(&mut bytes).unwrap(), BLOCK * 32);
-    assert!(lane.core.sessions[slot].output.is_empty());
+    assert!(lane.core.sessions.outputs.of(slot).is_empty());
     // The session's last frames may still have to be written.
     lane.core.sessions[slot]
         .connection
@@ -237,7 +239,7 @@ fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
         .half_close();
     send(&mut lane.core, BLOCK);
     assert!(far.read(&mut bytes).is_err());
-    assert_eq!(lane.core.sessions[slot].output.len(), BLOCK * 32);
+    assert_eq!(lane.core.sessions.outputs.of(slot).len(), BLOCK * 32);
 }
 
 #[test]
@@ -423,5 +425,5 @@ fn a_sender_whose_codec_panicked_refuses_what_comes_then() {
     });
     assert_eq!(refused, Ok(Err(SendError::NotOpen)));
     drop(cx);
-    assert!(lane.core.sessions.output(slot).is_empty());
+    assert!(lane.core.sessions.outputs.of(slot).is_empty());
 }

@@ -88,7 +88,7 @@ impl TimerActions<'_, '_> {
     /// Cancels a timer. Returns true if the timer was pending: `on_timer` is then not called for it. Returns false if
     /// it has fired, its session has ended, it was cancelled before, or another lane set it.
     pub fn cancel(&mut self, timer: TimerId) -> bool {
-        timer.lane == self.cx.lane() && self.cx.core.sessions.cancel_service_timer(timer.key)
+        timer.lane == self.cx.lane() && self.cx.core.sessions.timers.cancel_service(timer.key)
     }
 
     fn insert(
@@ -98,7 +98,12 @@ impl TimerActions<'_, '_> {
         token: u64,
     ) -> Result<TimerId, TimerError> {
         let sessions = &mut self.cx.core.sessions;
-        let key = sessions.set_service_timer(session, at.as_ns(), token)?;
+        if session != SessionId::NONE && sessions.slot_of(session).is_none() {
+            return Err(TimerError::NotOpen);
+        }
+        let limits = &self.cx.core.config.limits;
+        let timers = &mut sessions.timers;
+        let key = timers.set_service(session, at.as_ns(), token, limits)?;
         Ok(TimerId {
             lane: self.cx.lane(),
             key,

@@ -6,11 +6,10 @@
 
 use std::io::ErrorKind;
 
-use tidewire_proto::codec::{Codec, ConnectionState, Decoded};
+use tidewire_proto::codec::ConnectionState;
 
+use super::LaneSessions;
 use super::gather::{Wrote, account_own, attempt};
-use super::outbox::Outbox;
-use super::{LaneSessions, Session};
 use crate::transport::Transport;
 
 /// The state of a session's codec, and the part of the output that is adapted.
@@ -33,18 +32,18 @@ impl LaneSessions {
             self.pull_frames(slot);
             self.adapt_output(slot);
             let session = &mut self.slab[slot];
-            let Session { stream, output, .. } = &mut *session;
+            let output = self.outputs.of_mut(slot);
             let offered = output.len();
             if offered == 0 {
                 return self.flush_layers(slot);
             }
-            let wrote = attempt(stream, &self.counters, |stream| {
+            let wrote = attempt(&mut session.stream, &self.counters, |stream| {
                 stream.write(output.unsent())
             });
             match wrote {
                 Wrote::Bytes(count) | Wrote::Held(count) => {
-                    let (_, delivered) = account_own(session, &self.counters, count);
-                    session.adapting.adapted_bytes = session.output.len();
+                    let (_, delivered) = account_own(session, output, &self.counters, count);
+                    session.adapting.adapted_bytes = output.len();
                     self.counters.room_delivered.add(delivered);
                     if count < offered || matches!(wrote, Wrote::Held(_)) {
                         return Ok(false);
@@ -58,35 +57,15 @@ impl LaneSessions {
 
     /// Lets the codec adapt the frames that were appended since the last call.
     pub(super) fn adapt_output(&mut self, slot: usize) {
-        let Self {
-            slab,
-            config,
-            outbox: Outbox { buffers, .. },
-            ..
-        } = self;
-        let Session {
-            output, adapting, ..
-        } = &mut slab[slot];
-        let adapted_end = output.sent + adapting.adapted_bytes.min(output.len());
-        if adapted_end == output.bytes.len() {
-            return;
-        }
-        let mut fresh = buffers.take();
-        fresh.extend_from_slice(&output.bytes[adapted_end..]);
-        output.bytes.truncate(adapted_end);
-        let mut rest = &fresh[..];
-        while !rest.is_empty() {
-            let frame_bytes = match config.codec.decode(rest, usize::MAX) {
-                Ok(Decoded::Frame { consumed, .. }) if consumed > 0 => consumed.min(rest.len()),
-                // A frame that the codec writes but cannot read: its end is unknown, so the rest counts as one frame.
-                _ => rest.len(),
-            };
-            let (frame, behind) = rest.split_at(frame_bytes);
-            let out = &mut output.bytes;
-            config.codec.adapt_frame(&mut adapting.state, frame, out);
-            rest = behind;
-        }
-        buffers.put(fresh);
-        adapting.adapted_bytes = output.len();
+        let adapting = &mut self.slab[slot].adapting;
+        let mut fresh = self.outputs.take_buffer();
+        let output = self.outputs.of_mut(slot);
+        let Adapting {
+            state,
+            adapted_bytes,
+        } = adapting;
+        output.adapt(&self.config.codec, state, *adapted_bytes, &mut fresh);
+        *adapted_bytes = output.len();
+        self.outputs.put_buffer(fresh);
     }
 }

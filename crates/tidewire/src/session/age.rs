@@ -29,7 +29,7 @@ impl LaneSessions {
     /// Asks a session that has reached its maximum age to end. Closes it if its grace period is over, too.
     pub(super) fn check_age(&mut self, slot: usize) {
         let deadline_ns = self.age_deadline_ns(slot);
-        if deadline_ns.is_none_or(|at| self.reactor.now_ns < at) {
+        if deadline_ns.is_none_or(|at| self.timers.now_ns() < at) {
             return;
         }
         if self.slab[slot].connection.output().drain() == Some(Drain::Age) {

@@ -83,6 +83,51 @@ impl SpareFrames {
     }
 }
 
+/// The frames and tokens of answered requests that a lane keeps for the next ones.
+#[derive(Debug)]
+pub(crate) struct SpareAnswers {
+    /// Empty frames for the threads that answer later.
+    frames: Arc<SpareFrames>,
+    tokens: Vec<Arc<Token>>,
+}
+
+impl SpareAnswers {
+    pub(super) fn new(frames: Arc<SpareFrames>) -> Self {
+        Self {
+            frames,
+            tokens: Vec::new(),
+        }
+    }
+
+    pub(crate) fn take_frame(&self) -> Vec<u8> {
+        self.frames.take()
+    }
+
+    pub(crate) fn put_frame(&self, frame: Vec<u8>) {
+        self.frames.put(frame);
+    }
+
+    /// Keeps the frame of an answer that is not sent.
+    pub(super) fn put_content(&self, content: Content) {
+        if let Content::Frame(frame) = content {
+            self.frames.put(frame);
+        }
+    }
+
+    pub(crate) fn take_token(&mut self) -> Arc<Token> {
+        self.tokens.pop().unwrap_or_default()
+    }
+
+    pub(super) fn put_token(&mut self, mut token: Arc<Token>) {
+        if self.tokens.len() < SPARE_TOKENS_MAX
+            && let Some(inner) = Arc::get_mut(&mut token)
+        {
+            inner.reset();
+            self.tokens.push(token);
+        }
+    }
+}
+
 impl Default for SpareFrames {
     fn default() -> Self {
         Self {
@@ -95,6 +140,9 @@ impl Default for SpareFrames {
 const SPARE_FRAMES_MAX: usize = 1024;
 
 const SPARE_FRAME_BYTES_MAX: usize = 4096;
+
+/// Largest number of tokens that a lane keeps for reuse: about 64 KiB.
+const SPARE_TOKENS_MAX: usize = 1024;
 
 /// Largest capacity of a method's name that a kept token keeps.
 const TOKEN_NAME_KEPT_BYTES: usize = 256;

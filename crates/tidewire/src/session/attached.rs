@@ -17,8 +17,6 @@ use crate::auth::{Identity, Token};
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
     states: Vec<Box<dyn Any + Send>>,
-    /// Indices of the session's timers in the table of its lane.
-    pub(super) timers: Vec<u32>,
     pub(super) meter: Meter,
     /// See [`Profile::is_upstream`](super::Profile::is_upstream).
     pub(crate) is_upstream: bool,

@@ -227,11 +227,11 @@ pub(crate) fn prepare(
 impl LaneSessions {
     /// Sends a broadcast to the matching sessions of this lane.
     pub(crate) fn deliver_broadcast(&mut self, share: Share) {
-        self.bring_forward_current();
         let Self {
             slab,
             config,
-            outbox,
+            outputs,
+            logs,
             counters,
             ..
         } = self;
@@ -254,22 +254,17 @@ impl LaneSessions {
                 continue;
             }
             part.matched += 1;
-            if !session.memberships.is_empty() && !outbox.is_current(slot) {
-                bring_forward(session, outbox, config, counters);
+            if !session.memberships.is_empty() {
+                bring_forward(session, outputs, logs, config, counters);
             }
-            let (output, buffers) = outbox.of(slot, &mut session.output);
-            if output.len() > config.limits.queue_bytes_max {
+            if outputs.is_full(slot) {
                 part.full += 1;
             } else if frame.len() > session.connection.handshake().frame_bytes_max() {
                 part.too_large += 1;
             } else {
                 part.queued += 1;
-                output.ensure_buffer(buffers);
-                output.bytes.extend_from_slice(frame);
-                output.handle_appended(&config.codec);
-                if !std::mem::replace(&mut session.dirty, true) {
-                    outbox.dirty.push(slot);
-                }
+                outputs.append_frames(slot, frame);
+                outputs.list(slot);
             }
         }
         counters.broadcast_matched.add(part.matched);

@@ -7,20 +7,14 @@
 use std::io::ErrorKind;
 
 use tidewire_io::datagram::DatagramConnectError;
+use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::Phase;
 
-use super::outbox::Outbox;
-use super::{CloseReason, LaneSessions, Membership, Output, Session, push_delivery};
+use super::output::DatagramsSent;
+use super::{CloseReason, LaneSessions, Logs, Membership, Outputs};
 use crate::config::Config;
 use crate::observe::DatagramDrop;
 use crate::transport::{AnyTransport, Transport};
-
-/// The result of sending.
-enum Sent {
-    All,
-    Blocked,
-    Failed(std::io::Error),
-}
 
 impl LaneSessions {
     /// Sends a session's output and room messages until all are sent or the socket is full.
@@ -28,18 +22,16 @@ impl LaneSessions {
         loop {
             self.announce_gaps(slot);
             self.pull_frames(slot);
-            if self.slab[slot].output.is_empty() {
+            if self.outputs.of(slot).is_empty() {
                 return self.handle_flushed(slot);
             }
-            let sent = self.send_output(slot);
-            self.slab[slot].release_outside();
-            match sent {
-                Sent::All => self.count_delivered(slot),
-                Sent::Blocked => {
+            match self.send_output(slot) {
+                DatagramsSent::All => self.count_delivered(slot),
+                DatagramsSent::Blocked => {
                     self.block(slot);
                     return self.await_room(slot);
                 }
-                Sent::Failed(error) => return self.handle_send_failure(slot, error),
+                DatagramsSent::Failed(error) => return self.handle_send_failure(slot, error),
             }
         }
     }
@@ -48,85 +40,31 @@ impl LaneSessions {
     pub(super) fn pull_frames(&mut self, slot: usize) {
         let Self {
             slab,
-            outbox,
+            outputs,
+            logs,
             config,
             ..
         } = self;
-        let Session {
-            output,
-            memberships,
-            ..
-        } = &mut slab[slot];
-        for membership in memberships {
-            if output.len() >= PULL_BYTES {
-                return;
-            }
-            pull_from(membership, output, outbox, config, PULL_BYTES);
+        for membership in &mut slab[slot].memberships {
+            pull_from(membership, slot, outputs, logs, config, PULL_BYTES);
         }
     }
 
-    /// Sends the output, run by run.
-    fn send_output(&mut self, slot: usize) -> Sent {
-        let Self { slab, counters, .. } = self;
-        let session = &mut slab[slot];
+    /// Sends the output of a session over UDP.
+    fn send_output(&mut self, slot: usize) -> DatagramsSent {
+        let session = &mut self.slab[slot];
         let AnyTransport::Datagram(peer) = &mut session.stream else {
-            return Sent::All;
+            return DatagramsSent::All;
         };
-        let output = &mut session.output;
-        let Some(packing) = &mut output.packing else {
-            return Sent::All;
-        };
-        while let Some(run) = packing.run(output.sent) {
-            let mut bytes = &output.bytes[output.sent..run.end];
-            if let Some(budget) = peer.budget {
-                // The budget may cover only a part of the run. A smaller datagram at its end then is a run of its own.
-                let affordable = budget - budget % run.segment_bytes as u64;
-                if affordable == 0 {
-                    counters.datagrams_dropped[DatagramDrop::OverBudget as usize].add(1);
-                    output.sent = packing.consume(output.sent, 1);
-                    continue;
-                }
-                if affordable < bytes.len() as u64 {
-                    bytes = &bytes[..affordable as usize];
-                }
-            }
-            counters.system_calls.add(1);
-            match peer.send(run.segment_bytes, bytes) {
-                Ok(datagrams) => {
-                    let before = output.sent;
-                    output.sent = packing.consume(before, datagrams);
-                    let sent_bytes = (output.sent - before) as u64;
-                    if let Some(budget) = &mut peer.budget {
-                        *budget -= sent_bytes;
-                        peer.loop_watch.is_answered = true;
-                    }
-                    counters.writes.add(1);
-                    counters.datagrams_out.add(datagrams as u64);
-                    counters.bytes_out.add(sent_bytes);
-                }
-                Err(error) => match error.kind() {
-                    ErrorKind::Interrupted => {}
-                    ErrorKind::WouldBlock => {
-                        if output.sent > output.bytes.len() / 2 {
-                            packing.shift(output.sent);
-                            output.bytes.drain(..output.sent);
-                            output.sent = 0;
-                        }
-                        return Sent::Blocked;
-                    }
-                    _ => return Sent::Failed(error),
-                },
-            }
-        }
-        packing.clear();
-        output.bytes.clear();
-        output.sent = 0;
-        Sent::All
+        let output = self.outputs.of_mut(slot);
+        let sent = output.send_to(peer, &self.counters);
+        output.release_outside(session.profile.shared.as_deref());
+        sent
     }
 
     /// Counts the room messages of an output that was sent.
     fn count_delivered(&mut self, slot: usize) {
-        let delivered = std::mem::take(&mut self.slab[slot].output.room_messages);
+        let delivered = self.outputs.of_mut(slot).take_room_messages();
         self.counters.room_delivered.add(delivered);
     }
 
@@ -183,7 +121,7 @@ impl LaneSessions {
         if session.stream.datagram().is_none() || is_blocked || is_gone || is_untold {
             return;
         }
-        if let Sent::All = self.send_output(slot) {
+        if let DatagramsSent::All = self.send_output(slot) {
             // If this fails, the peer ends the session after a silence.
             let _ = self.slab[slot].stream.shutdown_write();
         }
@@ -193,29 +131,24 @@ impl LaneSessions {
 /// Copies messages of one room or topic to the output of a member, until it holds `bytes_max` bytes.
 pub(super) fn pull_from(
     membership: &mut Membership,
-    output: &mut Output,
-    outbox: &mut Outbox,
+    slot: usize,
+    outputs: &mut Outputs,
+    logs: &mut Logs,
     config: &Config,
     bytes_max: usize,
 ) {
-    let Outbox {
-        logs,
-        buffers,
-        has_headers,
-        ..
-    } = outbox;
     let Some(log) = logs.get_mut(membership.room) else {
         return;
     };
-    if output.len() >= bytes_max {
+    if outputs.of(slot).len() >= bytes_max {
         return;
     }
-    output.ensure_buffer(buffers);
+    let output = outputs.with_buffer(slot);
     let mut pulled = 0;
-    if *has_headers {
+    if config.codec.format().delivery_header_bytes_max > 0 {
         let subscription = membership.subscription();
         membership.subscriber.gather_frames(log, |frame| {
-            push_delivery(&config.codec, subscription, frame, output);
+            output.push_delivery(&config.codec, subscription, frame);
             pulled += frame.len();
             output.len() < bytes_max
         });
@@ -229,7 +162,7 @@ pub(super) fn pull_from(
     }
     // Only whole frames were copied, so no part of a frame is left over.
     let advance = membership.subscriber.advance(log, pulled, &mut Vec::new());
-    output.room_messages += advance.messages;
+    output.add_room_messages(advance.messages);
 }
 
 /// Bytes that are copied from rooms into an output at once: the largest piece that the kernel takes.

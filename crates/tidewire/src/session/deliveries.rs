@@ -10,8 +10,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::room::Deliveries;
 
 use super::gather::{Wrote, account_own, attempt};
-use super::outbox::{Logs, Outbox};
-use super::{LaneSessions, Membership, Output, Session};
+use super::{LaneSessions, Logs, Membership, Session};
 use crate::transport::Transport;
 
 impl Membership {
@@ -50,12 +49,16 @@ impl LaneSessions {
     pub(super) fn write_with_headers(&mut self, slot: usize) -> Result<bool, ErrorKind> {
         loop {
             self.announce_gaps(slot);
-            let Outbox {
-                deliveries, logs, ..
-            } = &mut self.outbox;
-            let session = &mut self.slab[slot];
+            let Self {
+                slab,
+                outputs,
+                logs,
+                deliveries,
+                ..
+            } = self;
+            let session = &mut slab[slot];
             gather(deliveries, session, logs, &self.config.codec);
-            let Session { stream, output, .. } = session;
+            let (stream, output) = (&mut session.stream, outputs.of(slot));
             let (own, others) = (output.unsent(), deliveries.bytes());
             let wrote = match (own, others) {
                 ([], []) => return self.flush_layers(slot),
@@ -86,27 +89,21 @@ impl LaneSessions {
     /// Accounts for `written` bytes: first of the session's own output, then of the gathered deliveries. A torn delivery
     /// moves to the output, and counts when its rest is written.
     fn account_deliveries(&mut self, slot: usize, written: usize) {
-        let Outbox {
-            deliveries,
+        let Self {
+            slab,
+            outputs,
             logs,
-            buffers,
+            deliveries,
             ..
-        } = &mut self.outbox;
-        let session = &mut self.slab[slot];
-        let (rest, mut delivered) = account_own(session, &self.counters, written);
-        if rest > 0 {
-            session.output.ensure_buffer(buffers);
-        }
+        } = self;
+        let session = &mut slab[slot];
+        let output = outputs.with_buffer(slot);
+        let (rest, mut delivered) = account_own(session, output, &self.counters, written);
         let mut taken = deliveries.taken(rest);
-        let output = &mut session.output;
         for membership in &mut session.memberships {
             if let Some(log) = logs.get_mut(membership.room) {
-                let advance = taken.advance(&mut membership.subscriber, log, &mut output.bytes);
-                delivered += advance.messages;
-                if advance.torn {
-                    delivered -= 1;
-                    output.room_messages += 1;
-                }
+                let subscriber = &mut membership.subscriber;
+                delivered += output.take_torn(|out| taken.advance(subscriber, log, out));
             }
         }
         self.counters.room_delivered.add(delivered);
@@ -123,17 +120,6 @@ fn gather(deliveries: &mut Deliveries, session: &Session, logs: &Logs, codec: &A
             });
         }
     }
-}
-
-/// Copies a frame of a log to the output of one subscriber.
-pub(crate) fn push_delivery(
-    codec: &AnyCodec,
-    subscription: Subscription,
-    shared: &[u8],
-    output: &mut Output,
-) {
-    codec.delivery_header(subscription, shared, &mut output.bytes);
-    output.push_frame(shared);
 }
 
 #[cfg(test)]
@@ -201,15 +187,15 @@ mod tests {
                         .unwrap();
                 }
             }
-            core.sessions[slot].output.bytes = b"own".to_vec();
+            core.sessions.outputs.append_frames(slot, b"own");
             let mut deliveries = Deliveries::default();
             let session = &core.sessions[slot];
-            gather(&mut deliveries, session, &core.sessions.outbox.logs, &codec);
+            gather(&mut deliveries, session, &core.sessions.logs, &codec);
             let mut stream = [b"own", deliveries.bytes()].concat();
             assert_eq!(stream, expected);
             // The socket accepts only the first `cut` bytes.
             stream.truncate(cut);
-            core.sessions.outbox.deliveries = deliveries;
+            core.sessions.deliveries = deliveries;
             core.sessions.account_deliveries(slot, cut);
             core.sessions.flush(slot);
             let mut rest = vec![0; expected.len() - cut];
@@ -221,7 +207,7 @@ mod tests {
             assert_eq!(stream, expected, "cut {cut}");
             assert_eq!(core.counters.room_delivered.read(), 4, "cut {cut}");
             assert_eq!(core.counters.bytes_out.read(), expected.len() as u64);
-            assert!(core.sessions[slot].output.is_empty());
+            assert!(core.sessions.outputs.of(slot).is_empty());
         }
     }
 

@@ -114,7 +114,7 @@ impl LaneSessions {
             identity: profile.admitted.as_ref().map(|it| Arc::clone(&it.identity)),
             name: profile.member.as_ref().map(|it| Arc::clone(&it.name)),
             memory_bytes: SESSION_BYTES + self.relief.kept_bytes(slot),
-            queued_bytes: self.output(slot).len() + session.stream.pending_bytes(),
+            queued_bytes: self.outputs.of(slot).len() + session.stream.pending_bytes(),
             unanswered: session.unanswered_count(),
             is_paused: session.connection.input().is_paused(),
             rooms: session.memberships.len() - topics,
@@ -127,7 +127,7 @@ impl LaneSessions {
         // Few sessions are in many rooms. The rest of a long list would hold the lane.
         let memberships = session.memberships.iter().take(MEMBERSHIPS_LOOKED_AT);
         let lag_of = |membership: &Membership| {
-            let log = self.outbox.logs.get(membership.room)?;
+            let log = self.logs.get(membership.room)?;
             let subscriber = &membership.subscriber;
             Some(Lag {
                 alias: membership.room,
@@ -145,7 +145,7 @@ impl LaneSessions {
     pub(crate) fn lane_figures(&self) -> LaneFigures {
         LaneFigures {
             sessions: self.len(),
-            memory_bytes: self.relief.memory.bytes(),
+            memory_bytes: self.relief.held_bytes(),
             session_bytes: self.len() * SESSION_BYTES,
             kept_bytes: self.relief.kept_bytes_total(),
             common_bytes: self.relief.common_bytes(),

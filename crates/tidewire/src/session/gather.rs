@@ -2,8 +2,7 @@
 
 use std::io::{self, ErrorKind, IoSlice};
 
-use super::outbox::{Logs, Outbox};
-use super::{LaneSessions, Session};
+use super::{LaneSessions, Logs, Output, Session};
 use crate::observe::LaneCounters;
 use crate::transport::{AnyTransport, Transport};
 
@@ -23,40 +22,44 @@ pub(super) struct Offer {
     pub(super) has_more: bool,
 }
 
-impl Offer {
-    fn all(bytes: usize) -> Self {
-        let has_more = false;
-        Self { bytes, has_more }
-    }
-}
-
 impl LaneSessions {
-    /// Writes once.
-    pub(super) fn write_once(&mut self, slot: usize) -> (Offer, Wrote) {
-        let session = &mut self.slab[slot];
-        if !session.memberships.is_empty() {
-            return self.write_gathered(slot);
-        }
-        let offered = session.output.len();
+    /// Writes the output of a session that is in no room. Returns false if the socket is full.
+    #[inline]
+    pub(super) fn write_own(&mut self, slot: usize) -> Result<bool, ErrorKind> {
+        let (session, output) = (&mut self.slab[slot], self.outputs.of_mut(slot));
+        let offered = output.len();
         if offered == 0 {
-            return (Offer::all(0), Wrote::Bytes(0));
+            return self.flush_layers(slot);
         }
-        let Session { stream, output, .. } = session;
-        let wrote = attempt(stream, &self.counters, |stream| {
+        let wrote = attempt(&mut session.stream, &self.counters, |stream| {
             stream.write(output.unsent())
         });
-        (Offer::all(offered), wrote)
+        match wrote {
+            Wrote::Bytes(count) | Wrote::Held(count) => {
+                let (_, delivered) = account_own(session, output, &self.counters, count);
+                self.counters.room_delivered.add(delivered);
+                Ok(count == offered && matches!(wrote, Wrote::Bytes(_)))
+            }
+            Wrote::Blocked => Ok(false),
+            Wrote::Failed(kind) => Err(kind),
+        }
     }
 
     /// Writes the output and the room logs of a session in one call. It is a separate function, because most sessions
     /// are in no room, and creating many empty slices is a sixth of the cost of a small write.
     #[inline(never)]
-    fn write_gathered(&mut self, slot: usize) -> (Offer, Wrote) {
-        let session = &mut self.slab[slot];
-        let (logs, counters) = (&self.outbox.logs, &self.counters);
-        write_slices::<SLICES_USUAL>(session, logs, counters)
-            .or_else(|| write_slices::<SLICES_MAX>(session, logs, counters))
-            .unwrap_or((Offer::all(0), Wrote::Bytes(0)))
+    pub(super) fn write_gathered(&mut self, slot: usize) -> (Offer, Wrote) {
+        let (session, output) = (&mut self.slab[slot], self.outputs.of(slot));
+        let (logs, counters) = (&self.logs, &self.counters);
+        write_slices::<SLICES_USUAL>(session, output, logs, counters)
+            .or_else(|| write_slices::<SLICES_MAX>(session, output, logs, counters))
+            .unwrap_or((
+                Offer {
+                    bytes: 0,
+                    has_more: false,
+                },
+                Wrote::Bytes(0),
+            ))
     }
 
     /// Accounts for `written` bytes: first of the session's own output, then of its rooms in their order.
@@ -64,13 +67,14 @@ impl LaneSessions {
     pub(super) fn account(&mut self, slot: usize, written: usize) {
         let Self {
             slab,
-            outbox,
+            outputs,
+            logs,
             counters,
             ..
         } = self;
-        let Outbox { logs, buffers, .. } = outbox;
         let session = &mut slab[slot];
-        let (mut rest, mut delivered) = account_own(session, counters, written);
+        let (mut rest, mut delivered) =
+            account_own(session, outputs.of_mut(slot), counters, written);
         for membership in &mut session.memberships {
             if rest == 0 {
                 break;
@@ -78,22 +82,16 @@ impl LaneSessions {
             let Some(log) = logs.get_mut(membership.room) else {
                 continue;
             };
-            let behind = membership.subscriber.bytes_behind(log);
+            let subscriber = &mut membership.subscriber;
+            let behind = subscriber.bytes_behind(log);
             let part = rest.min(usize::try_from(behind).unwrap_or(usize::MAX));
             rest -= part;
-            if (part as u64) < behind {
+            let output = match (part as u64) < behind {
                 // The rest of a torn frame goes into the output.
-                session.output.ensure_buffer(buffers);
-            }
-            let advance = membership
-                .subscriber
-                .advance(log, part, &mut session.output.bytes);
-            delivered += advance.messages;
-            if advance.torn {
-                // The message counts when its rest has left the output.
-                delivered -= 1;
-                session.output.room_messages += 1;
-            }
+                true => outputs.with_buffer(slot),
+                false => outputs.of_mut(slot),
+            };
+            delivered += output.take_torn(|out| subscriber.advance(log, part, out));
         }
         counters.room_delivered.add(delivered);
     }
@@ -103,18 +101,19 @@ impl LaneSessions {
 /// number of room messages that have now left the output.
 #[inline(always)]
 pub(super) fn account_own(
-    session: &mut Session,
+    session: &Session,
+    output: &mut Output,
     counters: &LaneCounters,
     written: usize,
 ) -> (usize, u64) {
     counters.writes.add(1);
     counters.bytes_out.add(written as u64);
-    let own = written.min(session.output.len());
-    session.output.consume(own);
-    session.release_outside();
+    let own = written.min(output.len());
+    output.consume(own);
+    output.release_outside(session.profile.shared.as_deref());
     let mut delivered = 0;
-    if session.output.is_empty() {
-        delivered = std::mem::take(&mut session.output.room_messages);
+    if output.is_empty() {
+        delivered = output.take_room_messages();
     }
     (written - own, delivered)
 }
@@ -124,12 +123,12 @@ pub(super) fn account_own(
 #[inline(always)]
 fn write_slices<const COUNT: usize>(
     session: &mut Session,
+    output: &Output,
     logs: &Logs,
     counters: &LaneCounters,
 ) -> Option<(Offer, Wrote)> {
     let Session {
         stream,
-        output,
         memberships,
         ..
     } = session;

@@ -1,46 +1,25 @@
 //! The sessions of a lane, with everything that writing, timing and ending them needs.
 
-use std::net::IpAddr;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
+use tidewire_io::memory::release_unused;
 use tidewire_io::poller::{Poller, Token};
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::{Connection, Farewell, Introduction, Rules};
+use tidewire_proto::room::Deliveries;
 
-use super::answer::SpareFrames;
-use super::outbox::Outbox;
-use super::reactor::Reactor;
+use super::answer::{SpareAnswers, SpareFrames};
 use super::relief::Relief;
 use super::slab::SessionSlab;
-use super::{CloseReason, Session, SessionId};
+use super::write::Way;
+use super::{CloseReason, LaneSessions, Logs, Outputs, Session, SessionId, Timers};
 use crate::config::Config;
 use crate::memory::LaneMemory;
 use crate::observe::LaneCounters;
-use crate::transport::{ConnectFailure, Transport};
-
-#[derive(Debug)]
-pub(crate) struct LaneSessions {
-    pub(crate) config: Arc<Config>,
-    pub(crate) counters: Arc<CachePadded<LaneCounters>>,
-    pub(crate) reactor: Reactor,
-    pub(crate) outbox: Outbox,
-    /// The memory account of the lane, and its relief.
-    pub(crate) relief: Relief,
-    pub(crate) slab: SessionSlab,
-    /// Sessions to remove at the end of the turn.
-    pub(crate) closed: Vec<usize>,
-    /// Sessions that resume reading, because a reason for the pause has gone.
-    pub(crate) resumed: Vec<usize>,
-    /// In-process sessions that the lane reads without poller events. It checks them at the end of each turn.
-    pub(crate) awake: Vec<usize>,
-    /// Sessions that wait for room in a UDP socket that they share, with the number of its port.
-    pub(crate) port_waiters: Vec<(usize, usize)>,
-    pub(crate) connect_failures: Vec<(SessionId, ConnectFailure)>,
-    /// The part of session numbers that distinguishes sessions of the same slot.
-    pub(super) generation: u32,
-}
+use crate::transport::Transport;
+use crate::transport::datagram::Packing;
 
 impl LaneSessions {
     pub(crate) fn new(
@@ -50,12 +29,16 @@ impl LaneSessions {
         spare_frames: Arc<SpareFrames>,
         memory: LaneMemory,
     ) -> Self {
-        let queue_bytes_max = config.limits.queue_bytes_max;
         Self {
-            outbox: Outbox::new(&config.codec, spare_frames, queue_bytes_max),
+            outputs: Outputs::new(Arc::clone(&config), Arc::clone(&counters)),
+            logs: Logs::default(),
+            spare_answers: SpareAnswers::new(spare_frames),
+            way: Way::of(&config.codec),
+            deliveries: Deliveries::default(),
             config,
             counters,
-            reactor: Reactor::new(poller),
+            poller,
+            timers: Timers::new(),
             relief: Relief::new(memory),
             slab: SessionSlab::default(),
             closed: Vec::new(),
@@ -69,7 +52,12 @@ impl LaneSessions {
 
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
-        self.reactor.now_ns
+        self.timers.now_ns()
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, slot: usize) -> Option<&mut Session> {
+        self.slab.get_mut(slot)
     }
 
     #[inline]
@@ -113,11 +101,6 @@ impl LaneSessions {
         id.age(self.generation)
     }
 
-    /// The address that entries of this session in shared tables count for.
-    pub(crate) fn owner_of(&self, id: SessionId) -> Option<IpAddr> {
-        self.find(id)?.owner()
-    }
-
     #[inline]
     pub(crate) fn find_mut(&mut self, id: SessionId) -> Option<&mut Session> {
         self.slab
@@ -142,13 +125,45 @@ impl LaneSessions {
         SessionId::new(lane, self.slab.vacant_key(), self.generation)
     }
 
-    #[inline]
-    pub(crate) fn mark_dirty(&mut self, slot: usize) {
-        let session = &mut self.slab[slot];
-        if !session.dirty {
-            session.dirty = true;
-            self.outbox.dirty.push(slot);
+    /// Adds a session in the slot of its number.
+    pub(crate) fn insert(&mut self, session: Session) {
+        let (slot, places) = (session.id.slot(), self.slab.capacity());
+        let has_layers = session.stream.has_layers();
+        let packing = session.stream.preserves_boundaries().then(|| {
+            let bytes_max = self.config.limits.datagram_bytes_max;
+            Box::new(Packing::new(&self.config.codec, bytes_max))
+        });
+        self.outputs.open(slot, packing);
+        self.slab.insert(session);
+        // All sessions may be awake at once. The reserve keeps that from allocating later.
+        self.awake.reserve(self.slab.len());
+        self.arm_timer(slot);
+        self.relief.charge_session(slot);
+        if has_layers {
+            self.charge_buffers(slot);
         }
+        let has_grown = self.slab.capacity() > places;
+        if has_grown && places * size_of::<Session>() >= RELEASED_BYTES_MIN {
+            // The tables of sessions were copied to larger ones. The allocator would keep the former ones resident.
+            release_unused();
+        }
+    }
+
+    /// Removes a session, and what the lane keeps for it.
+    pub(crate) fn remove(&mut self, slot: usize) -> Option<Session> {
+        let mut session = self.slab.try_remove(slot)?;
+        if let Some(timer) = session.timer.take() {
+            self.timers.cancel(timer);
+        }
+        if let Err(error) = session.stream.remove(&mut *self.poller) {
+            tracing::error!(session = %session.id, %error, "cannot stop watching a connection");
+        }
+        self.timers.end_service(session.id);
+        self.relief.release_session(slot);
+        self.outputs.close(slot);
+        self.outputs
+            .put_buffer(session.connection.input_mut().take().0);
+        Some(session)
     }
 
     /// Changes a connection. If that closes it, the session is removed at the end of this turn.
@@ -178,7 +193,7 @@ impl LaneSessions {
             connection.finish(rules, reason, None);
         });
         self.update_interest(slot);
-        self.mark_dirty(slot);
+        self.outputs.list(slot);
     }
 
     /// Ends a session on behalf of the service, after the answers given so far. Sends the peer the farewell, if there is
@@ -190,13 +205,13 @@ impl LaneSessions {
             connection.finish(rules, CloseReason::Service, farewell);
         });
         self.update_interest(slot);
-        self.mark_dirty(slot);
+        self.outputs.list(slot);
     }
 
     /// Appends the connection's own control frames to the session's output, and lists the session for a flush.
     pub(crate) fn transmit(&mut self, slot: usize) {
         self.append_control(slot);
-        self.mark_dirty(slot);
+        self.outputs.list(slot);
     }
 
     /// Appends the connection's own control frames. The caller writes the output.
@@ -204,8 +219,8 @@ impl LaneSessions {
         let Self {
             slab,
             config,
-            outbox,
-            reactor,
+            outputs,
+            timers,
             ..
         } = self;
         let session = &mut slab[slot];
@@ -218,20 +233,16 @@ impl LaneSessions {
             credentials: credentials.map_or(&[], |token| token.secret().as_bytes()),
             follows_moves: config.follows_moves,
             moved_to: config.successor.get().map_or("", String::as_str),
-            now_ns: reactor.now_ns,
+            now_ns: timers.now_ns(),
         };
-        let (output, buffers) = outbox.of(slot, &mut session.output);
         while session.connection.has_transmit() {
-            output.ensure_buffer(buffers);
-            let sent = session
-                .connection
-                .poll_transmit(rules, &own, codec, &mut output.bytes);
-            match sent {
-                Some(Ok(())) => output.handle_appended(codec),
-                Some(Err(error)) => {
-                    tracing::debug!(session = %session.id, %error, "cannot encode a control frame");
-                }
-                None => {}
+            let connection = &mut session.connection;
+            let sent = outputs.with_buffer(slot).append(codec, |codec, out| {
+                let sent = connection.poll_transmit(rules, &own, codec, out);
+                sent.unwrap_or(Ok(()))
+            });
+            if let Err(error) = sent {
+                tracing::debug!(session = %session.id, %error, "cannot encode a control frame");
             }
         }
     }
@@ -244,15 +255,40 @@ impl LaneSessions {
             return;
         }
         session.interest = wanted;
-        let result = session
-            .stream
-            .watch(&mut *self.reactor.poller, Token(slot), wanted);
+        let result = session.stream.watch(&mut *self.poller, Token(slot), wanted);
         if let Err(error) = result {
             tracing::error!(session = %session.id, %error, "cannot change the poller's interest in a session");
             self.close(slot, CloseReason::Io(std::io::ErrorKind::Other));
         }
     }
 }
+
+#[cfg(test)]
+impl LaneSessions {
+    /// Lets this time pass.
+    pub(crate) fn pass_time(&mut self, time_ns: u64) {
+        let now_ns = self.now_ns();
+        self.timers.set_time(now_ns + time_ns);
+    }
+
+    /// Appends bytes that need not be frames.
+    pub(crate) fn append_bytes(&mut self, slot: usize, bytes: &[u8]) {
+        self.outputs.append_frames(slot, bytes);
+    }
+
+    pub(crate) fn replace_output(&mut self, slot: usize, output: super::Output) {
+        *self.outputs.of_mut(slot) = output;
+    }
+
+    /// Whether a session is listed for the flush at the end of the turn.
+    pub(crate) fn is_listed(&self, slot: usize) -> bool {
+        self.outputs.is_listed(slot)
+    }
+}
+
+/// The size of a former table of sessions from which its memory goes back to the system. Each table is twice as large as the one
+/// before, so this happens a few times in the life of a lane.
+const RELEASED_BYTES_MIN: usize = 256 << 10;
 
 impl Index<usize> for LaneSessions {
     type Output = Session;

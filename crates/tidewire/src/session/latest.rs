@@ -6,9 +6,8 @@
 use tidewire_proto::codec::Codec;
 use tidewire_proto::room::LatestPiece;
 
-use super::deliveries::{append_with_header, push_delivery};
-use super::outbox::Outbox;
-use super::{Membership, Output};
+use super::deliveries::append_with_header;
+use super::{Logs, Membership, Outputs};
 use crate::config::Config;
 use crate::observe::{DropReason, LaneCounters};
 
@@ -19,13 +18,13 @@ use crate::observe::{DropReason, LaneCounters};
 #[inline(never)]
 pub(super) fn tell_off_log(
     membership: &mut Membership,
-    output: &mut Output,
-    outbox: &mut Outbox,
+    slot: usize,
+    outputs: &mut Outputs,
+    logs: &mut Logs,
     config: &Config,
     counters: &LaneCounters,
 ) -> bool {
     let (alias, subscription) = (membership.room, membership.subscription());
-    let Outbox { logs, buffers, .. } = outbox;
     let Some(log) = logs.get_mut(alias) else {
         return false;
     };
@@ -33,26 +32,25 @@ pub(super) fn tell_off_log(
     if subscriber.next_of_history().is_some() {
         let passed = subscriber.pass_log(log);
         counters.room_dropped[DropReason::Replayed as usize].add(passed);
-        return output.is_empty();
+        return outputs.of(slot).is_empty();
     }
     subscriber.conflate(log, |frame| codec.delivery_topic(frame));
-    if output.len() >= PART_BYTES {
+    if outputs.of(slot).len() >= PART_BYTES {
         return false;
     }
-    output.ensure_buffer(buffers);
+    let output = outputs.with_buffer(slot);
     let told = subscriber.tell_latest(log, PART_BYTES, |piece| match piece {
         LatestPiece::Gap(lost) => {
-            let encoded = append_with_header(codec, subscription, &mut output.bytes, |out| {
-                codec.encode_gap(alias, lost, out)
+            let encoded = output.append(codec, |codec, out| {
+                append_with_header(codec, subscription, out, |out| {
+                    codec.encode_gap(alias, lost, out)
+                })
             });
-            if encoded.is_ok() {
-                output.handle_appended(codec);
-                counters.gaps_announced.add(1);
-            }
+            counters.gaps_announced.add(u64::from(encoded.is_ok()));
         }
-        LatestPiece::Frame(frame) => push_delivery(codec, subscription, frame, output),
+        LatestPiece::Frame(frame) => output.push_delivery(codec, subscription, frame),
     });
-    output.room_messages += told.messages;
+    output.add_room_messages(told.messages);
     counters.room_dropped[DropReason::Replaced as usize].add(told.lost);
     false
 }

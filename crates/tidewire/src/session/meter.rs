@@ -4,7 +4,7 @@
 use tidewire_io::timer::TimerId as WheelTimer;
 use tidewire_proto::connection::PauseReason;
 
-use super::reactor::TimerKey;
+use super::TimerKey;
 use super::{LaneSessions, SessionId};
 use crate::limits::{Bucket, Rate, SharedBucket, WhenExceeded};
 
@@ -20,7 +20,7 @@ impl LaneSessions {
     /// Counts a message of this size. Returns false if the session has exceeded its rate and the message must be dropped or
     /// refused. With the policy `Pause` it always returns true, because reading stops instead.
     pub(crate) fn meter(&mut self, slot: usize, rate: &Rate, bytes: usize) -> bool {
-        let now_ns = self.reactor.now_ns;
+        let now_ns = self.timers.now_ns();
         let profile = &mut self.slab[slot].profile;
         if let Some(shared) = profile.admitted.as_ref().and_then(|it| it.bucket()) {
             let may_exceed = rate.when_exceeded == WhenExceeded::Pause;
@@ -41,13 +41,13 @@ impl LaneSessions {
         let shared = shared.and_then(|it| it.bucket()).map(SharedBucket::load);
         let meter = &mut session.profile.attach().meter;
         let free_ns = rate.free_ns(shared.unwrap_or(meter.bucket));
-        if free_ns <= self.reactor.now_ns {
+        if free_ns <= self.timers.now_ns() {
             return false;
         }
         let key = TimerKey::Rate(session.id);
-        let timer = self.reactor.timers.insert(free_ns, key);
+        let timer = self.timers.set(free_ns, key);
         if let Some(former) = meter.timer.replace(timer) {
-            self.reactor.timers.cancel(former);
+            self.timers.cancel(former);
         }
         self.counters.rate_paused.add(1);
         self.pause_reading(slot, PauseReason::Rate);
@@ -67,7 +67,7 @@ impl LaneSessions {
     pub(crate) fn end_meter(&mut self, slot: usize) {
         let attached = self.slab[slot].profile.attached.as_mut();
         if let Some(timer) = attached.and_then(|attached| attached.meter.timer.take()) {
-            self.reactor.timers.cancel(timer);
+            self.timers.cancel(timer);
         }
     }
 }

@@ -6,7 +6,6 @@ mod answer;
 mod attached;
 mod broadcast;
 mod buffers;
-mod clock;
 mod datagrams;
 mod deliveries;
 mod figures;
@@ -15,21 +14,22 @@ mod lane_sessions;
 mod latest;
 mod layers;
 mod limiter;
+mod logs;
+mod memberships;
 mod meter;
 mod ordering;
-mod outbox;
 mod output;
+mod outputs;
 mod pending;
-mod reactor;
 mod reading;
 mod relief;
 mod repeated;
 mod send;
-mod service_timers;
 mod shared;
 mod slab;
 mod table_shares;
 mod timeouts;
+mod timers;
 mod view;
 mod write;
 
@@ -37,43 +37,48 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use tidewire_io::poller::Interest;
+use crossbeam_utils::CachePadded;
+use tidewire_io::poller::{Interest, Poller};
 use tidewire_io::timer::TimerId as WheelTimer;
 use tidewire_proto::connection::{Connection, Wants};
 use tidewire_proto::message::MemberId;
-use tidewire_proto::room::Subscriber;
+use tidewire_proto::room::{Deliveries, Subscriber};
 
 pub(crate) use tidewire_proto::connection::CloseReason;
 
 pub(crate) use adapt::Adapting;
-pub(crate) use answer::{Answer, Content, SpareFrames, Token};
+pub(crate) use answer::{Answer, Content, SpareAnswers, SpareFrames, Token};
 pub(crate) use attached::{Attached, Newcomer};
 pub use broadcast::{Broadcast, BroadcastReport};
 pub(crate) use broadcast::{Predicate, Share, prepare};
-pub(crate) use deliveries::{append_with_header, push_delivery};
+pub(crate) use deliveries::append_with_header;
 pub use figures::{Lag, LaneFigures, SessionFigures};
-pub(crate) use lane_sessions::LaneSessions;
 pub(crate) use layers::close_reason;
 pub(crate) use limiter::{SessionLimiter, counted_address};
-pub(crate) use outbox::{Logs, Outbox};
-pub(crate) use output::Output;
+pub(crate) use logs::Logs;
+pub(crate) use memberships::{MembershipEnd, SlowSubscriber};
+pub(crate) use output::{Output, OutputLoan};
+pub(crate) use outputs::Outputs;
 pub(crate) use pending::{NOWHERE, QueuedReply, Unanswered};
-pub(crate) use reactor::{Reactor, TimerKey};
-pub(crate) use relief::MEMBERSHIP_BYTES;
+pub(crate) use reading::Read;
+pub(crate) use relief::{MEMBERSHIP_BYTES, Relief};
 pub(crate) use repeated::{RepeatedFrame, frame_pattern};
 pub use send::SendError;
-pub(crate) use send::{Taken, encode_within};
-pub(crate) use service_timers::{ServiceTimer, ServiceTimers};
-pub use service_timers::{TimerError, TimerId};
+pub(crate) use send::encode_within;
 pub(crate) use shared::{SessionShared, SessionTable};
 pub(crate) use slab::SessionSlab;
 pub(crate) use table_shares::{Shares, TableFull};
+pub(crate) use timers::{ServiceTimer, TimerKey, Timers};
+pub use timers::{TimerError, TimerId};
 pub use view::SessionView;
 
+use self::write::Way;
 use crate::address::Endpoint;
 use crate::auth::Admitted;
+use crate::config::Config;
+use crate::observe::LaneCounters;
 use crate::observe::trace::{Connecting, Traced};
-use crate::transport::{AnyTransport, ListenerTerms, Transport};
+use crate::transport::{AnyTransport, ConnectFailure, ListenerTerms, Transport};
 
 /// The number of a session, never reused while the server runs.
 ///
@@ -152,6 +157,38 @@ pub(crate) struct Member {
     pub(crate) name: Arc<str>,
 }
 
+/// The sessions of a lane, with everything that writing, timing and ending them needs. The files of this folder alone know its
+/// fields.
+#[derive(Debug)]
+pub(crate) struct LaneSessions {
+    pub(crate) config: Arc<Config>,
+    pub(crate) counters: Arc<CachePadded<LaneCounters>>,
+    pub(crate) poller: Box<dyn Poller>,
+    pub(crate) timers: Timers,
+    /// The outputs of the sessions, by slot.
+    pub(crate) outputs: Outputs,
+    pub(crate) logs: Logs,
+    pub(crate) spare_answers: SpareAnswers,
+    /// The way from streams' output to their transports. The codec decides it.
+    way: Way,
+    /// Deliveries with their headers, gathered for one write.
+    deliveries: Deliveries,
+    /// The memory account of the lane, and its relief.
+    pub(crate) relief: Relief,
+    pub(crate) slab: SessionSlab,
+    /// Sessions to remove at the end of the turn.
+    pub(crate) closed: Vec<usize>,
+    /// Sessions that resume reading, because a reason for the pause has gone.
+    pub(crate) resumed: Vec<usize>,
+    /// In-process sessions that the lane reads without poller events. It checks them at the end of each turn.
+    pub(crate) awake: Vec<usize>,
+    /// Sessions that wait for room in a UDP socket that they share, with the number of its port.
+    pub(crate) port_waiters: Vec<(usize, usize)>,
+    pub(crate) connect_failures: Vec<(SessionId, ConnectFailure)>,
+    /// The part of session numbers that distinguishes sessions of the same slot.
+    generation: u32,
+}
+
 /// A connection with its buffers and its state in other parts of the lane.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -163,16 +200,12 @@ pub(crate) struct Session {
     pub(crate) profile: Profile,
     /// Whether the service has seen `on_open`, and so must see `on_close`.
     pub(crate) announced: bool,
-    /// The output. While a message of the session is handled, it is in the lane's [`Outbox`](outbox::Outbox).
-    pub(crate) output: Output,
     /// In the order of their `room`.
     pub(crate) memberships: Vec<Membership>,
-    pub(crate) timer: Option<WheelTimer>,
+    timer: Option<WheelTimer>,
     pub(crate) interest: Interest,
     /// Requests whose answers are deferred. `None` until the first one.
     pub(crate) unanswered: Option<Box<Unanswered>>,
-    /// Whether it is listed for the flush at the end of the turn.
-    pub(crate) dirty: bool,
 }
 
 /// The identity of a session's peer, and the data by which other parts find the session.
@@ -227,12 +260,10 @@ impl Session {
             adapting: Adapting::default(),
             profile: Profile::default(),
             announced: false,
-            output: Output::default(),
             memberships: Vec::new(),
             timer: None,
             interest: Interest::NONE,
             unanswered: None,
-            dirty: false,
         }
     }
 
@@ -271,19 +302,6 @@ impl Session {
     #[inline]
     pub(crate) fn may_read_on(&self) -> bool {
         self.connection.input().has_frames() && self.connection.may_read()
-    }
-
-    /// Releases the reservations of other threads for bytes that have left the output.
-    #[inline]
-    pub(crate) fn release_outside(&mut self) {
-        let outside_bytes = self.output.outside_bytes;
-        let waiting = outside_bytes.min(self.output.len());
-        if waiting < outside_bytes {
-            if let Some(shared) = &self.profile.shared {
-                shared.release(outside_bytes - waiting);
-            }
-            self.output.outside_bytes = waiting;
-        }
     }
 }
 

@@ -12,9 +12,8 @@
 //! them.
 
 use super::datagrams::pull_from;
-use super::outbox::{NO_SLOT, Outbox};
 use super::write::announce_gap;
-use super::{LaneSessions, Session};
+use super::{LaneSessions, Logs, Outputs, Session};
 use crate::config::Config;
 use crate::observe::LaneCounters;
 
@@ -24,63 +23,40 @@ impl LaneSessions {
     pub(crate) fn bring_forward(&mut self, slot: usize) {
         let session = self.slab.get(slot);
         if session.is_some_and(|session| !session.memberships.is_empty()) {
-            self.with_output_in_place(slot, |sessions| {
-                let Self {
-                    slab,
-                    outbox,
-                    config,
-                    counters,
-                    ..
-                } = sessions;
-                bring_forward(&mut slab[slot], outbox, config, counters);
-            });
+            let Self {
+                slab,
+                outputs,
+                logs,
+                config,
+                counters,
+                ..
+            } = self;
+            bring_forward(&mut slab[slot], outputs, logs, config, counters);
         }
-    }
-
-    /// As [`Self::bring_forward`], for the session whose message is being handled, if there is one.
-    pub(super) fn bring_forward_current(&mut self) {
-        let slot = self.outbox.current_slot();
-        if slot != NO_SLOT {
-            self.bring_forward(slot);
-        }
-    }
-
-    /// Whether the rooms and topics of a session have messages for it that are not in its output.
-    #[inline]
-    pub(crate) fn has_deliveries(&self, session: &Session) -> bool {
-        !session.memberships.is_empty() && has_deliveries(session, &self.outbox)
     }
 }
 
-#[inline(never)]
-fn has_deliveries(session: &Session, outbox: &Outbox) -> bool {
-    session.memberships.iter().any(|membership| {
-        let log = outbox.logs.get(membership.room);
-        log.is_some_and(|log| membership.subscriber.bytes_behind(log) > 0)
-    })
-}
-
-/// See [`LaneSessions::bring_forward`]. The session's output must be in the session.
+/// See [`LaneSessions::bring_forward`].
 #[cold]
 #[inline(never)]
 pub(super) fn bring_forward(
     session: &mut Session,
-    outbox: &mut Outbox,
+    outputs: &mut Outputs,
+    logs: &mut Logs,
     config: &Config,
     counters: &LaneCounters,
 ) {
-    if !has_deliveries(session, outbox) {
+    if !logs.have_deliveries_for(session) {
         return;
     }
-    let bytes_max = outbox.queue_bytes_max;
+    let bytes_max = config.limits.queue_bytes_max;
     let id = session.id;
     for membership in &mut session.memberships {
         // Its messages in place of the log come when the output is empty.
         if membership.subscriber.is_off_log() {
             continue;
         }
-        let output = &mut session.output;
-        announce_gap(membership, id, output, outbox, config, counters);
-        pull_from(membership, output, outbox, config, bytes_max);
+        announce_gap(membership, id, outputs, config, counters);
+        pull_from(membership, id.slot(), outputs, logs, config, bytes_max);
     }
 }

@@ -233,10 +233,10 @@ impl LaneSessions {
             }
             None => {
                 self.counters.deferred_undelivered.add(1);
-                self.keep_frame(content);
+                self.spare_answers.put_content(content);
             }
         }
-        self.keep_token(token);
+        self.spare_answers.put_token(token);
     }
 
     /// Puts an answer into its session's output or queue. Returns whether it will be sent to the peer.
@@ -255,7 +255,7 @@ impl LaneSessions {
                     // A cancelled request has given up its id.
                     .filter(|_| !token.is_cancelled());
                 let Some(entry) = known else {
-                    self.keep_frame(content);
+                    self.spare_answers.put_content(content);
                     return false;
                 };
                 // Its id may belong to a later request, if the peer cancelled this one.
@@ -276,7 +276,7 @@ impl LaneSessions {
                 let entry = index.and_then(|index| queue.get_mut(index));
                 // The token of a cancelled request may have an index that another request uses now.
                 let Some(waiting) = entry.filter(|_| !token.is_cancelled()) else {
-                    self.keep_frame(content);
+                    self.spare_answers.put_content(content);
                     return false;
                 };
                 *waiting = match content {
@@ -322,15 +322,18 @@ impl LaneSessions {
         }
     }
 
+    /// Appends a frame of another thread, which has reserved the bytes in the shared session.
+    pub(crate) fn append_reserved(&mut self, slot: usize, frame: Vec<u8>) {
+        self.outputs.of_mut(slot).add_outside(frame.len());
+        self.append(slot, frame);
+    }
+
     /// Appends a frame to a session's output and keeps its buffer for reuse.
-    pub(crate) fn append(&mut self, slot: usize, frame: Vec<u8>) {
+    fn append(&mut self, slot: usize, frame: Vec<u8>) {
         self.bring_forward(slot);
-        let (output, buffers) = self.outbox.of(slot, &mut self.slab[slot].output);
-        output.ensure_buffer(buffers);
-        output.bytes.extend_from_slice(&frame);
-        output.handle_appended(&self.config.codec);
-        self.outbox.spare_frames.put(frame);
-        self.mark_dirty(slot);
+        self.outputs.append_frames(slot, &frame);
+        self.spare_answers.put_frame(frame);
+        self.outputs.list(slot);
     }
 
     /// Resumes reading after an answer, and continues an end that waited for it.
@@ -346,10 +349,10 @@ impl LaneSessions {
             self.resumed.push(slot);
         }
         if waiting == 0 {
-            self.mark_dirty(slot);
+            self.outputs.list(slot);
         }
         // A peer that does not take its answers is not read, as after immediate replies.
-        let is_full = self.output(slot).len() > self.outbox.queue_bytes_max;
+        let is_full = self.outputs.is_full(slot);
         let connection = &mut self.slab[slot].connection;
         if is_full && connection.input().state() != Inbound::Ended && !connection.is_closed() {
             connection.input_mut().pause(PauseReason::Output);
@@ -372,28 +375,10 @@ impl LaneSessions {
             unanswered.tokens(Token::cancel);
         }
     }
-
-    fn keep_frame(&self, content: Content) {
-        if let Content::Frame(frame) = content {
-            self.outbox.spare_frames.put(frame);
-        }
-    }
-
-    fn keep_token(&mut self, mut token: Arc<Token>) {
-        if self.outbox.spare_tokens.len() < SPARE_TOKENS_MAX
-            && let Some(inner) = Arc::get_mut(&mut token)
-        {
-            inner.reset();
-            self.outbox.spare_tokens.push(token);
-        }
-    }
 }
 
 /// A position for an answer that is not wanted.
 pub(crate) const NOWHERE: u64 = u64::MAX;
-
-/// Largest number of tokens that a lane keeps for reuse: about 64 KiB.
-const SPARE_TOKENS_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {

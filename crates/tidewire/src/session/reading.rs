@@ -1,10 +1,76 @@
-//! Pausing and resuming the reading of a session.
+//! Reading a session once, and pausing and resuming to read it.
+
+use std::io::{self, ErrorKind};
 
 use tidewire_proto::connection::PauseReason;
 
 use super::LaneSessions;
+use crate::transport::Transport;
+
+/// The outcome of one read.
+pub(crate) enum Read {
+    Bytes(usize),
+    Nothing,
+    End,
+    Failed(io::Error),
+}
 
 impl LaneSessions {
+    /// Reads once, and notes the sign of life.
+    pub(crate) fn read_once(&mut self, slot: usize, buffer: &mut [u8]) -> Read {
+        let Self {
+            slab,
+            timers,
+            counters,
+            ..
+        } = self;
+        let session = &mut slab[slot];
+        loop {
+            counters.system_calls.add(session.stream.system_calls());
+            match session.stream.read(buffer) {
+                Ok(0) => return Read::End,
+                Ok(count) => {
+                    session
+                        .connection
+                        .timing_mut()
+                        .note_input(timers.read_clock());
+                    counters.bytes_in.add(count as u64);
+                    return Read::Bytes(count);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if session.stream.take_heard() {
+                        // An answer to a layer's ping is a sign of life like any other input.
+                        session
+                            .connection
+                            .timing_mut()
+                            .note_input(timers.read_clock());
+                    }
+                    return Read::Nothing;
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Read::Failed(error),
+            }
+        }
+    }
+
+    /// Checks the sessions that read without events, and lists one that has input in `ready`. Returns whether there is one. If
+    /// there is none and the lane sleeps, they ask for events again.
+    pub(crate) fn finish_turn_of_awake(&mut self, sleeps: bool, ready: &mut Vec<usize>) -> bool {
+        let Self { slab, awake, .. } = self;
+        let mut found = false;
+        awake.retain(|slot| {
+            let Some(session) = slab.get_mut(*slot) else {
+                return false;
+            };
+            if session.stream.finish_turn(sleeps && !found) {
+                found = true;
+                ready.push(*slot);
+            }
+            session.stream.is_awake()
+        });
+        found
+    }
+
     /// Stops reading from a session until this reason is gone.
     pub(crate) fn pause_reading(&mut self, slot: usize, reason: PauseReason) {
         if self.slab[slot].connection.input_mut().pause(reason) {
@@ -14,7 +80,7 @@ impl LaneSessions {
 
     /// Removes a reason not to read, if it is set. Bytes that were read before are handled in this turn or the next.
     pub(crate) fn resume_reading(&mut self, slot: usize, reason: PauseReason) {
-        let now_ns = self.reactor.now_ns;
+        let now_ns = self.timers.now_ns();
         let connection = &mut self.slab[slot].connection;
         if connection.input().is_paused_by(reason) {
             // The time of silence starts now.
@@ -52,7 +118,7 @@ mod tests {
         let mut lane = lane(&Server::builder().limits(limits));
         let (slot, mut far) = lane.open_session();
         let id = lane.core.sessions[slot].id;
-        let started_ns = lane.core.sessions.reactor.now_ns;
+        let started_ns = lane.core.sessions.now_ns();
         let mut frames = Vec::new();
         for id in 1..=2 {
             let request = Message::with_id(Kind::Request, 0, id, b"question");
@@ -67,7 +133,7 @@ mod tests {
         for seconds in [100, 200, 1_000] {
             lane.core
                 .sessions
-                .reactor
+                .timers
                 .set_time(started_ns + seconds * SECOND_NS);
             lane.turn();
             lane.read_session(slot);
@@ -81,7 +147,7 @@ mod tests {
         let resumed_ns = started_ns + 1_000 * SECOND_NS;
         let is_open_at = |lane: &mut Lane<_>, seconds: u64| {
             let at_ns = resumed_ns + seconds * SECOND_NS;
-            lane.core.sessions.reactor.set_time(at_ns);
+            lane.core.sessions.timers.set_time(at_ns);
             lane.turn();
             lane.core.sessions.slot_of(id).is_some()
         };

@@ -24,7 +24,7 @@ use tidewire_io::memory::release_unused;
 use tidewire_proto::connection::{Inbound, PauseReason, Phase};
 use tidewire_proto::room::Policy;
 
-use super::{CloseReason, LaneSessions, Membership, Session, SessionId, Unanswered};
+use super::{CloseReason, LaneSessions, Logs, Membership, Output, Session, SessionId, Unanswered};
 use crate::memory::{Holder, LaneMemory, Pressure};
 use crate::observe::{DropReason, QuietLog};
 use crate::transport::Transport;
@@ -32,7 +32,7 @@ use crate::transport::Transport;
 /// The memory account of a lane, and the state of its relief.
 #[derive(Debug)]
 pub(crate) struct Relief {
-    pub(crate) memory: LaneMemory,
+    memory: LaneMemory,
     /// Bytes charged for each session, by slot: its output, its partial frame and its queued answers, when they were last
     /// kept.
     kept_bytes: Vec<usize>,
@@ -78,8 +78,48 @@ impl Relief {
         }
     }
 
+    /// Charges the account for something that grows or shrinks from `before` to `after` bytes.
+    #[inline]
+    pub(crate) fn charge(&mut self, before: usize, after: usize) {
+        self.memory.resize(before, after);
+    }
+
+    /// Whether the pressure was above normal when it was last read. If not, publishers need no other check.
+    #[inline]
+    pub(crate) fn is_short(&self) -> bool {
+        self.memory.pressure() != Pressure::Normal
+    }
+
+    /// The pressure at this moment.
+    #[cfg(test)]
+    pub(crate) fn refreshed(&mut self) -> Pressure {
+        self.memory.refresh()
+    }
+
+    /// The holder that the memory of this user's sessions counts for.
+    pub(crate) fn holder_of_user(&self, name: &str) -> Holder {
+        self.memory.shares().of_user(name)
+    }
+
+    /// Charges a log after an append or a read.
+    #[inline]
+    pub(crate) fn charge_log(&mut self, logs: &mut Logs, alias: u16) {
+        logs.charge(alias, &mut self.memory);
+    }
+
+    /// Frees the buffers of a log that its subscribers have read, and of which `at_head` are at its head. Returns whether it was
+    /// drained.
+    pub(super) fn release_drained(&mut self, logs: &mut Logs, alias: u16, at_head: usize) -> bool {
+        logs.release_drained(alias, at_head, &mut self.memory)
+    }
+
+    /// Memory that the lane holds.
+    pub(super) fn held_bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
     /// Charges a new session.
-    pub(crate) fn charge_session(&mut self, slot: usize) {
+    pub(super) fn charge_session(&mut self, slot: usize) {
         if self.kept_bytes.len() <= slot {
             self.kept_bytes.resize(slot + 1, 0);
         }
@@ -87,7 +127,7 @@ impl Relief {
     }
 
     /// Releases the charges of a session that is being removed.
-    pub(crate) fn release_session(&mut self, slot: usize) {
+    pub(super) fn release_session(&mut self, slot: usize) {
         self.charge_kept_bytes(slot, 0);
         self.memory.resize(SESSION_BYTES, 0);
     }
@@ -153,7 +193,7 @@ impl LaneSessions {
         }
         if pressure == Pressure::Normal {
             self.relief.is_relieved = false;
-            self.outbox.buffers.keep_spare(true);
+            self.outputs.keep_spare(true);
             self.relief.is_active = false;
         }
         while let Some(id) = self.relief.waiting.pop() {
@@ -172,7 +212,7 @@ impl LaneSessions {
     /// Charges memory of no single session: spare buffers, and messages to and from other lanes.
     #[inline]
     pub(crate) fn charge_common(&mut self, mail_bytes: usize) {
-        let common_bytes = self.outbox.buffers.held_bytes() + mail_bytes;
+        let common_bytes = self.outputs.spare_bytes() + mail_bytes;
         self.relief
             .memory
             .resize(self.relief.common_bytes, common_bytes);
@@ -182,7 +222,7 @@ impl LaneSessions {
     /// Charges the buffers that a session keeps.
     #[inline]
     pub(crate) fn charge_buffers(&mut self, slot: usize) {
-        let held = self.slab[slot].kept_bytes();
+        let held = self.slab[slot].kept_bytes(self.outputs.of(slot));
         self.relief.charge_kept_bytes(slot, held);
     }
 
@@ -206,36 +246,27 @@ impl LaneSessions {
     /// Charges a log after an append or a read.
     #[inline]
     pub(crate) fn charge_log(&mut self, alias: u16) {
-        self.outbox.logs.charge(alias, &mut self.relief.memory);
+        self.logs.charge(alias, &mut self.relief.memory);
     }
 
     /// Creates the log of a room, unless the room has one.
     pub(crate) fn open_log(&mut self, alias: u16) {
-        self.outbox.logs.open(alias, &mut self.relief.memory);
+        self.logs.open(alias, &mut self.relief.memory);
     }
 
     /// Drops the log of a room without subscribers.
     pub(crate) fn close_log(&mut self, alias: u16) {
-        self.outbox.logs.close(alias, &mut self.relief.memory);
+        self.logs.close(alias, &mut self.relief.memory);
     }
 
     /// Charges the rooms of a session whose positions in their logs have changed.
     pub(crate) fn charge_rooms_of(&mut self, slot: usize) {
         let Self {
-            slab,
-            outbox,
-            relief,
-            ..
+            slab, logs, relief, ..
         } = self;
         for membership in &slab[slot].memberships {
-            outbox.logs.charge(membership.room, &mut relief.memory);
+            logs.charge(membership.room, &mut relief.memory);
         }
-    }
-
-    /// Whether the pressure was above normal when it was last read. If not, publishers need no other check.
-    #[inline]
-    pub(crate) fn is_short_of_memory(&self) -> bool {
-        self.relief.memory.pressure() != Pressure::Normal
     }
 
     /// Whether logs may grow for a message. At the memory limit they must not, unless relief succeeds. The message is
@@ -280,7 +311,7 @@ impl LaneSessions {
         }
         let is_same = self.relief.memory.bytes() < self.relief.again_at_bytes
             && pressure <= self.relief.again_above;
-        if is_same && self.reactor.now_ns < self.relief.again_at_ns {
+        if is_same && self.timers.now_ns() < self.relief.again_at_ns {
             return;
         }
         let before = self.relief.memory.bytes();
@@ -298,12 +329,12 @@ impl LaneSessions {
         closed += more_closed;
         if after > goal {
             self.relief.again_at_bytes = after + AGAIN_BYTES;
-            self.relief.again_at_ns = self.reactor.now_ns + AGAIN_NS;
+            self.relief.again_at_ns = self.timers.now_ns() + AGAIN_NS;
             self.relief.again_above = pressure;
         } else {
             self.relief.again_at_bytes = 0;
         }
-        if let Some(unlogged) = self.relief.log.may_log(self.reactor.now_ns) {
+        if let Some(unlogged) = self.relief.log.may_log(self.timers.now_ns()) {
             let limit = self.relief.memory.bytes_max();
             let released = before.saturating_sub(after);
             tracing::warn!(
@@ -377,37 +408,33 @@ impl LaneSessions {
     /// Frees memory that is only kept for reuse.
     fn release_spare(&mut self) {
         self.relief.is_active = true;
-        self.outbox.buffers.keep_spare(false);
-        if self.outbox.logs.charge_all(&mut self.relief.memory) >= DRAINED_BYTES_MIN {
+        self.outputs.keep_spare(false);
+        if self.logs.charge_all(&mut self.relief.memory) >= DRAINED_BYTES_MIN {
             self.release_drained();
         }
         for (slot, session) in &mut self.slab {
             session.connection.input_mut().shrink();
-            self.relief.charge_kept_bytes(slot, session.kept_bytes());
+            let held = session.kept_bytes(self.outputs.of(slot));
+            self.relief.charge_kept_bytes(slot, held);
         }
     }
 
     /// Frees the buffers of all logs that their subscribers have read to the end.
     fn release_drained(&mut self) {
         let Self {
-            slab,
-            outbox,
-            relief,
-            ..
+            slab, logs, relief, ..
         } = self;
-        let mut at_head = vec![0; outbox.logs.aliases()];
+        let mut at_head = vec![0; logs.aliases()];
         for (_, session) in slab {
             for membership in &mut session.memberships {
-                if let Some(log) = outbox.logs.get_mut(membership.room) {
+                if let Some(log) = logs.get_mut(membership.room) {
                     let is_at_head = membership.subscriber.reach_head(log);
                     at_head[usize::from(membership.room)] += usize::from(is_at_head);
                 }
             }
         }
         for (alias, at_head) in (0..).zip(at_head) {
-            outbox
-                .logs
-                .release_drained(alias, at_head, &mut relief.memory);
+            logs.release_drained(alias, at_head, &mut relief.memory);
         }
     }
 
@@ -440,7 +467,7 @@ impl LaneSessions {
     /// Bytes that wait for a session in its output and in its rooms.
     fn bytes_behind(&self, slot: usize, session: &Session) -> usize {
         let logs = session.memberships.iter().map(|membership| {
-            let log = self.outbox.logs.get(membership.room);
+            let log = self.logs.get(membership.room);
             log.map_or(0, |log| membership.subscriber.held_back_bytes(log))
         });
         self.relief.kept_bytes[slot] + logs.sum::<u64>() as usize
@@ -450,7 +477,7 @@ impl LaneSessions {
     fn make_pay(&mut self, slot: usize) -> bool {
         let Self {
             slab,
-            outbox,
+            logs,
             counters,
             relief,
             ..
@@ -462,7 +489,7 @@ impl LaneSessions {
             room, subscriber, ..
         } in &mut session.memberships
         {
-            let Some(log) = outbox.logs.get_mut(*room) else {
+            let Some(log) = logs.get_mut(*room) else {
                 continue;
             };
             if subscriber.messages_behind(log) > 0 {
@@ -470,7 +497,7 @@ impl LaneSessions {
                 may_stay &= !matches!(subscriber.policy(), Policy::Disconnect | Policy::Block);
             }
             dropped += subscriber.drop_all(log);
-            outbox.logs.charge(*room, &mut relief.memory);
+            logs.charge(*room, &mut relief.memory);
         }
         counters.room_dropped[DropReason::Memory as usize].add(dropped);
         if is_behind && may_stay {
@@ -487,7 +514,7 @@ impl LaneSessions {
 impl Session {
     /// Memory of the buffers that it keeps.
     #[inline]
-    fn kept_bytes(&self) -> usize {
+    fn kept_bytes(&self, output: &Output) -> usize {
         let answers = self.unanswered.as_deref().map_or(0, Unanswered::held_bytes);
         let layers = self.stream.memory_bytes();
         // The kernel's memory counts once the socket is full. The sockets of others are nearly empty.
@@ -495,14 +522,14 @@ impl Session {
             true => self.stream.kernel_bytes_max(),
             false => 0,
         };
-        let own = self.output.bytes.capacity() + self.connection.input().held_bytes();
+        let own = output.held_bytes() + self.connection.input().held_bytes();
         own + answers + layers + kernel
     }
 }
 
-/// Memory of a session beside its buffers and subscriptions: its entry, the part that other threads see, its timer, and its
+/// Memory of a session beside its buffers and subscriptions: its entry, its output, the part that other threads see, its timer, and its
 /// entries in the tables of lane, server and poller.
-pub(super) const SESSION_BYTES: usize = size_of::<Session>() + 512;
+pub(super) const SESSION_BYTES: usize = size_of::<Session>() + size_of::<Output>() + 512;
 
 /// Memory of a membership or subscription.
 pub(crate) const MEMBERSHIP_BYTES: usize = size_of::<Membership>() + size_of::<usize>();

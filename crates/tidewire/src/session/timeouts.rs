@@ -6,7 +6,7 @@
 use tidewire_proto::codec::{Codec, Decoded};
 use tidewire_proto::connection::Overdue;
 
-use super::reactor::TimerKey;
+use super::TimerKey;
 use super::{LaneSessions, Session, SessionId, close_reason};
 use crate::transport::Transport;
 use crate::transport::inproc::InprocConnectError;
@@ -18,19 +18,16 @@ impl LaneSessions {
         let session = &mut self.slab[slot];
         let deadline_ns = session.connection.poll_timeout(
             &self.config.rules,
-            self.reactor.now_ns,
+            self.timers.now_ns(),
             is_unvalidated,
         );
         let age_ns = self.age_deadline_ns(slot).unwrap_or(u64::MAX);
         let session = &mut self.slab[slot];
         let timer = deadline_ns.map(|deadline_ns| deadline_ns.min(age_ns));
-        let timer = timer.map(|deadline_ns| {
-            self.reactor
-                .timers
-                .insert(deadline_ns, TimerKey::Session(session.id))
-        });
+        let timer =
+            timer.map(|deadline_ns| self.timers.set(deadline_ns, TimerKey::Session(session.id)));
         if let Some(former) = std::mem::replace(&mut session.timer, timer) {
-            self.reactor.timers.cancel(former);
+            self.timers.cancel(former);
         }
     }
 
@@ -38,7 +35,7 @@ impl LaneSessions {
         let Some(slot) = self.slot_of(id) else { return };
         self.slab[slot].timer = None;
         self.check_age(slot);
-        let now_ns = self.reactor.now_ns;
+        let now_ns = self.timers.now_ns();
         let is_unvalidated = self.slab[slot].is_unvalidated_and_idle();
         let overdue = self.change(slot, |connection, rules| {
             connection.handle_timeout(rules, now_ns, is_unvalidated)
@@ -65,7 +62,7 @@ impl LaneSessions {
     /// Sends a ping of the session's layers.
     pub(crate) fn ping_layer(&mut self, slot: usize) {
         match self.slab[slot].stream.ping() {
-            Ok(()) => self.mark_dirty(slot),
+            Ok(()) => self.outputs.list(slot),
             Err(error) => self.close(slot, close_reason(&error)),
         }
     }
@@ -74,27 +71,16 @@ impl LaneSessions {
     /// every session, which is acceptable only at the end of a drain.
     pub(crate) fn count_unfinished(&self) -> u64 {
         let mut unfinished = 0;
-        for (_, session) in &self.slab {
+        for (slot, session) in &self.slab {
             let is_unfinished = session.connection.output().state().is_blocked()
-                || !session.output.is_empty()
+                || !self.outputs.of(slot).is_empty()
                 || session.stream.pending_bytes() > 0
                 || session.unanswered_count() > 0
-                || self.is_behind(session)
+                || self.logs.have_messages_for(session)
                 || self.holds_frames(session);
             unfinished += u64::from(is_unfinished);
         }
         unfinished
-    }
-
-    /// Whether one of its rooms or subscriptions has messages that were not written to it yet. False once this side has
-    /// ended, because then such messages are dropped and counted.
-    fn is_behind(&self, session: &Session) -> bool {
-        session.connection.is_open()
-            && session.connection.output().is_writing()
-            && session.memberships.iter().any(|membership| {
-                let log = self.outbox.logs.get(membership.room);
-                log.is_some_and(|log| membership.subscriber.messages_behind(log) > 0)
-            })
     }
 
     /// Whether a whole frame was read from it but not handled, because reading is paused.

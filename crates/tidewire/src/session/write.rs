@@ -2,26 +2,49 @@
 
 use std::io::ErrorKind;
 
-use tidewire_proto::codec::Codec;
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::{Outbound, PauseReason, Phase, Written};
 
 use super::deliveries::append_with_header;
 use super::gather::Wrote;
 use super::latest::tell_off_log;
-use super::outbox::{Outbox, Way};
-use super::{CloseReason, LaneSessions, Membership, Output, SessionId};
+use super::{CloseReason, LaneSessions, Membership, Outputs, SessionId};
 use crate::config::Config;
 use crate::observe::trace::Moving;
 use crate::observe::{DropReason, LaneCounters};
 use crate::transport::Transport;
 
+/// The way from output to the transport of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Unchanged, gathered from output and logs.
+    Plain,
+    /// Log frames are copied after the header of the subscriber.
+    WithHeaders,
+    /// Everything is copied to the output and adapted to the connection.
+    Adapted,
+}
+
+impl Way {
+    pub(super) fn of(codec: &AnyCodec) -> Self {
+        match (
+            codec.format().keeps_state(),
+            codec.format().delivery_header_bytes_max,
+        ) {
+            (true, _) => Self::Adapted,
+            (false, 0) => Self::Plain,
+            (false, _) => Self::WithHeaders,
+        }
+    }
+}
+
 impl LaneSessions {
     /// Flushes every session that got output in this turn.
     pub(crate) fn flush_dirty(&mut self) {
-        let mut dirty = std::mem::take(&mut self.outbox.dirty);
-        for slot in dirty.drain(..) {
-            if let Some(session) = self.slab.get_mut(slot) {
-                session.dirty = false;
+        let mut listed = self.outputs.begin_flush();
+        for slot in listed.drain(..) {
+            if let Some(session) = self.slab.get(slot) {
+                self.outputs.of_mut(slot).unlist();
                 if !session.connection.output().state().is_blocked() {
                     self.flush(slot);
                 } else {
@@ -29,16 +52,14 @@ impl LaneSessions {
                 }
             }
         }
-        // Flushing may close sessions but never marks others dirty, so the emptied list can be reused.
-        debug_assert!(self.outbox.dirty.is_empty());
-        self.outbox.dirty = dirty;
+        self.outputs.end_flush(listed);
     }
 
     /// Writes a session's output in the middle of a turn, unless that would be its last write. Returns whether the session
     /// is still there.
     pub(crate) fn flush_step(&mut self, slot: usize) -> bool {
         let session = &self.slab[slot];
-        if session.connection.output().may_write_early() && !self.output(slot).is_empty() {
+        if session.connection.output().may_write_early() && !self.outputs.of(slot).is_empty() {
             self.flush(slot);
         }
         !self.slab[slot].connection.is_closed()
@@ -52,17 +73,15 @@ impl LaneSessions {
         let Some(session) = self.slab.get(slot) else {
             return;
         };
-        if session.output.len() >= EARLY_BYTES && session.connection.output().may_write_early() {
+        if self.outputs.of(slot).len() >= EARLY_BYTES
+            && session.connection.output().may_write_early()
+        {
             self.flush(slot);
         }
     }
 
     /// Writes a session's output and room messages until all are written or the socket is full.
     pub(crate) fn flush(&mut self, slot: usize) {
-        self.with_output_in_place(slot, |sessions| sessions.flush_in_place(slot));
-    }
-
-    fn flush_in_place(&mut self, slot: usize) {
         let session = &self.slab[slot];
         match (
             session.connection.phase(),
@@ -86,7 +105,7 @@ impl LaneSessions {
             _ => {}
         }
         let sending = Moving::send(&self.slab[slot], &self.config.codec, &self.counters);
-        let flushed = match self.outbox.way {
+        let flushed = match self.way {
             Way::Plain => self.write_all(slot),
             Way::Adapted => self.write_adapted(slot),
             Way::WithHeaders => self.write_with_headers(slot),
@@ -111,9 +130,12 @@ impl LaneSessions {
     /// Writes everything. Returns false if the socket is full.
     #[inline]
     fn write_all(&mut self, slot: usize) -> Result<bool, ErrorKind> {
+        if self.slab[slot].memberships.is_empty() {
+            return self.write_own(slot);
+        }
         loop {
             let is_off_log = self.announce_gaps(slot);
-            let (offer, wrote) = self.write_once(slot);
+            let (offer, wrote) = self.write_gathered(slot);
             if offer.bytes == 0 {
                 return self.flush_layers(slot);
             }
@@ -158,10 +180,14 @@ impl LaneSessions {
 
     /// Drops and counts everything that waits for a peer that takes no more bytes, so that no room log keeps it.
     fn discard(&mut self, slot: usize) {
-        let Self { slab, outbox, .. } = self;
-        let Outbox { logs, buffers, .. } = outbox;
+        let Self {
+            slab,
+            outputs,
+            logs,
+            ..
+        } = self;
         let session = &mut slab[slot];
-        let mut dropped = std::mem::take(&mut session.output.room_messages);
+        let mut dropped = outputs.of_mut(slot).take_room_messages();
         for membership in &mut session.memberships {
             let Some(log) = logs.get_mut(membership.room) else {
                 continue;
@@ -171,11 +197,11 @@ impl LaneSessions {
                 dropped += subscriber.drop_all(log);
             }
             let behind = usize::try_from(subscriber.bytes_behind(log)).unwrap_or(usize::MAX);
-            let advance = subscriber.advance(log, behind, &mut session.output.bytes);
-            dropped += advance.messages;
+            dropped += subscriber.advance(log, behind, &mut Vec::new()).messages;
         }
-        buffers.put(session.output.take_buffer());
-        session.release_outside();
+        outputs.clear(slot);
+        let shared = session.profile.shared.as_deref();
+        outputs.of_mut(slot).release_outside(shared);
         self.count_undelivered(dropped);
         self.charge_buffers(slot);
         self.charge_rooms_of(slot);
@@ -187,7 +213,8 @@ impl LaneSessions {
     pub(super) fn announce_gaps(&mut self, slot: usize) -> bool {
         let Self {
             slab,
-            outbox,
+            outputs,
+            logs,
             config,
             counters,
             resumed,
@@ -198,14 +225,12 @@ impl LaneSessions {
         for membership in &mut session.memberships {
             if membership.subscriber.is_off_log() {
                 has_off_log = true;
-                let output = &mut session.output;
-                if tell_off_log(membership, output, outbox, config, counters) {
+                if tell_off_log(membership, slot, outputs, logs, config, counters) {
                     resumed.push(slot);
                 }
                 continue;
             }
-            let output = &mut session.output;
-            announce_gap(membership, session.id, output, outbox, config, counters);
+            announce_gap(membership, session.id, outputs, config, counters);
         }
         has_off_log
     }
@@ -219,14 +244,12 @@ impl LaneSessions {
     /// Handles an empty output: gives the buffer back, resumes reading, and performs a pending end.
     pub(super) fn handle_flushed(&mut self, slot: usize) {
         self.pass_own(slot);
-        let session = &mut self.slab[slot];
-        if session.output.bytes.capacity() > 0 {
-            self.outbox.buffers.put(session.output.take_buffer());
-        }
+        self.outputs.clear(slot);
+        let session = &self.slab[slot];
         let has_pending = session.unanswered_count() > 0;
         let has_layers = session.stream.has_layers();
         self.unpause(slot);
-        let now_ns = self.reactor.now_ns;
+        let now_ns = self.timers.now_ns();
         let written = self.change(slot, |connection, rules| {
             connection.handle_written(rules, has_pending, has_layers, now_ns)
         });
@@ -236,7 +259,7 @@ impl LaneSessions {
             Written::Transmit => {
                 self.append_control(slot);
                 // Only these control frames are left, so the recursion ends after one step.
-                return self.flush_in_place(slot);
+                return self.flush(slot);
             }
             Written::ShutdownWrite => {
                 let session = &mut self.slab[slot];
@@ -258,14 +281,13 @@ impl LaneSessions {
 
     /// Skips the session's own messages, so that they do not hold the log.
     fn pass_own(&mut self, slot: usize) {
-        let Self { slab, outbox, .. } = self;
-        let session = &mut slab[slot];
-        for membership in &mut session.memberships {
+        let Self { slab, logs, .. } = self;
+        for membership in &mut slab[slot].memberships {
             let subscriber = &mut membership.subscriber;
             if subscriber.has_own_behind()
-                && let Some(log) = outbox.logs.get_mut(membership.room)
+                && let Some(log) = logs.get_mut(membership.room)
             {
-                subscriber.advance(log, 0, &mut session.output.bytes);
+                subscriber.advance(log, 0, &mut Vec::new());
             }
         }
     }
@@ -287,20 +309,25 @@ impl LaneSessions {
             // Such a transport always sends an explicit end, after the queued output.
             return;
         }
-        if self.outbox.way == Way::Adapted {
+        if self.way == Way::Adapted {
             self.adapt_output(slot);
         }
         let session = &mut self.slab[slot];
         // A failed write means that the peer has gone already.
         if is_told {
-            let _ = session.stream.write(session.output.unsent());
+            let _ = session.stream.write(self.outputs.of(slot).unsent());
         }
         // Layers need an explicit end for every reason. Without it the peer must treat the end as a truncation.
         let _ = session.stream.end_output(reason.ending());
     }
 
-    /// Counts room messages that a closing session will not get.
-    pub(crate) fn count_undelivered(&mut self, messages: u64) {
+    /// Counts the room messages in the output of a closing session, which will not get them.
+    pub(crate) fn drop_room_messages(&mut self, slot: usize) {
+        let messages = self.outputs.of_mut(slot).take_room_messages();
+        self.count_undelivered(messages);
+    }
+
+    fn count_undelivered(&self, messages: u64) {
         self.counters.room_dropped[DropReason::Closed as usize].add(messages);
     }
 }
@@ -310,8 +337,7 @@ impl LaneSessions {
 pub(super) fn announce_gap(
     membership: &mut Membership,
     id: SessionId,
-    output: &mut Output,
-    outbox: &mut Outbox,
+    outputs: &mut Outputs,
     config: &Config,
     counters: &LaneCounters,
 ) {
@@ -319,16 +345,15 @@ pub(super) fn announce_gap(
     if lost == 0 {
         return;
     }
-    output.ensure_buffer(&mut outbox.buffers);
     let (alias, subscription) = (membership.room, membership.subscription());
-    let encoded = append_with_header(&config.codec, subscription, &mut output.bytes, |out| {
-        config.codec.encode_gap(alias, lost, out)
+    let output = outputs.with_buffer(id.slot());
+    let encoded = output.append(&config.codec, |codec, out| {
+        append_with_header(codec, subscription, out, |out| {
+            codec.encode_gap(alias, lost, out)
+        })
     });
     match encoded {
-        Ok(()) => {
-            output.handle_appended(&config.codec);
-            counters.gaps_announced.add(1);
-        }
+        Ok(()) => counters.gaps_announced.add(1),
         Err(error) => tracing::trace!(session = %id, lost, %error, "gap not announced"),
     }
 }
@@ -353,13 +378,13 @@ mod tests {
         let mut bytes = vec![0; 4 * EARLY_BYTES];
         for (length, is_early) in [(EARLY_BYTES - 1, false), (EARLY_BYTES, true)] {
             let sessions = &mut lane.core.sessions;
-            sessions[slot].output.bytes.extend(vec![7; length]);
-            sessions.mark_dirty(slot);
+            sessions.outputs.append_frames(slot, &vec![7; length]);
+            sessions.outputs.list(slot);
             sessions.flush_early(slot);
             assert_eq!(far.read(&mut bytes).is_ok(), is_early);
             sessions.flush_dirty();
             assert_eq!(far.read(&mut bytes).is_ok(), !is_early);
-            assert!(sessions[slot].output.is_empty());
+            assert!(sessions.outputs.of(slot).is_empty());
         }
     }
 

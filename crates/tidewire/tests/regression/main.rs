@@ -39,7 +39,7 @@ fn a_paused_session_goes_on_with_the_frames_it_holds() {
     assert!(server.stop().reads_paused > 0);
 }
 
-/// Regression: while a session's message is handled, the lane's outbox has its output. A whisper to oneself appended to
+/// Regression: while a session's message is handled, its output lies in another place. A whisper to oneself appended to
 /// another buffer, which was then replaced.
 #[test]
 fn a_whisper_to_oneself_arrives() {

@@ -150,7 +150,7 @@ fn what_was_asked_for_is_written_block_by_block() {
         rig.pending
             .send_all(&mut core.context_without_session(), &mut batch);
         assert_eq!(rig.pending.sent.len(), sent);
-        assert_eq!(core.sessions[session].output.len(), 0, "it was written");
+        assert_eq!(core.sessions.outputs.of(session).len(), 0, "it was written");
         received += drain(&mut peer);
     }
     assert!(batch.is_empty());
@@ -254,7 +254,7 @@ fn what_waited_is_written_block_by_block() {
     }
     rig.end_turn(core);
     assert_eq!(core.counters.writes.read(), 2, "two requests make a block");
-    assert_eq!(core.sessions[session].output.len(), 0);
+    assert_eq!(core.sessions.outputs.of(session).len(), 0);
     assert_eq!(rig.pending.sent.len(), REQUESTS);
     assert!(rig.pending.queued.is_empty() && rig.pending.completions.is_empty());
     assert_eq!(drain(&mut peer), REQUESTS * (12 + LARGE_BYTES));
@@ -280,7 +280,7 @@ fn names_fill_a_block_as_payloads_do() {
         rig.pending
             .send_all(&mut core.context_without_session(), &mut batch);
         assert_eq!(rig.pending.sent.len(), blocks * BLOCK);
-        assert_eq!(core.sessions[session].output.len(), 0, "it was written");
+        assert_eq!(core.sessions.outputs.of(session).len(), 0, "it was written");
         received += drain(&mut peer);
     }
     assert!(batch.is_empty());

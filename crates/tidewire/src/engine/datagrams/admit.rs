@@ -120,11 +120,8 @@ impl Core {
             }
             return None;
         }
-        let connection = Connection::accepted(
-            &self.config.rules,
-            Delivery::Lossy,
-            self.sessions.reactor.now_ns,
-        );
+        let connection =
+            Connection::accepted(&self.config.rules, Delivery::Lossy, self.sessions.now_ns());
         let is_unvalidated =
             !codec.format().proves_addresses() && !self.config.trusts_datagram_peers;
         if is_unvalidated {
@@ -174,12 +171,7 @@ impl Core {
                 let is_hello = follows.is_some_and(|(hello, _)| hello.kind == Kind::Hello);
                 let cookies = &self.shared.cookies;
                 match is_hello {
-                    true if cookies.knows(
-                        datagram.peer,
-                        self.sessions.reactor.now_ns,
-                        pong.payload,
-                    ) =>
-                    {
+                    true if cookies.knows(datagram.peer, self.sessions.now_ns(), pong.payload) => {
                         First::Welcome
                     }
                     true => First::Unproven,
@@ -195,8 +187,8 @@ impl Core {
         let cookie = self
             .shared
             .cookies
-            .make(peer.address, self.sessions.reactor.now_ns);
-        let mut frame = self.sessions.outbox.buffers.take();
+            .make(peer.address, self.sessions.now_ns());
+        let mut frame = self.sessions.outputs.take_buffer();
         let ping = Message::new(Kind::Ping, 0, &cookie);
         // A codec that validates addresses can express pings. If the socket is full, the challenge is lost, and the
         // peer asks again.
@@ -208,7 +200,7 @@ impl Core {
             self.sessions
                 .drop_datagram(DatagramDrop::UnvalidatedAddress);
         }
-        self.sessions.outbox.buffers.put(frame);
+        self.sessions.outputs.put_buffer(frame);
     }
 }
 

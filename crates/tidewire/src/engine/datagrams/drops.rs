@@ -47,7 +47,7 @@ impl Core {
         if !mem::replace(&mut drops.is_planned, true) {
             self.ports
                 .planned_drops
-                .plan(Socket::Port(port), self.sessions.reactor.now_ns);
+                .plan(Socket::Port(port), self.sessions.now_ns());
         }
     }
 
@@ -61,7 +61,7 @@ impl Core {
             let socket = Socket::Session(session.id);
             self.ports
                 .planned_drops
-                .plan(socket, self.sessions.reactor.now_ns);
+                .plan(socket, self.sessions.now_ns());
         }
     }
 
@@ -72,7 +72,7 @@ impl Core {
             .ports
             .planned_drops
             .wake_ns()
-            .is_some_and(|at| at <= self.sessions.reactor.now_ns)
+            .is_some_and(|at| at <= self.sessions.now_ns())
         {
             self.count_drops();
         }

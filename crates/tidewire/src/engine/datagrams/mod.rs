@@ -85,7 +85,7 @@ impl Core {
                         .is_some_and(|peer| peer.port == Some(port))
             });
             if waits {
-                let now_ns = self.sessions.reactor.now_ns;
+                let now_ns = self.sessions.now_ns();
                 self.sessions[slot].connection.handle_writable(now_ns);
                 self.sessions.flush(slot);
             }
@@ -98,7 +98,6 @@ impl Core {
         let socket = std::os::fd::AsFd::as_fd(&*self.ports.all[port].socket);
         if let Err(error) = self
             .sessions
-            .reactor
             .poller
             .modify(socket, port_token(port), interest)
         {
@@ -109,11 +108,9 @@ impl Core {
     /// Watches a socket that the lane's sessions will share.
     pub(crate) fn add_port(&mut self, socket: DatagramSocket) -> Result<(), RegisterError> {
         let token = port_token(self.ports.all.len());
-        self.sessions.reactor.poller.add(
-            std::os::fd::AsFd::as_fd(&socket),
-            token,
-            Interest::READ,
-        )?;
+        self.sessions
+            .poller
+            .add(std::os::fd::AsFd::as_fd(&socket), token, Interest::READ)?;
         self.ports.all.push(Port {
             socket: Arc::new(socket),
             peers: HashMap::new(),
@@ -157,7 +154,7 @@ impl Core {
         if rest.is_empty() || self.sessions[slot].connection.input().state() == Inbound::Ended {
             return;
         }
-        let mut kept = self.sessions.outbox.buffers.take();
+        let mut kept = self.sessions.outputs.take_buffer();
         kept.extend_from_slice(rest);
         self.sessions[slot].connection.input_mut().keep_frames(kept);
     }

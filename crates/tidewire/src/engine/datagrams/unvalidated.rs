@@ -60,7 +60,7 @@ impl Core {
 
     /// Marks the session's address as unvalidated.
     pub(crate) fn note_unvalidated(&mut self, slot: usize) {
-        let since_ns = self.sessions.reactor.now_ns;
+        let since_ns = self.sessions.now_ns();
         self.set_standing(slot, Standing::Unvalidated { since_ns });
         self.ports
             .unvalidated
@@ -73,7 +73,7 @@ impl Core {
     #[cold]
     pub(crate) fn establish(&mut self, slot: usize) {
         let established_max = (self.config.limits.sessions_max / 2 / self.lane_count()).max(1);
-        let since_ns = self.sessions.reactor.now_ns;
+        let since_ns = self.sessions.now_ns();
         let counts = &self.ports.unvalidated;
         let owner = self.sessions[slot].owner();
         let shares = &counts.established_shares;
@@ -111,7 +111,7 @@ impl Core {
         let Standing::Unvalidated { since_ns } = standing else {
             return false;
         };
-        self.sessions.reactor.now_ns.saturating_sub(since_ns)
+        self.sessions.now_ns().saturating_sub(since_ns)
             >= nanoseconds(self.config.limits.unvalidated_timeout)
     }
 
@@ -205,10 +205,8 @@ mod tests {
             let core = &mut lane.core;
             let slot = core.admit(0, &datagram, &codec).unwrap();
             for _ in 0..3 {
-                core.sessions
-                    .reactor
-                    .set_time(core.sessions.reactor.now_ns + 5 * SECOND_NS);
-                let now_ns = core.sessions.reactor.now_ns;
+                core.sessions.pass_time(5 * SECOND_NS);
+                let now_ns = core.sessions.now_ns();
                 core.sessions[slot]
                     .connection
                     .timing_mut()
@@ -225,10 +223,7 @@ mod tests {
         });
         assert_eq!(standings, [true, true, false]);
         for _ in 0..100 {
-            lane.core
-                .sessions
-                .reactor
-                .set_time(lane.core.sessions.reactor.now_ns + SECOND_NS);
+            lane.core.sessions.pass_time(SECOND_NS);
             lane.handle_timers();
         }
         let ended = slots.map(|slot| lane.core.sessions[slot].connection.is_closed());

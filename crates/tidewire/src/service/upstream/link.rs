@@ -222,9 +222,7 @@ impl Link {
         let Core {
             sessions, exchange, ..
         } = core;
-        let sent = sessions.with_output_in_place(id.slot(), |sessions| {
-            exchange.send_to(sessions, id, |codec, out| codec.encode(&message, out))
-        });
+        let sent = exchange.send_to(sessions, id, |codec, out| codec.encode(&message, out));
         let Err(error) = sent else { return Ok(()) };
         let error = match error {
             SendError::Encode(error) => Some(error.into()),
@@ -306,9 +304,7 @@ impl Link {
                     sessions, exchange, ..
                 } = &mut *core;
                 // A failure is ignored: the codec may have no cancel, or the upstream's queue may be full.
-                let _ = sessions.with_output_in_place(id.slot(), |sessions| {
-                    exchange.send_to(sessions, id, |codec, out| codec.encode(&cancel, out))
-                });
+                let _ = exchange.send_to(sessions, id, |codec, out| codec.encode(&cancel, out));
             }
             over.push(asked);
         }
@@ -331,7 +327,7 @@ impl Link {
         }
         self.stop_timer(core);
         let key = TimerKey::Upstream(self.upstream.0.number);
-        let timer = core.sessions.reactor.timers.insert(at_ns, key);
+        let timer = core.sessions.timers.set(at_ns, key);
         self.timer = Some((timer, at_ns));
     }
 
@@ -357,7 +353,7 @@ impl Link {
 
     pub(super) fn stop_timer(&mut self, core: &mut Core) {
         if let Some((timer, _)) = self.timer.take() {
-            core.sessions.reactor.timers.cancel(timer);
+            core.sessions.timers.cancel(timer);
         }
     }
 
@@ -368,8 +364,7 @@ impl Link {
             true => before + bytes,
             false => before - bytes,
         };
-        let memory = &mut core.sessions.relief.memory;
-        memory.resize(before, self.waiting_bytes);
+        core.sessions.relief.charge(before, self.waiting_bytes);
     }
 }
 

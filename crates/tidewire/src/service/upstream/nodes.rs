@@ -104,7 +104,7 @@ impl NodesLink {
     fn arm_timer(&mut self, core: &mut Core, deadline_ns: u64) {
         if self.timer.is_none() {
             let key = TimerKey::Upstream(self.upstream.0.number);
-            self.timer = Some(core.sessions.reactor.timers.insert(deadline_ns, key));
+            self.timer = Some(core.sessions.timers.set(deadline_ns, key));
         }
     }
 
@@ -118,7 +118,7 @@ impl NodesLink {
 
     pub(super) fn stop_timer(&mut self, core: &mut Core) {
         if let Some(timer) = self.timer.take() {
-            core.sessions.reactor.timers.cancel(timer);
+            core.sessions.timers.cancel(timer);
         }
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn submit(
     let asked = Asked {
         asker,
         channel: call.channel,
-        deadline_ns: core.sessions.reactor.now_ns.saturating_add(timeout_ns),
+        deadline_ns: core.sessions.now_ns().saturating_add(timeout_ns),
         then,
     };
     let result = match &upstream.0.target {
@@ -301,7 +301,7 @@ pub(crate) fn handle_node_answer(core: &mut Core, answer: NodeAnswer) {
 /// Fails the requests of an upstream whose deadlines have passed.
 pub(crate) fn handle_upstream_timer(core: &mut Core, number: u64) {
     with(core, |upstreams, core| {
-        let now_ns = core.sessions.reactor.now_ns;
+        let now_ns = core.sessions.now_ns();
         let mut nodes = upstreams.nodes.iter_mut();
         if let Some(link) = nodes.find(|link| link.upstream.0.number == number) {
             let over = link.give_up(core, |asked| asked.deadline_ns <= now_ns);

@@ -100,7 +100,7 @@ impl LaneSessions {
         if self.relief.memory.shares().is_above(holder) {
             return self.relief.memory.pressure() != Pressure::Normal;
         }
-        let now_ns = self.reactor.now_ns;
+        let now_ns = self.timers.now_ns();
         if self.relief.memory.pressure() == Pressure::Full && now_ns >= self.relief.newcomer_ns {
             // Until now, the only holder may have been alone.
             self.relief.newcomer_ns = now_ns + AGAIN_NS;

@@ -104,8 +104,7 @@ fn a_conflated_subscriber_pays_with_what_is_kept_of_each_topic() {
     let before = lane.core.sessions.relief.memory.bytes();
     for number in 0..8 {
         publish(&mut lane, &format!("md.{number}"), SIXTEENTH);
-        let reactor = &mut lane.core.sessions.reactor;
-        reactor.set_time(reactor.now_ns + 1_000_000_000);
+        lane.core.sessions.pass_time(1_000_000_000);
         lane.core.rooms().sweep_due();
     }
     // Of each mebibyte one message stays.
@@ -224,8 +223,8 @@ fn buffers_are_kept_again_when_the_pressure_ended_within_a_turn() {
         Pressure::Normal
     );
     lane.turn();
-    lane.core.sessions.outbox.buffers.put(vec![0; 100]);
-    assert!(lane.core.sessions.outbox.buffers.held_bytes() >= 100);
+    lane.core.sessions.outputs.put_buffer(vec![0; 100]);
+    assert!(lane.core.sessions.outputs.spare_bytes() >= 100);
 }
 
 #[test]
@@ -328,7 +327,7 @@ fn nothing_stays_charged_when_all_sessions_are_gone() {
         }
         if step % 5 == 0 {
             let now_ns = lane.core.sessions.now_ns();
-            lane.core.sessions.reactor.set_time(now_ns + 10_000_000);
+            lane.core.sessions.timers.set_time(now_ns + 10_000_000);
             lane.turn();
             let slab = &lane.core.sessions.slab;
             sessions.retain(|(slot, id, _)| slab.get(*slot).is_some_and(|it| it.id == *id));
@@ -336,7 +335,7 @@ fn nothing_stays_charged_when_all_sessions_are_gone() {
     }
     assert!(lane.core.counters.closed[CloseReason::MemoryLimit.index()].read() > 0);
     lane.close_all();
-    lane.core.sessions.outbox.buffers.keep_spare(false);
+    lane.core.sessions.outputs.keep_spare(false);
     lane.core.settle_memory();
     assert_eq!(lane.core.sessions.relief.memory.bytes(), 0);
     assert_eq!(lane.core.shared.memory.bytes(), 0);

@@ -23,7 +23,7 @@ use crate::websocket::WebSocketConnector;
 impl Link {
     /// Starts a connection if an attempt is allowed now. Returns whether a connection is in progress.
     pub(super) fn connect(&mut self, core: &mut Core) -> bool {
-        if core.sessions.reactor.now_ns < self.retry_ns {
+        if core.sessions.now_ns() < self.retry_ns {
             return false;
         }
         let credentials = self.upstream.0.terms.credentials.as_ref();
@@ -73,7 +73,7 @@ impl Link {
     }
 
     fn begin_race(&mut self, core: &mut Core) -> bool {
-        let (now_ns, rules) = (core.sessions.reactor.now_ns, &core.config.rules);
+        let (now_ns, rules) = (core.sessions.now_ns(), &core.config.rules);
         let race = Race::new(self.target.in_order(), now_ns, rules.handshake_timeout_ns);
         self.state = State::Connecting(race);
         self.run_race(core)
@@ -81,7 +81,7 @@ impl Link {
 
     /// Begins the addresses that are due. Returns whether the upstream is connected or a connection is in progress.
     pub(super) fn run_race(&mut self, core: &mut Core) -> bool {
-        let now_ns = core.sessions.reactor.now_ns;
+        let now_ns = core.sessions.now_ns();
         while let State::Connecting(race) = &mut self.state {
             match race.step(now_ns) {
                 Step::Wait => {
@@ -132,7 +132,7 @@ impl Link {
     /// Notes that an attempt has failed with all addresses, and plans the next one. Returns false: no connection is in progress.
     fn fail_round(&mut self, core: &Core, cause: &dyn fmt::Display) -> bool {
         self.target.forget_addresses();
-        let now_ns = core.sessions.reactor.now_ns;
+        let now_ns = core.sessions.now_ns();
         if let Some(unlogged) = self.log.may_log(now_ns) {
             tracing::warn!(
                 upstream = %self.upstream.0,
@@ -161,7 +161,7 @@ impl Link {
         };
         close_all(core, race.sessions());
         self.target.note_good(endpoint);
-        self.pace.note_open(core.sessions.reactor.now_ns);
+        self.pace.note_open(core.sessions.now_ns());
         self.state = State::Open(id);
         true
     }
@@ -197,7 +197,7 @@ impl Link {
     /// Plans the next attempt after the end of an open connection. It may begin at once after a connection that lasted, and after
     /// the first one that did not.
     fn note_end(&mut self, core: &Core, reason: CloseReason) {
-        let now_ns = core.sessions.reactor.now_ns;
+        let now_ns = core.sessions.now_ns();
         self.retry_ns = 0;
         if !self.pace.note_end(now_ns, reason) {
             let is_first = self.pace.is_fresh();

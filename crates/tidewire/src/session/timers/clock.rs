@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use tidewire_io::clock::now_ns;
 
 #[derive(Debug, Default)]
-pub(crate) struct Clock {
+pub(super) struct Clock {
     /// The time that a test has set.
     #[cfg(test)]
     set_ns: Option<u64>,
@@ -17,7 +17,7 @@ pub(crate) struct Clock {
 impl Clock {
     /// Returns the time in nanoseconds on the monotonic clock.
     #[inline(always)]
-    pub(crate) fn now_ns(&self) -> u64 {
+    pub(super) fn now_ns(&self) -> u64 {
         #[cfg(test)]
         if let Some(set_ns) = self.set_ns {
             return set_ns;
@@ -30,7 +30,7 @@ impl Clock {
         clippy::disallowed_methods,
         reason = "credentials expire by the wall clock"
     )]
-    pub(crate) fn wall(&self) -> SystemTime {
+    pub(super) fn wall(&self) -> SystemTime {
         #[cfg(test)]
         if let Some(set) = self.set_wall {
             return set;
@@ -40,7 +40,7 @@ impl Clock {
 
     /// Fixes the time of the wall clock.
     #[cfg(test)]
-    pub(crate) fn set_wall(&mut self, time: SystemTime) {
+    pub(super) fn set_wall(&mut self, time: SystemTime) {
         self.set_wall = Some(time);
     }
 

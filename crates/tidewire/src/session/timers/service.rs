@@ -4,12 +4,14 @@
 //! reused index gets another serial number. A timer may fire in the same moment in which it is cancelled or its session
 //! ends. Then the serial number no longer matches, and the service does not see it.
 
+use std::collections::HashMap;
+
 use slab::Slab;
 use thiserror::Error;
 use tidewire_io::timer::TimerId as WheelTimer;
 
-use super::reactor::TimerKey;
-use super::{LaneSessions, SessionId};
+use super::{SessionId, TimerKey, Timers};
+use crate::limits::Limits;
 
 /// One timer of a service. The id stays harmless after the timer has fired or was cancelled. It is valid only on the lane
 /// that set the timer. [`TimerActions::set`](crate::TimerActions::set) returns it and has an example.
@@ -45,9 +47,11 @@ pub(crate) struct ServiceTimer {
 
 /// The timers of a lane's service.
 #[derive(Debug, Default)]
-pub(crate) struct ServiceTimers {
+pub(super) struct ServiceTimers {
     waiting: Slab<Waiting>,
     serial: u32,
+    /// Indices of the timers of each session that has set one.
+    by_session: HashMap<SessionId, Vec<u32>>,
     /// Number of timers without a session.
     without_session: usize,
 }
@@ -68,89 +72,76 @@ impl ServiceTimers {
             return None;
         }
         let waiting = self.waiting.remove(index);
-        self.without_session -= usize::from(waiting.session == SessionId::NONE);
+        match self.by_session.get_mut(&waiting.session) {
+            Some(own) => own.retain(|index| *index != timer.index),
+            None => self.without_session -= 1,
+        }
         Some(waiting)
     }
 }
 
-impl LaneSessions {
-    /// Starts a timer of this session, or of the lane if the session is [`SessionId::NONE`].
-    pub(crate) fn set_service_timer(
+impl Timers {
+    /// Starts a timer of this session, which is open, or of the lane if the session is [`SessionId::NONE`].
+    pub(crate) fn set_service(
         &mut self,
         session: SessionId,
         at_ns: u64,
         token: u64,
+        limits: &Limits,
     ) -> Result<ServiceTimer, TimerError> {
-        let limits = &self.config.limits;
-        let (count, limit) = if session == SessionId::NONE {
-            let count = self.reactor.service_timers.without_session;
-            (count, limits.timers_per_lane_max)
-        } else {
-            let slot = self.slot_of(session).ok_or(TimerError::NotOpen)?;
-            let attached = self.slab[slot].profile.attached.as_ref();
-            let count = attached.map_or(0, |attached| attached.timers.len());
-            (count, limits.timers_per_session_max)
+        let Self { wheel, service, .. } = self;
+        let (count, limit) = match session {
+            SessionId::NONE => (service.without_session, limits.timers_per_lane_max),
+            _ => {
+                let own = service.by_session.get(&session);
+                (own.map_or(0, Vec::len), limits.timers_per_session_max)
+            }
         };
-        let timers = &mut self.reactor.service_timers;
-        let vacant = timers.waiting.vacant_entry();
+        let vacant = service.waiting.vacant_entry();
         let index = u32::try_from(vacant.key()).unwrap_or(u32::MAX);
         if count >= limit || index == u32::MAX {
             return Err(TimerError::TooMany(count));
         }
-        timers.serial = timers.serial.wrapping_add(1);
-        let timer = ServiceTimer {
-            index,
-            serial: timers.serial,
-        };
-        let key = TimerKey::Service(timer);
+        service.serial = service.serial.wrapping_add(1);
+        let serial = service.serial;
+        let timer = ServiceTimer { index, serial };
         vacant.insert(Waiting {
-            serial: timer.serial,
+            serial,
             session,
             token,
-            wheel: self.reactor.timers.insert(at_ns, key),
+            wheel: wheel.insert(at_ns, TimerKey::Service(timer)),
         });
-        match self.find_mut(session) {
-            Some(session) => session.profile.attach().timers.push(index),
-            None => self.reactor.service_timers.without_session += 1,
+        match session {
+            SessionId::NONE => service.without_session += 1,
+            _ => service.by_session.entry(session).or_default().push(index),
         }
         Ok(timer)
     }
 
     /// Cancels a timer. Returns whether it was still waiting.
-    pub(crate) fn cancel_service_timer(&mut self, timer: ServiceTimer) -> bool {
-        let Some(waiting) = self.reactor.service_timers.take(timer) else {
-            return false;
-        };
-        self.reactor.timers.cancel(waiting.wheel);
-        self.forget_service_timer(waiting.session, timer);
-        true
+    pub(crate) fn cancel_service(&mut self, timer: ServiceTimer) -> bool {
+        let waiting = self.service.take(timer);
+        if let Some(waiting) = &waiting {
+            self.wheel.cancel(waiting.wheel);
+        }
+        waiting.is_some()
     }
 
-    /// Handles a timer that has fired. Returns its session and token, unless it was cancelled or its session has ended.
-    pub(crate) fn fire_service_timer(&mut self, timer: ServiceTimer) -> Option<(SessionId, u64)> {
-        let waiting = self.reactor.service_timers.take(timer)?;
-        self.forget_service_timer(waiting.session, timer);
-        let is_wanted =
-            waiting.session == SessionId::NONE || self.slot_of(waiting.session).is_some();
-        is_wanted.then_some((waiting.session, waiting.token))
+    /// Handles a timer that has fired. Returns its session and token, unless it was cancelled. The session may be closed.
+    pub(crate) fn fire_service(&mut self, timer: ServiceTimer) -> Option<(SessionId, u64)> {
+        let waiting = self.service.take(timer)?;
+        Some((waiting.session, waiting.token))
     }
 
     /// Stops all timers of a session that is being removed.
-    pub(crate) fn end_service_timers(&mut self, slot: usize) {
-        let Some(attached) = &mut self.slab[slot].profile.attached else {
+    pub(in crate::session) fn end_service(&mut self, session: SessionId) {
+        let Self { wheel, service, .. } = self;
+        // Most services set no timers.
+        if service.by_session.is_empty() {
             return;
-        };
-        for index in std::mem::take(&mut attached.timers) {
-            let waiting = self.reactor.service_timers.waiting.remove(index as usize);
-            self.reactor.timers.cancel(waiting.wheel);
         }
-    }
-
-    fn forget_service_timer(&mut self, session: SessionId, timer: ServiceTimer) {
-        if let Some(session) = self.find_mut(session)
-            && let Some(attached) = &mut session.profile.attached
-        {
-            attached.timers.retain(|index| *index != timer.index);
+        for index in service.by_session.remove(&session).unwrap_or_default() {
+            wheel.cancel(service.waiting.remove(index as usize).wheel);
         }
     }
 }
