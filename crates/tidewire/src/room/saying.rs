@@ -83,8 +83,6 @@ impl LaneRooms<'_> {
         encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
         let slot = id.slot();
-        let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
-        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         let room = self.table.get(alias).ok_or(RoomError::NotJoined)?;
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
