@@ -160,7 +160,7 @@ impl Rooms {
         bytes_expected: usize,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
         skip: impl FnOnce(&RoomLog, u64, usize) -> u64,
-    ) -> Option<Result<Appended, EncodeError>> {
+    ) -> Result<Option<Appended>, EncodeError> {
         let LaneLogs {
             logs,
             relief,
@@ -169,14 +169,16 @@ impl Rooms {
             timers,
             exchange,
         } = to;
-        let log = logs.get_mut(alias)?;
-        let appended = log.append_with(bytes_expected, |out| encode(&config.codec, out));
-        let (position, bytes) = match appended {
-            Ok(appended) => appended,
-            Err(error) => return Some(Err(error)),
+        let Some(log) = logs.get_mut(alias) else {
+            return Ok(None);
         };
+        let appended = log.append_with(bytes_expected, |out| encode(&config.codec, out));
+        let (position, bytes) = appended?;
         let own = skip(log, position, bytes);
-        let room = self.get_mut(alias)?;
+        // A log is open as long as its room.
+        let Some(room) = self.get_mut(alias) else {
+            return Ok(None);
+        };
         counters.room_offered.add(room.members.len() as u64 - own);
         let due_ns = room.coalescer.handle_append(timers.now_ns());
         let others = room.shared.others(exchange.lane);
@@ -184,7 +186,7 @@ impl Rooms {
         if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
             self.note_growth(logs, relief, alias, due_ns, changed_bits);
         }
-        Some(Ok(Appended {
+        Ok(Some(Appended {
             alias,
             bytes,
             others,

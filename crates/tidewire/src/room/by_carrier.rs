@@ -123,7 +123,7 @@ impl LaneRooms<'_> {
         author: Option<usize>,
         bytes_expected: usize,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Option<Result<Appended, EncodeError>> {
+    ) -> Result<Option<Appended>, EncodeError> {
         let (logs, slab) = LaneLogs::of(self.sessions, self.exchange);
         let rooms = &mut self.table.rooms;
         rooms.append(

@@ -151,7 +151,7 @@ impl LaneRooms<'_> {
         alias: u16,
         bytes_expected: usize,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Option<Result<Appended, EncodeError>> {
+    ) -> Result<Option<Appended>, EncodeError> {
         let (logs, _) = LaneLogs::of(self.sessions, self.exchange);
         let rooms = &mut self.table.rooms;
         rooms.append(logs, alias, bytes_expected, encode, |_, _, _| 0)
@@ -207,8 +207,8 @@ impl LaneRooms<'_> {
     ) -> Result<(), EncodeError> {
         let alias = shared.alias;
         if self.table.get(alias).is_some() {
-            if let Some(appended) = self.append(alias, bytes_expected, encode) {
-                self.pass_on(appended?, offset, || *origin);
+            if let Some(appended) = self.append(alias, bytes_expected, encode)? {
+                self.pass_on(appended, offset, || *origin);
             }
             return Ok(());
         }

@@ -180,11 +180,9 @@ impl LaneRooms<'_> {
                 encode_record(codec, alias, is_topic, offset, &message, out)
             });
             match appended {
-                Some(Ok(_)) => {}
-                Some(Err(error)) => {
-                    tracing::debug!(%error, "a message of the history was not sent");
-                }
-                None => return,
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(error) => tracing::debug!(%error, "a message of the history was not sent"),
             }
         }
         self.append_gap(alias, &mut lost);

@@ -376,9 +376,9 @@ impl LaneRooms<'_> {
             codec.encode_presence(&presence, out)
         });
         match appended {
-            Some(Ok(appended)) => self.pass_on(appended, None, || Origin::Local),
-            Some(Err(error)) => tracing::debug!(%error, "presence not announced"),
-            None => {}
+            Ok(Some(appended)) => self.pass_on(appended, None, || Origin::Local),
+            Err(error) => tracing::debug!(%error, "presence not announced"),
+            Ok(None) => {}
         }
     }
 

@@ -69,7 +69,7 @@ impl LaneRooms<'_> {
                 1
             },
         );
-        let appended = appended.ok_or(RoomError::NotJoined)??;
+        let appended = appended?.ok_or(RoomError::NotJoined)?;
         self.sessions.counters.chat_messages.add(1);
         self.pass_on(appended, offset, || Origin::ChatMessage { id, payload });
         if let Some(room) = &held {

@@ -357,9 +357,9 @@ impl LaneRooms<'_> {
             expected,
             |codec, out| delivery.encode_again(codec, &message, out),
             |_, _, _| 0,
-        );
+        )?;
         if let Some(appended) = appended {
-            self.pass_on(appended?, None, || Origin::Published { topic, payload });
+            self.pass_on(appended, None, || Origin::Published { topic, payload });
             return Ok(());
         }
         let others = shared.others(self.exchange.lane);
