@@ -56,7 +56,8 @@ impl<'t> TomlFile<'t> {
             }),
             Err(error) => {
                 let offset = error.span().map_or(0, |span| span.start);
-                let problem = format!("not valid TOML: {}", error.message());
+                let words: Vec<&str> = error.message().split_whitespace().collect();
+                let problem = format!("not valid TOML: {}", words.join(" "));
                 Err(Mistake::new(&name, text, offset, problem))
             }
         }
@@ -280,7 +281,8 @@ impl<'f> TomlEntry<'f> {
     pub fn wrong(&self, expected: &str) -> Mistake {
         let span = self.value.span();
         let source = self.file.text.get(span).unwrap_or_default();
-        let mut shown: String = source.chars().take(SHOWN_CHARS_MAX).collect();
+        let in_line = |letter: char| if letter.is_control() { ' ' } else { letter };
+        let mut shown: String = source.chars().take(SHOWN_CHARS_MAX).map(in_line).collect();
         if shown.len() < source.len() {
             shown.push('…');
         }

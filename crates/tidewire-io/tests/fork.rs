@@ -106,7 +106,7 @@ fn in_a_child_a_server_has_ended_and_the_parent_goes_on() {
         assert!(sessions.list().is_empty() && sessions.find(session.id()).is_none());
         assert!(
             session
-                .send(&Message::new(tidewire::Kind::OneWay, 0, b"x"))
+                .send(Message::new(tidewire::Kind::OneWay, 0, b"x"))
                 .is_err()
         );
         assert!(server.inspector().rooms(Duration::from_secs(20)).is_err());

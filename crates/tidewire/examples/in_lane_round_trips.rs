@@ -38,7 +38,7 @@ impl Service for Asker {
         }
         for id in 1..=self.in_flight {
             // A refused send would be seen as a rate of zero.
-            let _ = cx.send(&Message::with_id(Kind::Request, 0, id, &[0; 32]));
+            let _ = cx.send(Message::with_id(Kind::Request, 0, id, &[0; 32]));
         }
     }
 
@@ -49,7 +49,7 @@ impl Service for Asker {
         // One writer, so this needs no locked instruction.
         let replies = self.replies.load(Ordering::Relaxed);
         self.replies.store(replies + 1, Ordering::Relaxed);
-        Ok(cx.send(&Message::with_id(
+        Ok(cx.send(Message::with_id(
             Kind::Request,
             0,
             message.id,

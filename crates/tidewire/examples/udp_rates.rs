@@ -50,14 +50,14 @@ impl Service for Sender {
         if !self.is_one_way {
             for _ in 0..self.in_flight {
                 // A refused send would be seen as a rate of zero.
-                let _ = cx.send(&MESSAGE);
+                let _ = cx.send(MESSAGE);
             }
         }
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         count(&self.arrived);
-        Ok(cx.send(&Message::new(Kind::OneWay, 0, message.payload))?)
+        Ok(cx.send(Message::new(Kind::OneWay, 0, message.payload))?)
     }
 }
 

@@ -27,7 +27,8 @@
 //! [`Chat`] and [`PubSub`] are ready-made services for both.
 //!
 //! Any other thread reaches sessions through [`Server::sessions`]. It finds sessions by number, sends to them, closes
-//! them, and sends to all that a predicate selects. //!
+//! them, and sends to all that a predicate selects.
+//!
 //! A handler must not block. Give long work to a [`workers::WorkerPool`] or any other thread or task, together with the
 //! duty to answer:
 //!

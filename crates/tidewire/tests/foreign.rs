@@ -142,7 +142,7 @@ fn one_server_serves_uvrpc_peers_over_tcp_and_a_unix_socket() {
         }
         // Both formats get the broadcast, which is framed once.
         let notice = Message::new(Kind::Deliver, 0, b"hi");
-        let broadcast = server.sessions().broadcast_where(|_| true, &notice);
+        let broadcast = server.sessions().broadcast_where(|_| true, notice);
         assert_eq!(broadcast.unwrap().wait().queued, 2);
         let mut frame = Vec::new();
         let legacy = AnyCodec::by_name("uvrpc:legacy_unframed").unwrap();

@@ -124,13 +124,14 @@ fn own_messages_that_were_removed_unseen_hold_up_no_others() {
     let server = topics_with_history(&engine, "one", History::last(1));
     let client = Client::connect(&server.url()).wait().unwrap();
     let name = topic("lobby");
-    // Each message also goes directly to nodes with a wildcard. Both are appended together.
-    engine.lose(4);
+    // A node that is slow gives a message to the stream twice, so the number of losses is not known.
+    engine.lose(usize::MAX);
     publish(&client, "lobby", "a");
     publish(&client, "lobby", "b");
-    wait_until("both are stored, and lost", || {
-        engine.has_lost_all().then_some(())
+    wait_until("both are stored", || {
+        (engine.appended(&name) == 2).then_some(())
     });
+    engine.lose(0);
     let mut reader = HistoryKind::Topic.reader(&server, "lobby", None);
     assert_eq!(reader.hear(), "b");
     publish(&client, "lobby", "c");

@@ -49,7 +49,7 @@ figures! {
     server_cpu_cores: Number = "Processor time in the last second, in cores";
     step: Gauge = "Number of the step, from 1";
     steady: Gauge = "1 in the steady window";
-    valid: Gauge = "1 if nothing speaks against the measurement of this step so far";
+    valid: Gauge = "1 if nothing speaks against the measurement of this step so far, or only against its times";
     agents: Gauge = "Agents logged in";
     to_come: Gauge = "Expected messages of this step that have not arrived";
     errors: Gauge = "Connections, logins and sends of this step that failed";
@@ -97,8 +97,7 @@ impl Metrics {
         let cores = |used: Option<f64>| used.map_or(f64::NAN, |used| used / 100.0);
         let seconds = |ms: Option<f64>| ms.map_or(f64::NAN, |ms| ms / 1e3);
         self.steady.set(i64::from(progress.phase == Phase::Steady));
-        self.valid
-            .set(i64::from(progress.verdict.name() == "VALID"));
+        self.valid.set(i64::from(progress.verdict.is_valid()));
         self.agents.set(progress.logins.cast_signed());
         let second = &progress.second;
         let offered = second.offered_tps().unwrap_or(f64::NAN);

@@ -16,6 +16,7 @@ use tidewire_io::poller::{POLLER_VARIABLE, PollerChoice};
 use tidewire_load::environment::Environment;
 use tidewire_load::plan::{Plan, PlanError, RunOptions};
 use tidewire_load::report::Report;
+use tidewire_load::run::RunError;
 use tidewire_load::scenario::{NODES_MAX, SEED_DEFAULT, Scenario, Step};
 use tidewire_load::segment::Segment;
 
@@ -211,7 +212,11 @@ impl<'a> Runner<'a> {
         let plan = Plan::new(scenario, options).map_err(explain)?;
         let result = plan.run(&mut exported);
         view.finish();
-        let report = result?.judge();
+        let facts = result.map_err(|error| match error {
+            RunError::Tokens(error) => explain(error.into()),
+            error => error.into(),
+        })?;
+        let report = facts.judge();
         // Its processes would hold the dead ones back.
         drop(plan);
         cluster.stop();

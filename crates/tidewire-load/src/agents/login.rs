@@ -118,7 +118,7 @@ impl Agents {
         };
         let sent = request
             .map_err(|error| error.to_string())
-            .and_then(|request| cx.send(&request).map_err(|error| error.to_string()));
+            .and_then(|request| cx.send(request).map_err(|error| error.to_string()));
         if let Err(error) = sent {
             self.fail_login(slot, &error);
         }

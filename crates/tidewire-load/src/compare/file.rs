@@ -1,7 +1,7 @@
 //! The runs of a report.
 //!
-//! The two sides of a comparison are often two versions of the instrument, and neither version may refuse the report of
-//! the other: keys that this version does not know are ignored. A report may hold several runs of a step; each of them
+//! The two sides of a comparison are often two versions of the instrument: keys that this version does not know are
+//! ignored, so that it reads reports of newer versions. A report may hold several runs of a step; each of them
 //! is a run here. A report that was merged from parts holds the figures of the parts at the same keys, but it is one
 //! run: the rates of parts add up to the rate of the whole.
 
@@ -48,6 +48,11 @@ fn step_run(step: &StepReport, index: usize) -> Option<StepRun> {
         None if index == 0 => (step_figures(step), invalid),
         None => return None,
     };
+    // A merged verdict has the disturbances of all runs.
+    let disturbances = match repeats.get(index) {
+        Some(run) if !run.disturbed => &[][..],
+        _ => &verdict.disturbances[..],
+    };
     Some(StepRun {
         step_name: step.step_name.clone(),
         concurrency: step.concurrency,
@@ -55,7 +60,7 @@ fn step_run(step: &StepReport, index: usize) -> Option<StepRun> {
         setting: setting(step),
         figures,
         invalid: invalid.cloned(),
-        problems: [&step.problems[..], &verdict.disturbances].concat(),
+        problems: [&step.problems[..], disturbances].concat(),
     })
 }
 

@@ -223,9 +223,8 @@ impl Handshake {
         }
     }
 
-    /// Sends a hello with newer credentials, if the server allows that on this connection, which
-    /// [may still send](super::Connection::may_send). Call [`poll_transmit`](super::Connection::poll_transmit) then.
-    pub fn renew(&mut self) -> bool {
+    /// See [`Connection::renew`](super::Connection::renew).
+    pub(super) fn renew(&mut self) -> bool {
         let may_renew = self.is_outgoing() && self.may_renew();
         self.sends_hello |= may_renew;
         may_renew

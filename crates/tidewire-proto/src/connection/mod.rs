@@ -268,6 +268,12 @@ impl Connection {
         self.is_open() && !self.output.has_ended()
     }
 
+    /// Sends a hello with newer credentials, if the server allows that on this connection. Returns whether it does. Call
+    /// [`Self::poll_transmit`] then.
+    pub fn renew(&mut self) -> bool {
+        self.may_send() && self.handshake.renew()
+    }
+
     /// Whether input may be handled now.
     #[inline]
     #[must_use]

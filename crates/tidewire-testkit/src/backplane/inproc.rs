@@ -115,6 +115,12 @@ impl InprocEngine {
         self.lock().streams.replaced()
     }
 
+    /// The number of packets that a stream was given, each once.
+    #[must_use]
+    pub fn appended(&self, name: &RoomOrTopic) -> usize {
+        self.lock().streams.appended(name)
+    }
+
     /// The number of nodes that follow a stream.
     #[must_use]
     pub fn followers(&self, name: &RoomOrTopic) -> usize {

@@ -99,6 +99,11 @@ impl Streams {
         Some(stream.last)
     }
 
+    /// Counts the packets that a stream was given, each once.
+    pub(super) fn appended(&self, name: &RoomOrTopic) -> usize {
+        self.all.get(name).map_or(0, |stream| stream.ids.len())
+    }
+
     /// Returns the packets of a stream from a sequence on. Makes the stream if there is none.
     pub(super) fn read(
         &mut self,

@@ -84,7 +84,7 @@ pub(super) fn silent_peers_are_closed_whatever_they_are_sent(setup: &Setup) {
     let device = server.server().sessions().find(id).expect("it is open");
     let command = Message::new(Kind::OneWay, 0, b"do").with_name(setup.codec.method());
     // The loop ends with the session. It sends one command at a time, so that the end cuts none.
-    while device.send(&command).is_ok() && peer.receive().is_some() {}
+    while device.send(command).is_ok() && peer.receive().is_some() {}
     peer.drain();
     drop(peer);
     assert_eq!(server.stop().closed_by("idle_timeout"), 1);

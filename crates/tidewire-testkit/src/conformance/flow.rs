@@ -63,7 +63,7 @@ pub(super) fn messages_of_one_turn_share_a_write(setup: &Setup) {
     let server = setup.serve(|_| {
         move |cx: &mut Context<'_>, _: Message<'_>| {
             for number in 0..MESSAGES {
-                cx.send(&Message::new(Kind::OneWay, 0, text(number).as_bytes()))?;
+                cx.send(Message::new(Kind::OneWay, 0, text(number).as_bytes()))?;
             }
             Ok(())
         }

@@ -44,7 +44,7 @@ impl Service for Counting {
         assert!(0 < token && token <= count);
         let text = format!("timer {token}");
         let message = Message::new(Kind::OneWay, 0, text.as_bytes());
-        cx.send(&message).expect("room in the output");
+        cx.send(message).expect("room in the output");
     }
 
     fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {

@@ -64,7 +64,7 @@ pub(super) fn what_threads_send_arrives(setup: &Setup) {
                     let text = number.to_string();
                     let message = Message::new(Kind::OneWay, 0, text.as_bytes());
                     let outcome = wait_until("there is room", || {
-                        let outcome = session.send(&message);
+                        let outcome = session.send(message);
                         (outcome != Err(SendError::QueueFull)).then_some(outcome)
                     });
                     outcome.expect("an open session");
@@ -98,7 +98,7 @@ pub(super) fn broadcasts_reach_whom_they_choose(setup: &Setup) {
         let is_chosen = move |number: &Number| number.0 % 3 == round % 3;
         let chosen = sessions.broadcast_where(
             move |session| session.state().is_some_and(is_chosen),
-            &message,
+            message,
         );
         let report = chosen.expect("room for a broadcast").wait();
         assert_eq!((report.matched, report.queued), (2, 2));

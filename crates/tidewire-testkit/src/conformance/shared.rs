@@ -131,9 +131,9 @@ impl Service for Table {
             }
             b'?' => cx.reply(self.counted.to_string().as_bytes()),
             b'x' if cx.codec().format().has_ids() => {
-                Ok(cx.send(&Message::with_id(Kind::Reply, 0, STRAY_ID, b"stray"))?)
+                Ok(cx.send(Message::with_id(Kind::Reply, 0, STRAY_ID, b"stray"))?)
             }
-            b'x' => Ok(cx.send(&Message::new(Kind::OneWay, 0, b"stray"))?),
+            b'x' => Ok(cx.send(Message::new(Kind::OneWay, 0, b"stray"))?),
             b's' => {
                 cx.topics().subscribe(&text(rest))?;
                 cx.reply(b"subscribed")

@@ -399,7 +399,7 @@ impl Service for Asker {
         }
         for id in 1..=self.in_flight {
             // A refused send would be waited for, which a time limit from outside ends.
-            let _ = cx.send(&Message::with_id(Kind::Request, 0, id, &PAYLOAD));
+            let _ = cx.send(Message::with_id(Kind::Request, 0, id, &PAYLOAD));
         }
     }
 
@@ -410,7 +410,7 @@ impl Service for Asker {
         self.left -= 1;
         if self.left >= u64::from(self.in_flight) {
             let again = Message::with_id(Kind::Request, 0, message.id, message.payload);
-            cx.send(&again)?;
+            cx.send(again)?;
         } else if self.left == 0 {
             // The main thread waits for it as long as it can be sent.
             let _ = self.done.send(());

@@ -36,6 +36,8 @@ pub enum Event {
         channel: u16,
         /// The reason, for programs.
         code: ErrorCode,
+        /// The number of the reason on the wire. It says more than the code for codecs with numbers of their own.
+        number: i32,
         /// The reason, for people. It is foreign text: pass it through [`visible`](tidewire_proto::text::visible) before you
         /// show it.
         text: String,
@@ -338,19 +340,23 @@ impl From<Message<'_>> for OwnedMessage {
 impl Event {
     /// The event for a message that answers nothing. A gap whose number cannot be read counts as one lost message.
     pub(super) fn of_message(message: &Message<'_>) -> Self {
-        match (message.kind, PresenceBody::decode(message.payload)) {
-            (Kind::Presence, Ok(body)) => Self::Presence {
+        if message.kind == Kind::Gap {
+            return Self::Gap {
+                channel: message.channel,
+                lost: GapBody::decode(message.payload).map_or(1, |body| body.lost),
+            };
+        }
+        if message.kind == Kind::Presence
+            && let Ok(body) = PresenceBody::decode(message.payload)
+        {
+            return Self::Presence {
                 room: message.room(),
                 member: body.member,
                 name: body.name.to_owned(),
                 event: body.event,
-            },
-            (Kind::Gap, _) => Self::Gap {
-                channel: message.channel,
-                lost: GapBody::decode(message.payload).map_or(1, |body| body.lost),
-            },
-            _ => Self::Message((*message).into()),
+            };
         }
+        Self::Message((*message).into())
     }
 
     /// The event for a placement of this channel.

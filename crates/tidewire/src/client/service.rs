@@ -232,6 +232,23 @@ impl ClientService {
             completions.wake();
         }
     }
+
+    /// The event for a message that answers nothing. A refusal is noted for the next flush.
+    fn event_of(&mut self, cx: &Context<'_>, message: &Message<'_>) -> Event {
+        if message.kind != Kind::Error {
+            return Event::of_message(message);
+        }
+        let (code, number, text) = refusal(cx, message);
+        let unconfirmed = &mut self.pending.unconfirmed;
+        unconfirmed.note_refused(code, number, text.clone());
+        let channel = message.channel;
+        Event::Refused {
+            channel,
+            code,
+            number,
+            text,
+        }
+    }
 }
 
 impl Service for ClientService {
@@ -278,20 +295,7 @@ impl Service for ClientService {
             return Ok(());
         }
         let Some(id) = self.pending.answered_id(&message) else {
-            let event = match message.kind {
-                Kind::Error => {
-                    let (code, number, text) = refusal(cx, &message);
-                    let unconfirmed = &mut self.pending.unconfirmed;
-                    unconfirmed.note_refused(code, number, text.clone());
-                    let channel = message.channel;
-                    Event::Refused {
-                        channel,
-                        code,
-                        text,
-                    }
-                }
-                _ => Event::of_message(&message),
-            };
+            let event = self.event_of(cx, &message);
             self.link.events.push(event);
             self.pause_if_held(cx);
             return Ok(());

@@ -82,7 +82,7 @@ pub enum TopicEvent {
     /// The subscription was made again on a new connection.
     Resumed,
     /// The server keeps a history, and was told a position: that of the last message before [`TopicEvent::Interrupted`], or
-    /// [`Subscribe::since`]. The messages behind it that the server still has follow.
+    /// [`Subscribe::since`]. The messages after it that the server still has follow.
     Recovered {
         /// The number of messages that are missing: 0 if none is, `None` if the server does not know it. A pattern with a
         /// wildcard has no positions, so the number is not known.
@@ -156,7 +156,7 @@ impl Client {
     /// [`Event::Lost`](super::Event::Lost) says so. [`Client::flush`] confirms that the server has it.
     pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         validate_topic(topic)?;
-        self.send(&Message::new(Kind::Publish, 0, payload).with_name(topic))?;
+        self.send(Message::new(Kind::Publish, 0, payload).with_name(topic))?;
         Ok(())
     }
 
@@ -186,7 +186,7 @@ impl Subscribe<'_> {
         self
     }
 
-    /// Asks for the messages of the topic's history behind this position, which is that of the last message that the
+    /// Asks for the messages of the topic's history after this position, which is that of the last message that the
     /// application has, for example from an earlier run. [`TopicEvent::Recovered`] says whether some are missing. A server
     /// without a history ignores it.
     ///

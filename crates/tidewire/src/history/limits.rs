@@ -15,7 +15,7 @@ pub struct History {
     pub messages_max: usize,
     /// Bytes of these messages, including the names of their authors and 13 bytes for each message. Default 64 KiB. A
     /// single message that exceeds it is delivered but not kept. The earlier messages stay, and
-    /// [`Metrics::history_skipped`](crate::Metrics::history_skipped) counts the message. At most 1 GiB.
+    /// [`Metrics::history_skipped`](crate::metrics::Metrics::history_skipped) counts the message. At most 1 GiB.
     pub bytes_max: usize,
     /// The age of these messages. Older ones are removed. Default `None`: they stay however old they are.
     pub age_max: Option<Duration>,

@@ -18,7 +18,6 @@
 //!
 //! Rejected: a history for each lane, because all lanes would need all messages of all rooms. Rejected: a log for each
 //! lane in which messages arrive in any order. Then the position of a client would be a list of messages, not a number.
-
 //!
 //! # Who numbers the messages
 //!

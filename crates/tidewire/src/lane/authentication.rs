@@ -58,7 +58,7 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Opens an admitted session, and reads the frames that came behind its hello.
+    /// Opens an admitted session, and reads the frames that came after its hello.
     pub(super) fn open(&mut self, slot: usize) {
         self.announce(slot);
         if !self.core.sessions[slot].connection.is_closed() {

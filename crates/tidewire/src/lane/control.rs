@@ -94,7 +94,7 @@ fn authenticate(cx: &mut Context<'_>, slot: usize, token: &[u8]) -> Handled {
         return Handled::Opened;
     }
     let connection = &cx.core.sessions[slot].connection;
-    // The frames behind the hello wait, or are dropped with the session.
+    // The frames after the hello wait, or are dropped with the session.
     cx.stopped |= !connection.may_read();
     Handled::Done
 }

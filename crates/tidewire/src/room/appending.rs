@@ -172,10 +172,13 @@ impl Rooms {
         let Some(log) = logs.get_mut(alias) else {
             return Ok(None);
         };
+        debug_assert!(
+            self.get(alias).is_some(),
+            "a log is open as long as its room"
+        );
         let appended = log.append_with(bytes_expected, |out| encode(&config.codec, out));
         let (position, bytes) = appended?;
         let own = skip(log, position, bytes);
-        // A log is open as long as its room.
         let Some(room) = self.get_mut(alias) else {
             return Ok(None);
         };

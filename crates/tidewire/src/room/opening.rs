@@ -5,7 +5,7 @@
 //! not wait. Nor does a join on a node whose members were told that it is cut off, nor one that a handler makes by
 //! [`RoomActions::join`](crate::RoomActions::join).
 //!
-//! Rejected: a gap notice behind the join, because neither node knows how many messages were sent in between.
+//! Rejected: a gap notice after the join, because neither node knows how many messages were sent in between.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

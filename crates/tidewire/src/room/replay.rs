@@ -1,6 +1,6 @@
 //! Sending the history of a room or topic to those who join, and to those who come back with their position.
 //!
-//! A history that fits is sent at once, behind the reply. A larger one is sent in pieces: the subscriber leaves the log of
+//! A history that fits is sent at once, after the reply. A larger one is sent in pieces: the subscriber leaves the log of
 //! its lane, and gets the next piece whenever its output is empty. What is said meanwhile is in the history, too, so the log
 //! keeps nothing for it. When it has what its lane has, it goes on with the log. So a replay holds one piece for each
 //! session, and all replays of a lane together send a bounded number of bytes in a turn, between those of live messages.

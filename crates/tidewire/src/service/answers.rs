@@ -98,7 +98,7 @@ impl Context<'_> {
                 encode_within(limit, out, |out| context.codec().encode(&message, out))
             })
         } else {
-            self.send(&message)
+            self.send(message)
         };
         self.core.replies.method_name = name;
         sent
@@ -158,7 +158,7 @@ impl Context<'_> {
         }
     }
 
-    /// Frames an answer and puts it behind the earlier ones.
+    /// Frames an answer and puts it after the earlier ones.
     fn reply_in_order(
         &mut self,
         encode: impl FnOnce(&Self, &mut Vec<u8>) -> Result<(), EncodeError>,

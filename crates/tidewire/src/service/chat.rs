@@ -218,7 +218,7 @@ impl Chat {
                     1 => format!("Welcome, {name}! You are alone."),
                     count => format!("Welcome, {name}! {count} people are here."),
                 };
-                cx.send(&Message::new(Kind::OneWay, 0, welcome.as_bytes()))?;
+                cx.send(Message::new(Kind::OneWay, 0, welcome.as_bytes()))?;
                 let recovery = self.open_history(cx, &joined, history, None);
                 Self::welcome(cx, &joined, recovery.is_some());
             }
@@ -323,13 +323,13 @@ impl fmt::Debug for Chat {
 /// Sends the reason why a name was refused, and asks for another one.
 fn prompt_again(cx: &mut Context<'_>, refusal: &str) -> HandlerResult {
     let refusal = format!("! {refusal}");
-    cx.send(&Message::new(Kind::OneWay, 0, refusal.as_bytes()))?;
+    cx.send(Message::new(Kind::OneWay, 0, refusal.as_bytes()))?;
     prompt(cx);
     Ok(())
 }
 
 fn prompt(cx: &mut Context<'_>) {
-    if let Err(error) = cx.send(&Message::new(Kind::OneWay, 0, PROMPT)) {
+    if let Err(error) = cx.send(Message::new(Kind::OneWay, 0, PROMPT)) {
         tracing::debug!(%error, "cannot prompt");
     }
 }

@@ -4,7 +4,7 @@
 //! Some of these answers wait for an earlier request whose answer is deferred; the close then waits for that one, too.
 //! All other unanswered requests are given up, because a peer that is closed should not stay for as long as a slow
 //! backend takes. Nothing more is read from the peer meanwhile. Where the peer matches replies by their order, it would
-//! take a reply behind a request that was given up for the reply to that request. So that reply is not sent: reply
+//! take a reply after a request that was given up for the reply to that request. So that reply is not sent: reply
 //! first, then close. The farewell goes last: in the native protocol as a go-away, in `lines` as a line. No other codec
 //! has a farewell, so there a close with a farewell is a plain close.
 //!
@@ -68,7 +68,9 @@ impl Context<'_> {
         self.close_session_with(self.id, code, text);
     }
 
-    pub(crate) fn close_session_with(&mut self, id: SessionId, code: GoAwayCode, text: &str) {
+    /// Closes a session of this lane, as [`Context::close_session`] does, and sends its peer the reason, as
+    /// [`Context::close_with`] does.
+    pub fn close_session_with(&mut self, id: SessionId, code: GoAwayCode, text: &str) {
         self.end_session(id, Some(Box::new(Farewell::new(code, text))));
     }
 

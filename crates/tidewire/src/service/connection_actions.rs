@@ -49,7 +49,8 @@ impl ConnectionActions<'_, '_> {
     }
 
     /// Attaches a value to a connection that [`Self::connect`] has started, as [`Context::set_state`] does for the session of a
-    /// call. The calls about the connection, `on_connect_failed` too, find the value.
+    /// call. The calls about the connection, `on_connect_failed` too, find the value. Returns the former value of this type. A value for
+    /// a session that has ended, or that is on another lane, is dropped.
     pub fn set_state<T: Any + Send>(&mut self, id: SessionId, state: T) -> Option<T> {
         let session = self.cx.core.sessions.find_mut(id)?;
         session.profile.attach().set_state(state)
@@ -88,8 +89,7 @@ impl ConnectionActions<'_, '_> {
             return Err(failure);
         }
         session.profile.attach().credentials = Some(token);
-        let connection = &mut session.connection;
-        let renews = connection.may_send() && connection.handshake_mut().renew();
+        let renews = session.connection.renew();
         if renews {
             self.cx.core.sessions.transmit(slot);
         }

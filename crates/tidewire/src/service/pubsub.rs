@@ -216,7 +216,7 @@ impl PubSub {
             flags = FLAG_POSITION;
         }
         let reply = Message::with_id(Kind::Reply, channel, message.id, &tail);
-        cx.send(&Message { flags, ..reply })?;
+        cx.send(Message { flags, ..reply })?;
         if recovery.is_some() {
             cx.push_history(channel);
         }

@@ -46,7 +46,7 @@ impl<'a> Context<'a> {
 }
 
 impl RoomActions<'_, '_> {
-    /// Sets the policy of the next join for the case that the session is a slow subscriber. Default: that of
+    /// Sets the policy of joins by this value, for the case that the session is a slow subscriber. Default: that of
     /// [the server](crate::ServerBuilder::slow_subscribers).
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
@@ -106,7 +106,8 @@ impl RoomActions<'_, '_> {
     ///
     /// # Errors
     /// [`RoomError::NotJoined`] if the session is not in the room, [`RoomError::Encode`] if the codec cannot express the message,
-    /// and [`RoomError::OutOfMemory`] if the server is at its memory limit.
+    /// [`RoomError::OutOfMemory`] if the server is at its memory limit, and [`RoomError::CutOff`] if the server refuses messages
+    /// while it is cut off from its cluster.
     #[inline]
     pub fn say(&mut self, room: RoomId, payload: &[u8]) -> Result<(), RoomError> {
         self.cx.note_published();
@@ -122,7 +123,7 @@ impl RoomActions<'_, '_> {
     /// room has one.
     ///
     /// # Errors
-    /// The errors of [`Self::say`].
+    /// The errors of [`Self::say`], and [`RoomError::HistoryFull`] if too many messages wait to be stored.
     pub fn say_recorded(&mut self, room: RoomId, payload: &[u8]) -> Result<(), RoomError> {
         self.cx.note_published();
         let mut rooms = self.cx.core.rooms();
@@ -149,8 +150,7 @@ impl RoomActions<'_, '_> {
     /// Members get it as [`Kind::Deliver`] of member 0. Over `lines` it is a notice: `* closing soon`.
     ///
     /// # Errors
-    /// [`RoomError::NoSuchRoom`] if the room has no members, [`RoomError::Encode`] if the codec cannot express the message, and
-    /// [`RoomError::OutOfMemory`] if the server is at its memory limit.
+    /// [`RoomError::NoSuchRoom`] if the room has no members, and the errors of [`Self::say_recorded`] but `NotJoined`.
     pub fn announce(&mut self, room: &str, payload: &[u8]) -> Result<(), RoomError> {
         self.cx.note_published();
         self.cx.core.rooms().announce(room, payload)
@@ -245,7 +245,7 @@ impl Context<'_> {
         }
         let mut body = Vec::new();
         if placement.encode(&mut body).is_ok()
-            && let Err(error) = self.send(&Message::new(Kind::Placement, channel, &body))
+            && let Err(error) = self.send(Message::new(Kind::Placement, channel, &body))
         {
             tracing::debug!(session = %self.id, %error, "a placement was not sent");
         }

@@ -110,7 +110,7 @@ impl Sessions {
     /// be open.
     #[must_use]
     pub fn address(&self, id: SessionId) -> Option<SessionAddress> {
-        let link = self.shared.lanes.link()?;
+        let link = self.shared.lanes.link().filter(|_| id != SessionId::NONE)?;
         Some(SessionAddress {
             life: link.life().clone(),
             id,

@@ -110,8 +110,8 @@ impl Sessions {
     }
 
     /// Sends one message to every accepted session that `predicate` selects, on all lanes. The message is framed once
-    /// and sent to each lane once. The predicate runs on the lanes when the message arrives there. It must not block,
-    /// and a panic in it ends the lane.
+    /// and sent to each lane once. The predicate runs on the lanes when the message arrives there. It must not block.
+    /// A panic in it is counted and logged, and that session does not get the message.
     ///
     /// A session gets the sends and broadcasts of one thread in their order. The report says how many sessions
     /// matched and how many of them had full queues; it is complete when all lanes have handled the message. See
@@ -215,7 +215,7 @@ impl SessionHandle {
         Moment::from_ns(self.session.opened_ns)
     }
 
-    /// Sends a message. After `Ok` the message is on its way, behind all earlier ones of this thread. Only the end of
+    /// Sends a message. After `Ok` the message is on its way, after all earlier ones of this thread. Only the end of
     /// the session can prevent its delivery. It is then counted in
     /// [`sends_undelivered`](crate::metrics::Metrics::sends_undelivered), unless its lane had already taken it. Consecutive
     /// messages share one write.

@@ -41,7 +41,7 @@ impl<'a> Context<'a> {
 }
 
 impl TopicActions<'_, '_> {
-    /// Sets the policy of the next subscription for the case that the session is a slow subscriber. Default: that of
+    /// Sets the policy of subscriptions by this value, for the case that the session is a slow subscriber. Default: that of
     /// [the server](crate::ServerBuilder::slow_subscribers).
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
@@ -83,7 +83,9 @@ impl TopicActions<'_, '_> {
     ///
     /// # Errors
     /// [`PublishError::Topic`] if the text is not a topic, [`PublishError::Encode`] if the codec cannot express the
-    /// message, and [`PublishError::OutOfMemory`] if the server is at its memory limit.
+    /// message, [`PublishError::OutOfMemory`] if the server is at its memory limit, [`PublishError::CutOff`] if the server
+    /// refuses messages while it is cut off from its cluster, and [`PublishError::HistoryFull`] if too many messages wait to be
+    /// stored.
     #[inline]
     pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         self.cx.note_published();

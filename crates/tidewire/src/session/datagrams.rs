@@ -196,7 +196,7 @@ mod tests {
             let id = session.id;
             let mut cx = lane.core.context(id);
             for length in lengths {
-                cx.send(&Message::new(Kind::OneWay, 0, &[7; 10][..length]))
+                cx.send(Message::new(Kind::OneWay, 0, &[7; 10][..length]))
                     .unwrap();
             }
             drop(cx);

@@ -157,8 +157,8 @@ pub(crate) struct Member {
     pub(crate) name: Arc<str>,
 }
 
-/// The sessions of a lane, with everything that writing, timing and ending them needs. The files of this folder alone know its
-/// fields.
+/// The sessions of a lane, with everything that writing, timing and ending them needs. Its parts own their state; the owner lets
+/// them act together.
 #[derive(Debug)]
 pub(crate) struct LaneSessions {
     pub(crate) config: Arc<Config>,

@@ -185,16 +185,35 @@ impl Outputs {
 
     /// Appends encoded frames, whose ends the codec finds.
     pub(super) fn append_frames(&mut self, slot: usize, frames: &[u8]) {
-        let config = Arc::clone(&self.config);
-        self.with_buffer(slot).append_frames(&config.codec, frames);
+        let Self {
+            all,
+            current,
+            current_slot,
+            buffers,
+            config,
+            ..
+        } = self;
+        let output = match slot == *current_slot {
+            true => current,
+            false => &mut all[slot],
+        };
+        output.ensure_buffer(buffers);
+        output.append_frames(&config.codec, frames);
     }
 
-    /// Appends the frames that `encode` writes to any output, unless it is full. Lists the session for the flush. Returns whether
-    /// the output holds enough bytes to be written now.
+    /// The number of unsent bytes above which an output is full.
+    #[inline]
+    pub(super) fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
+    /// Appends the frames that `encode` writes to any output, unless that has more unsent bytes than `full_above`. Lists the
+    /// session for the flush. Returns whether the output holds enough bytes to be written now.
     #[inline(always)]
     pub(super) fn offer(
         &mut self,
         slot: usize,
+        full_above: usize,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, SendError> {
         let Self {
@@ -210,7 +229,7 @@ impl Outputs {
             Some(output) if output.held_bytes() > 0 => output,
             place => filled(place, current, slot == self.current_slot, buffers),
         };
-        if output.is_above(self.bytes_max) {
+        if output.is_above(full_above) {
             counters.sends_refused.add(1);
             return Err(SendError::QueueFull);
         }

@@ -89,11 +89,18 @@ impl LaneSessions {
             _ => return Err(self.outputs.refuse(SendError::NotOpen)),
         };
         let limit = session.connection.handshake().frame_bytes_max();
-        if !session.memberships.is_empty() && !self.outputs.is_full(slot) {
+        let mut full_above = self.outputs.bytes_max();
+        if !session.memberships.is_empty() {
+            if self.outputs.is_full(slot) {
+                return Err(self.outputs.refuse(SendError::QueueFull));
+            }
             self.bring_forward(slot);
+            // The deliveries may have filled the output. The message is behind them and must not get lost.
+            full_above = usize::MAX;
         }
         let has_block = self.outputs.offer(
             slot,
+            full_above,
             #[inline(always)]
             |codec, out| encode(limit, codec, out),
         )?;

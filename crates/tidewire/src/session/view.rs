@@ -14,7 +14,7 @@ use crate::address::Endpoint;
 use crate::auth::Identity;
 use crate::transport::{Transport, TransportKind};
 
-/// The facts about a session, on its own lane. [`Context::id`](crate::Context::id) returns them for the session of a
+/// The facts about a session, on its own lane. [`Context::session`](crate::Context::session) returns them for the session of a
 /// call, and the predicate of [`Sessions::broadcast_where`](crate::Sessions::broadcast_where) gets them for each session. In a
 /// call without a session, [`Self::id`] is [`SessionId::NONE`] and everything else is absent.
 ///
@@ -48,6 +48,12 @@ impl<'a> SessionView<'a> {
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.session.map_or(SessionId::NONE, |session| session.id)
+    }
+
+    /// The index of its lane. `None` in a call without a session.
+    #[must_use]
+    pub fn lane(&self) -> Option<usize> {
+        Some(self.session?.id.lane())
     }
 
     /// The state of this type that the service attached with [`Context::set_state`](crate::Context::set_state).

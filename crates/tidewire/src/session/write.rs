@@ -364,12 +364,37 @@ const EARLY_BYTES: usize = 1024;
 #[cfg(test)]
 mod tests {
     use tidewire_proto::codec::Decoded;
-    use tidewire_proto::message::Kind;
+    use tidewire_proto::message::{Kind, Message};
 
     use super::super::gather::{SLICES_MAX, SLICES_USUAL};
     use super::*;
     use crate::lane::lane;
     use crate::server::Server;
+    use crate::session::SendError;
+
+    /// Regression: the deliveries that a message brought forward filled the output, and the message itself was refused.
+    #[test]
+    fn a_message_is_taken_although_the_deliveries_before_it_fill_the_output() {
+        let mut lane = lane(&Server::builder());
+        let ((writer, _near), (reader, _far)) = (lane.open_session(), lane.open_session());
+        let core = &mut lane.core;
+        let [writer, reader] = [writer, reader].map(|slot| core.sessions[slot].id);
+        let joined = core.context(writer).rooms().join("room", "writer").unwrap();
+        core.context(reader).rooms().join("room", "reader").unwrap();
+        core.sessions.flush_dirty();
+        let connection = &mut core.sessions[reader.slot()].connection;
+        connection.output_mut().handle_blocked();
+        let bytes_max = core.config.limits.queue_bytes_max;
+        for _ in 0..2 * bytes_max / 10_000 {
+            let room = joined.room.0;
+            core.rooms().say(writer, room, &[7; 10_000]).unwrap();
+        }
+        let message = Message::new(Kind::OneWay, 0, b"after them");
+        assert_eq!(core.context(writer).send_to(reader, &message), Ok(()));
+        assert!(core.sessions.outputs.is_full(reader.slot()));
+        let refused = core.context(writer).send_to(reader, &message);
+        assert_eq!(refused, Err(SendError::QueueFull));
+    }
 
     #[test]
     fn answers_worth_a_write_go_before_the_turn_ends_and_less_does_not() {

@@ -31,7 +31,7 @@ impl Service for Reporter {
                 let _ = cx.defer().reply(b"done");
                 Ok(())
             }
-            b"send" => Ok(cx.send(&Message::new(Kind::OneWay, 0, b"done"))?),
+            b"send" => Ok(cx.send(Message::new(Kind::OneWay, 0, b"done"))?),
             b"sender" => {
                 let sent = cx.with_sender(id, |sender| {
                     sender.send(&Message::new(Kind::OneWay, 0, b"done"))
@@ -41,7 +41,7 @@ impl Service for Reporter {
             b"twice" => {
                 cx.reply(b"half")?;
                 cx.topics().publish("progress", &MESSAGES.to_le_bytes())?;
-                Ok(cx.send(&Message::new(Kind::OneWay, 0, b"done"))?)
+                Ok(cx.send(Message::new(Kind::OneWay, 0, b"done"))?)
             }
             _ => cx.reply(b"done"),
         }

@@ -230,9 +230,9 @@ fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
             }
             let message = Message::new(Kind::OneWay, 0, b"from another thread");
             for session in sessions.list() {
-                session.send(&message).unwrap();
+                session.send(message).unwrap();
             }
-            let broadcast = sessions.broadcast_where(|_| true, &message).unwrap();
+            let broadcast = sessions.broadcast_where(|_| true, message).unwrap();
             assert_eq!(broadcast.wait().queued, 3);
             for subscription in &subscriptions {
                 for _ in 0..3 {

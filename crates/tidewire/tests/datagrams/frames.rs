@@ -162,7 +162,7 @@ fn what_makes_no_sense_is_counted_and_the_session_goes_on() {
 fn a_frame_that_no_datagram_holds_is_refused_where_it_is_sent() {
     let codec = codec("length-field:size=4");
     let largest = |cx: &mut Context<'_>, message: Message<'_>| -> HandlerResult {
-        let too_large = cx.send(&Message::new(Kind::OneWay, 0, &vec![1; 65_504]));
+        let too_large = cx.send(Message::new(Kind::OneWay, 0, &vec![1; 65_504]));
         let limit = 65_507;
         let refused = SendError::Encode(EncodeError::PayloadTooLarge {
             bytes: 65_508,

@@ -19,7 +19,7 @@ struct OneWays;
 impl Service for OneWays {
     fn on_one_way(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         assert_eq!(message.kind, Kind::OneWay);
-        Ok(cx.send(&Message::new(Kind::OneWay, 0, b"a message"))?)
+        Ok(cx.send(Message::new(Kind::OneWay, 0, b"a message"))?)
     }
 }
 

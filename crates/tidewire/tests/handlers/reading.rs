@@ -97,7 +97,7 @@ fn a_handle_pauses_and_resumes_from_another_thread() {
     }
     // The broadcast is behind the pause in the lane's mailbox.
     let news = Message::new(Kind::OneWay, 0, b"paused");
-    let report = sessions.broadcast_where(|_| true, &news).unwrap().wait();
+    let report = sessions.broadcast_where(|_| true, news).unwrap().wait();
     assert_eq!(report.queued, 2);
     for peer in &mut peers {
         peer.ask(b"hello");

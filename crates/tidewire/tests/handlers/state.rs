@@ -137,7 +137,7 @@ fn a_broadcast_chooses_by_state() {
         let account = session.state::<Account>();
         account.is_some_and(|account| account.name == "ada")
     };
-    let broadcast = server.server().sessions().broadcast_where(is_ada, &news);
+    let broadcast = server.server().sessions().broadcast_where(is_ada, news);
     let report = broadcast.unwrap().wait();
     assert_eq!((report.matched, report.queued), (2, 2));
     for peer in [0, 2] {

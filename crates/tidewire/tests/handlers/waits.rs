@@ -38,7 +38,7 @@ fn wait_as(client: &Client, cx: &mut Context<'_>, form: &[u8]) -> Option<String>
         b"broadcast" => {
             let sessions = cx.sessions();
             let sent =
-                sessions.broadcast_where(|_| false, &Message::new(tidewire::Kind::OneWay, 0, b""));
+                sessions.broadcast_where(|_| false, Message::new(tidewire::Kind::OneWay, 0, b""));
             let _ = sent.unwrap().wait();
             None
         }

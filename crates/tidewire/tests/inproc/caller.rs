@@ -81,7 +81,7 @@ impl Service for Caller {
         } else {
             Message::new(Kind::OneWay, 0, b"hello")
         };
-        cx.send(&message).unwrap();
+        cx.send(message).unwrap();
     }
 
     fn on_message(&mut self, _: &mut Context<'_>, message: Message<'_>) -> HandlerResult {

@@ -115,7 +115,7 @@ struct Greeter;
 impl Service for Greeter {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         let lane = cx.lane().to_string();
-        cx.send(&Message::new(Kind::OneWay, 0, lane.as_bytes()))
+        cx.send(Message::new(Kind::OneWay, 0, lane.as_bytes()))
             .unwrap();
     }
 

@@ -74,7 +74,7 @@ fn flood_and_close(cx: &mut Context<'_>, _: Message<'_>) -> tidewire::HandlerRes
     for number in 0..REPLIES {
         let mut payload = vec![b'.'; REPLY_BYTES];
         payload[..4].copy_from_slice(&number.to_le_bytes());
-        cx.send(&Message::new(Kind::OneWay, 0, &payload))?;
+        cx.send(Message::new(Kind::OneWay, 0, &payload))?;
     }
     cx.close();
     Ok(())

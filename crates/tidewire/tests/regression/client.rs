@@ -10,7 +10,7 @@ use crate::tw1;
 fn closing_a_client_takes_no_events() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| {
         |cx: &mut Context<'_>, message: Message<'_>| {
-            cx.send(&Message::new(Kind::OneWay, 0, b"news"))?;
+            cx.send(Message::new(Kind::OneWay, 0, b"news"))?;
             cx.reply(message.payload)
         }
     });
@@ -35,7 +35,7 @@ fn closing_a_client_takes_no_events() {
 fn a_message_for_a_method_keeps_its_name_among_the_events() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| {
         |cx: &mut Context<'_>, message: Message<'_>| {
-            cx.send(&Message::new(Kind::OneWay, 0, b"21.5").with_name("sensor"))?;
+            cx.send(Message::new(Kind::OneWay, 0, b"21.5").with_name("sensor"))?;
             cx.reply(message.payload)
         }
     });

@@ -32,7 +32,7 @@ fn a_broadcast_reaches_exactly_whom_it_chooses_on_all_lanes() {
             let wanted = round % 2;
             let broadcast = sessions.broadcast_where(
                 move |session| session.state().is_some_and(|tag: &Tag| tag.0 % 2 == wanted),
-                &news(&[round]),
+                news(&[round]),
             );
             let report = broadcast.unwrap().wait();
             let expected = if wanted == 0 { 5 } else { 4 };
@@ -77,7 +77,7 @@ impl Service for Halves {
                             && session.name().is_some_and(of_half)
                             && (session.id() != author || text_includes_author(half))
                     },
-                    &news(text),
+                    news(text),
                 )?;
                 self.reports.send(broadcast).unwrap();
                 Ok(())
@@ -153,7 +153,7 @@ fn full_sessions_are_counted_and_the_others_get_everything() {
         let (mut reading, _) = scene.peer();
         let (mut sent, mut full) = (0_u64, 0);
         while full < 3 {
-            let broadcast = sessions.broadcast_where(|_| true, &news(&[1; 1000]));
+            let broadcast = sessions.broadcast_where(|_| true, news(&[1; 1000]));
             let report = broadcast.unwrap().wait();
             assert_eq!(report.matched, 2);
             assert_eq!(report.queued + report.full, 2);
@@ -194,7 +194,7 @@ fn sessions_that_take_smaller_frames_only_are_counted() {
     assert_eq!(small.receive().unwrap().kind, Kind::Welcome);
     let (mut large, _) = scene.peer();
     let sessions = scene.server.server().sessions();
-    let report = sessions.broadcast_where(|_| true, &news(&[0; 2000]));
+    let report = sessions.broadcast_where(|_| true, news(&[0; 2000]));
     let report = report.unwrap().wait();
     assert_eq!((report.matched, report.queued, report.too_large), (2, 1, 1));
     assert_eq!(next_news(&mut large).unwrap(), [0; 2000]);
@@ -234,7 +234,7 @@ fn broadcasts_under_way_are_bounded_and_their_reports_can_be_awaited() {
     let sessions = server.server().sessions();
     let mut under_way = Vec::new();
     let refused = loop {
-        match sessions.broadcast_where(|_| true, &news(&[2; 1000])) {
+        match sessions.broadcast_where(|_| true, news(&[2; 1000])) {
             Ok(broadcast) => under_way.push(broadcast),
             Err(error) => break error,
         }
@@ -255,7 +255,7 @@ fn broadcasts_under_way_are_bounded_and_their_reports_can_be_awaited() {
         assert_eq!(block_on(broadcast).queued, 2);
     }
     let again = wait_until("there is room again", || {
-        sessions.broadcast_where(|_| false, &news(b"nobody")).ok()
+        sessions.broadcast_where(|_| false, news(b"nobody")).ok()
     });
     assert_eq!(again.wait().matched, 0);
     for peer in [&mut held, &mut free] {
@@ -304,8 +304,8 @@ fn a_lane_that_ended_is_told_of_and_the_server_stays_reachable() {
             let dead = usize::from(handles[1].lane() == victim);
             peers[dead].send(&news(b"panic"));
             peers[dead].drain();
-            assert_eq!(handles[dead].send(&news(b"late")), Err(SendError::NotOpen));
-            let broadcast = sessions.broadcast_where(|_| true, &news(b"alive?"));
+            assert_eq!(handles[dead].send(news(b"late")), Err(SendError::NotOpen));
+            let broadcast = sessions.broadcast_where(|_| true, news(b"alive?"));
             let report = broadcast.unwrap().wait();
             assert_eq!((report.queued, report.lanes_ended), (1, 1));
             assert_eq!(next_news(&mut peers[1 - dead]).unwrap(), b"alive?");

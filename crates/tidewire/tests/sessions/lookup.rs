@@ -42,7 +42,7 @@ fn a_session_is_found_with_its_facts_until_it_ends() {
             sessions.find(ada_id).is_none().then_some(())
         });
         assert!(!found.is_open());
-        assert_eq!(found.send(&news(b"late")), Err(SendError::NotOpen));
+        assert_eq!(found.send(news(b"late")), Err(SendError::NotOpen));
         assert_eq!(found.close(), Err(SendError::NotOpen));
         assert_eq!(
             sessions.send_to(ada_id, &news(b"late")),

@@ -14,7 +14,7 @@ use crate::{Scene, TRANSPORTS, news, next_news, patient, serve};
 /// Sends, and waits for room. Returns how often there was none.
 fn send_patiently(session: &SessionHandle, payload: &[u8]) -> u64 {
     let mut refused = 0;
-    wait_until("there is room", || match session.send(&news(payload)) {
+    wait_until("there is room", || match session.send(news(payload)) {
         Ok(()) => Some(()),
         Err(SendError::QueueFull) => {
             refused += 1;
@@ -100,7 +100,7 @@ fn a_session_that_takes_nothing_is_full_until_it_reads() {
         // The kernel's buffer fills first. A busy lane also makes its sessions look full, so the test waits for the lane.
         wait_until("it is full although its lane is not behind", || {
             let is_settled = scene.server.metrics().sends_taken == accepted;
-            match session.send(&news(&payload)) {
+            match session.send(news(&payload)) {
                 Ok(()) => {
                     accepted += 1;
                     None
@@ -130,7 +130,7 @@ fn what_cannot_be_framed_is_the_senders_to_know() {
     let (peer, id) = scene.peer();
     let session = scene.server.server().sessions().find(id).unwrap();
     let large = vec![0; patient().frame_bytes_max + 1];
-    let refused = session.send(&news(&large)).unwrap_err();
+    let refused = session.send(news(&large)).unwrap_err();
     assert!(
         matches!(
             refused,
@@ -150,7 +150,7 @@ fn a_close_comes_after_what_the_same_thread_sent() {
             let (mut peer, id) = scene.peer();
             let session = scene.server.server().sessions().find(id).unwrap();
             for number in 0..100_u8 {
-                session.send(&news(&[number])).unwrap();
+                session.send(news(&[number])).unwrap();
             }
             session.close().unwrap();
             for number in 0..100_u8 {
@@ -180,7 +180,7 @@ fn sends_to_sessions_that_end_are_taken_or_counted() {
                     let accepted = Arc::clone(&accepted);
                     std::thread::spawn(move || {
                         loop {
-                            match session.send(&news(b"are you there?")) {
+                            match session.send(news(b"are you there?")) {
                                 Ok(()) => accepted.fetch_add(1, Ordering::Relaxed),
                                 Err(SendError::NotOpen) => return,
                                 Err(_) => 0,
@@ -219,7 +219,7 @@ fn a_server_that_stops_takes_or_counts_what_was_sent() {
                 std::thread::spawn(move || {
                     let mut accepted = 0_u64;
                     loop {
-                        match session.send(&news(b"still there?")) {
+                        match session.send(news(b"still there?")) {
                             Ok(()) => accepted += 1,
                             Err(SendError::NotOpen) => return accepted,
                             Err(_) => {}
@@ -270,7 +270,7 @@ fn small_messages_to_a_busy_lane_are_bounded_by_their_memory() {
             // The lane runs this handler, and takes no messages meanwhile.
             let session = cx.sessions().find(cx.id()).unwrap();
             let mut accepted = 0_u32;
-            while session.send(&news(b"x")).is_ok() {
+            while session.send(news(b"x")).is_ok() {
                 accepted += 1;
             }
             cx.reply(&accepted.to_le_bytes())

@@ -129,7 +129,7 @@ fn a_callback_may_ask_another_upstream_and_send_to_its_session() {
             let asker = cx.id();
             cx.request(&one, "", message.payload, move |cx, first| {
                 assert_eq!(cx.id(), asker);
-                cx.send(&Message::new(Kind::OneWay, 0, b"half way"))
+                cx.send(Message::new(Kind::OneWay, 0, b"half way"))
                     .unwrap();
                 cx.request(&two, "", first.unwrap(), move |_, second| {
                     deferred.reply(second.unwrap()).unwrap();
@@ -199,7 +199,7 @@ fn a_service_may_ask_for_itself_and_broadcasts_do_not_reach_its_upstream() {
     let sessions = server.server().sessions();
     assert_eq!(sessions.list().len(), 0);
     let message = Message::new(Kind::OneWay, 0, b"all");
-    let broadcast = sessions.broadcast_where(|_| true, &message).unwrap();
+    let broadcast = sessions.broadcast_where(|_| true, message).unwrap();
     let report = broadcast.wait();
     assert_eq!(report.matched, 0);
     assert_eq!(backend.metrics().frames_in, 2, "a hello and a request");

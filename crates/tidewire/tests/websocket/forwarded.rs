@@ -15,7 +15,7 @@ fn who(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
         .peer()
         .map(ToString::to_string)
         .unwrap_or_default();
-    Ok(cx.send(&Message::new(Kind::OneWay, 0, peer.as_bytes()))?)
+    Ok(cx.send(Message::new(Kind::OneWay, 0, peer.as_bytes()))?)
 }
 
 fn server(listed: &str, limits: Limits) -> Server {

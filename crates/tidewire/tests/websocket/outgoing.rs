@@ -35,7 +35,7 @@ impl Service for Dialer {
     }
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
-        cx.send(&Message::new(Kind::OneWay, 0, b"hello")).unwrap();
+        cx.send(Message::new(Kind::OneWay, 0, b"hello")).unwrap();
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {

@@ -207,8 +207,10 @@ impl Output {
     /// the sender appends.
     pub(super) fn lend(&mut self, frame_bytes_max: usize, full_above: usize) -> OutputLoan {
         let mut bytes = std::mem::take(&mut self.bytes);
-        // A buffer without capacity would mean that there is no output.
-        bytes.reserve(1);
+        if bytes.capacity() == 0 {
+            // A buffer without capacity would mean that there is no output.
+            bytes.reserve(1);
+        }
         OutputLoan {
             bytes,
             packing: self.packing.take(),

@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(size_of::<TimerKey>(), 16);
         // The feature `trace` makes sessions larger.
         if !cfg!(feature = "trace") {
-            assert_eq!(size_of::<Session>(), 480);
+            assert_eq!(size_of::<Session>(), 472);
             assert_eq!(size_of::<Output>(), 56);
         }
     }
