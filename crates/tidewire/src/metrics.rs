@@ -1,4 +1,4 @@
-//! What a server counts and shows: its counters, its health, and its lanes, sessions and rooms as they are now.
+//! The figures of a server: its counters, its health, and its lanes, sessions and rooms as they are now.
 
 pub use crate::observe::{DatagramDrop, DropReason, Metrics, MetricsReader};
 pub use crate::room::RoomFigures;

@@ -20,18 +20,19 @@ const METHODS_MAX: usize = 40;
 /// together.
 const WIDE: &[(&str, usize)] = &[
     ("ClientService", 41),
-    ("Context", 118),
-    ("Core", 138),
+    ("Connection", 41),
+    ("Context", 85),
+    ("Core", 137),
     ("Directory", 45),
-    ("Lane", 52),
+    ("Lane", 51),
     ("LaneRooms", 113),
-    ("LaneSessions", 135),
+    ("LaneSessions", 125),
     ("Link", 44),
-    ("ServerBuilder", 42),
+    ("ServerBuilder", 41),
 ];
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 762;
+const OPEN_FIELDS_MAX: usize = 743;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

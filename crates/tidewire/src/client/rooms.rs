@@ -44,7 +44,7 @@ pub struct Room {
 }
 
 /// A join that is not requested yet, made by [`Client::join`]. Await it, [`wait`](Self::wait) for it, or
-/// [`send`](Self::send) it and take the outcome later.
+/// [`send`](Self::send) it and take the outcome later. [`Room`] has an example.
 #[derive(Debug)]
 #[must_use = "nothing is sent before `send`, `wait` or `.await`"]
 pub struct Join<'a> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::unconfirmed::Unconfirmed;
 use tidewire_io::clock::{Moment, now_ns};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, RequestIds};
@@ -232,23 +233,6 @@ impl ClientService {
             completions.wake();
         }
     }
-
-    /// The event for a message that answers nothing. A refusal is noted for the next flush.
-    fn event_of(&mut self, cx: &Context<'_>, message: &Message<'_>) -> Event {
-        if message.kind != Kind::Error {
-            return Event::of_message(message);
-        }
-        let (code, number, text) = refusal(cx, message);
-        let unconfirmed = &mut self.pending.unconfirmed;
-        unconfirmed.note_refused(code, number, text.clone());
-        let channel = message.channel;
-        Event::Refused {
-            channel,
-            code,
-            number,
-            text,
-        }
-    }
 }
 
 impl Service for ClientService {
@@ -295,7 +279,7 @@ impl Service for ClientService {
             return Ok(());
         }
         let Some(id) = self.pending.answered_id(&message) else {
-            let event = self.event_of(cx, &message);
+            let event = event_of(&mut self.pending.unconfirmed, cx, &message);
             self.link.events.push(event);
             self.pause_if_held(cx);
             return Ok(());
@@ -446,6 +430,22 @@ impl Service for ClientService {
 }
 
 /// The code, the codec's own number and the text of an error frame.
+/// The event for a message that answers nothing. A refusal is noted for the next flush.
+fn event_of(unconfirmed: &mut Unconfirmed, cx: &Context<'_>, message: &Message<'_>) -> Event {
+    if message.kind != Kind::Error {
+        return Event::of_message(message);
+    }
+    let (code, number, text) = refusal(cx, message);
+    unconfirmed.note_refused(code, number, text.clone());
+    let channel = message.channel;
+    Event::Refused {
+        channel,
+        code,
+        number,
+        text,
+    }
+}
+
 fn refusal(cx: &Context<'_>, message: &Message<'_>) -> (ErrorCode, i32, String) {
     let number = cx.codec().error_number(message);
     let body = cx.codec().decode_error(message);

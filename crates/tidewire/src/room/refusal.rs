@@ -111,7 +111,7 @@ impl From<SharedFrameError> for PublishError {
 const OUT_OF_MEMORY: &str = "the server is at its memory limit (memory_bytes_max); try again later";
 
 /// A session could not join a room. If the error is about the member's name, try another name. An error of
-/// [`RoomActions::join`](crate::RoomActions::join), which has an example.
+/// [`RoomActions::join`](crate::RoomActions::join); [`RoomActions`](crate::RoomActions) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JoinError {
@@ -200,8 +200,8 @@ pub enum RoomError {
     Encode(#[from] EncodeError),
 }
 
-/// A session could not subscribe to a pattern. An error of [`TopicActions::subscribe`](crate::TopicActions::subscribe), which
-/// has an example.
+/// A session could not subscribe to a pattern. An error of [`TopicActions::subscribe`](crate::TopicActions::subscribe);
+/// [`TopicActions`](crate::TopicActions) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SubscribeError {
@@ -237,7 +237,7 @@ pub enum SubscribeError {
 }
 
 /// The session has no subscription with this alias. An error of [`TopicActions::unsubscribe`](crate::TopicActions::unsubscribe).
-/// [`TopicActions::subscribe`](crate::TopicActions::subscribe) has an example.
+/// [`TopicActions`](crate::TopicActions) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the session has no such subscription")]
 pub struct NotSubscribed;

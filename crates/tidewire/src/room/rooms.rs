@@ -137,7 +137,8 @@ impl RoomTable {
     }
 }
 
-/// The result of joining a room. [`RoomActions::join`](crate::RoomActions::join) returns it.
+/// The result of joining a room. [`RoomActions::join`](crate::RoomActions::join) returns it;
+/// [`RoomActions`](crate::RoomActions) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joined {
     /// The room, for the other [actions](crate::RoomActions) on it.

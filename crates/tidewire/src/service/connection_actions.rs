@@ -11,7 +11,7 @@ use crate::auth::Token;
 use crate::session::{CloseReason, SessionId};
 use crate::transport::ConnectFailure;
 
-/// What a handler does with the connections that its lane makes to other servers. [`Context::connections`] returns it.
+/// The actions of a handler on the connections that its lane makes to other servers. [`Context::connections`] returns it.
 ///
 /// [`Upstream`](crate::upstream::Upstream) makes such connections for requests, and keeps them.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use tidewire_proto::room::Policy;
 use super::Context;
 use crate::room::{JoinError, Joined, RoomError};
 
-/// What a handler does with rooms. [`Context::rooms`] returns it.
+/// The actions of a handler on rooms. [`Context::rooms`] returns it.
 ///
 /// ```
 /// use tidewire::{Client, ErrorCode, HandlerError, JoinError};

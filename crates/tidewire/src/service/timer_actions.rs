@@ -7,7 +7,7 @@ use tidewire_io::clock::Moment;
 use super::Context;
 use crate::session::{SessionId, TimerError, TimerId};
 
-/// What a handler does with timers. [`Context::timers`] returns it.
+/// The actions of a handler on timers. [`Context::timers`] returns it; [`Self::set`] has an example.
 #[derive(Debug)]
 pub struct TimerActions<'c, 'a> {
     cx: &'c mut Context<'a>,

@@ -7,7 +7,7 @@ use tidewire_proto::room::Policy;
 use super::Context;
 use crate::room::{NotSubscribed, PublishError, SubscribeError};
 
-/// What a handler does with topics. [`Context::topics`] returns it.
+/// The actions of a handler on topics. [`Context::topics`] returns it.
 ///
 /// ```
 /// use tidewire::{Context, HandlerResult, Message, Policy, SubscribeError};

@@ -129,8 +129,7 @@ fn a_callback_may_ask_another_upstream_and_send_to_its_session() {
             let asker = cx.id();
             cx.request(&one, "", message.payload, move |cx, first| {
                 assert_eq!(cx.id(), asker);
-                cx.send(Message::new(Kind::OneWay, 0, b"half way"))
-                    .unwrap();
+                cx.send(Message::new(Kind::OneWay, 0, b"half way")).unwrap();
                 cx.request(&two, "", first.unwrap(), move |_, second| {
                     deferred.reply(second.unwrap()).unwrap();
                 })
