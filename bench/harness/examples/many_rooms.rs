@@ -46,7 +46,7 @@ impl Members {
     fn say(&self, cx: &mut Context<'_>, room: u16, next: usize) {
         let mut payload = [b'.'; 32];
         payload[0] = next as u8;
-        if let Err(error) = cx.send(&Message::new(Kind::Say, room, &payload)) {
+        if let Err(error) = cx.send(Message::new(Kind::Say, room, &payload)) {
             self.fail(&error);
         }
     }
@@ -86,7 +86,7 @@ impl Service for Members {
         if let Err(error) = join.encode(&mut body) {
             return self.fail(&error);
         }
-        if let Err(error) = cx.send(&Message::with_id(Kind::Join, 0, 1, &body)) {
+        if let Err(error) = cx.send(Message::with_id(Kind::Join, 0, 1, &body)) {
             self.fail(&error);
         }
     }

@@ -17,10 +17,15 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[doc(no_inline)]
 pub use crate::client::{Client, Event, Room, Subscription, TopicEvent};
+#[doc(no_inline)]
 pub use crate::server::Server;
+#[doc(no_inline)]
 pub use crate::service::{
     Chat, Context, HandlerError, HandlerResult, PubSub, Router, Service, handler,
 };
+#[doc(no_inline)]
 pub use tidewire_proto::body::ErrorCode;
+#[doc(no_inline)]
 pub use tidewire_proto::message::{Kind, Message};

@@ -266,7 +266,7 @@ impl Service for Counter {
                 let is_right = numbers.take(cx, message.payload);
                 let come = numbers.next();
                 if is_right && come.is_multiple_of(*every) {
-                    cx.send(&Message::new(Kind::OneWay, 0, &come.to_le_bytes()))?;
+                    cx.send(Message::new(Kind::OneWay, 0, &come.to_le_bytes()))?;
                 }
                 u64::from(is_right)
             }

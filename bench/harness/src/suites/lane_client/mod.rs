@@ -353,7 +353,7 @@ impl Service for LaneClient {
         if self.phase < Phase::Draining {
             // A lost message frees its slot too, or the window would close for good.
             for _ in 0..=overtaken {
-                cx.send(&numbered(&mut self.payload, conversation.next))?;
+                cx.send(numbered(&mut self.payload, conversation.next))?;
                 conversation.next += 1;
                 self.counts.sent += 1;
             }

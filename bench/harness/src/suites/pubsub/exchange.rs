@@ -100,7 +100,7 @@ impl Service for Exchange {
                 let (policy, pattern, mut body) = (None, TOPIC, Vec::new());
                 SubscribeBody { policy, pattern }.encode(&mut body);
                 let message = Message::with_id(Kind::Subscribe, 0, 1, &body);
-                if let Err(error) = cx.send(&message) {
+                if let Err(error) = cx.send(message) {
                     self.part.fail_by(&error);
                 }
             }
