@@ -70,6 +70,15 @@ fn state_of(pid: u32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
+/// Whether all threads of a process are stopped. Only then does the kernel count the process as stopped.
+fn is_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.map(Result::unwrap).all(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap();
+        stat.rsplit_once(") ").unwrap().1.starts_with('T')
+    })
+}
+
 #[test]
 fn nodes_are_processes_of_their_own_that_come_back_and_end_with_the_run() {
     let directory = tempfile::tempdir().unwrap();
@@ -114,13 +123,15 @@ fn nodes_are_processes_of_their_own_that_come_back_and_end_with_the_run() {
     }
 }
 
+/// Regression: the test killed the load test when the first thread of the server had stopped. On a busy machine the kernel then saw
+/// no stopped process, and continued none.
 #[test]
 fn the_servers_end_when_the_load_test_is_killed_even_those_that_are_stopped() {
     let directory = tempfile::tempdir().unwrap();
     let (run, addresses, pids) = start_long_run(directory.path(), "");
     assert!(addresses.iter().all(|address| is_up(address)));
     kill_process(Pid::from_raw(pids[1] as i32).unwrap(), Signal::STOP).unwrap();
-    wait_until(|| state_of(pids[1]) == Some('T'));
+    wait_until(|| is_stopped(pids[1]));
     run.kill();
     wait_until(|| {
         pids.iter()
