@@ -1,6 +1,6 @@
 //! The guards with the feature `trace`. Their fields are computed only if a subscriber wants the span.
 
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::CloseReason;
 use tidewire_proto::message::Kind;
 use tracing::field::Empty;
