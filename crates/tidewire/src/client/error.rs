@@ -12,8 +12,7 @@ use tidewire_proto::topic::TopicError;
 use crate::address::AddressError;
 use crate::on_lane::NO_WAIT_ON_A_LANE;
 use crate::server::ServeError;
-use crate::session::CloseReason;
-use crate::session::SendError;
+use crate::session::{CloseReason, SendError};
 use crate::transport::ConnectFailure;
 
 /// A client could not connect. An error of [`Client::connect`](crate::Client::connect).

@@ -54,8 +54,7 @@ use crate::address::Endpoint;
 use crate::limits::nanoseconds;
 use crate::observe::Metrics;
 use crate::server::Server;
-use crate::session::SendError;
-use crate::session::encode_within;
+use crate::session::{SendError, encode_within};
 use link::{Control, Link};
 
 /// A connection to a server, shared by any number of threads and tasks. Clones are handles to the same connection.

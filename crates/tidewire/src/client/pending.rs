@@ -23,8 +23,7 @@ use super::unconfirmed::Unconfirmed;
 use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::service::SessionSender;
-use crate::session::SendError;
-use crate::session::SessionId;
+use crate::session::{SendError, SessionId};
 
 #[derive(Debug)]
 pub(super) struct Pending {

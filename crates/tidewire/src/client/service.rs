@@ -19,8 +19,7 @@ use super::room_positions::RoomPositions;
 use super::submissions::{Submission, Submissions};
 use crate::service::Context;
 use crate::service::{HandlerResult, Service};
-use crate::session::SendError;
-use crate::session::{CloseReason, SessionId};
+use crate::session::{CloseReason, SendError, SessionId};
 use crate::transport::ConnectFailure;
 
 #[derive(Debug)]

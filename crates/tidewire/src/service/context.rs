@@ -3,7 +3,6 @@
 
 use super::answers::NO_MESSAGE;
 use crate::engine::Origin;
-use crate::session::{SendError, encode_within};
 use tidewire_io::clock::Moment;
 use tidewire_proto::codec::{AnyCodec, Codec, RoomReply};
 use tidewire_proto::error::EncodeError;
@@ -12,7 +11,7 @@ use tidewire_proto::message::Message;
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::service::SessionSender;
-use crate::session::{SessionId, SessionView};
+use crate::session::{SendError, SessionId, SessionView, encode_within};
 
 /// The lane as one call of a [`Service`](crate::Service) sees it, and the session of that call.
 ///
@@ -123,7 +122,7 @@ impl Context<'_> {
     #[inline]
     #[must_use]
     pub fn session(&self) -> SessionView<'_> {
-        SessionView::of_any(self.core.sessions.find(self.id))
+        SessionView::of(self.core.sessions.find(self.id))
     }
 
     /// Returns the time of the lane: the clock as it was when the lane last read a socket.
@@ -323,7 +322,8 @@ impl Context<'_> {
     /// Whether a session's output is so full that sends to it are refused until the peer has read some of it.
     #[must_use]
     pub fn is_full(&self, id: SessionId) -> bool {
-        self.queued_bytes(id) > self.core.config.limits.queue_bytes_max
+        let sessions = &self.core.sessions;
+        sessions.find(id).is_some() && sessions.outputs.is_full(id.slot())
     }
 
     /// Writes a session's output now instead of at the end of the turn.

@@ -210,9 +210,9 @@ impl RoomActions<'_, '_> {
         closed.map_err(|_| RoomError::NoSuchMember)
     }
 
-    /// Returns this session's name as a member of rooms, which it got with its first join.
-    #[must_use]
-    pub fn name(&mut self) -> Option<Arc<str>> {
+    /// The name of this session as [`SessionView::name`](crate::SessionView::name) has it, for a caller that needs the context
+    /// meanwhile.
+    pub(super) fn name(&mut self) -> Option<Arc<str>> {
         self.cx.core.rooms().member_name(self.cx.id)
     }
 

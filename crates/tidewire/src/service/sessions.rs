@@ -27,9 +27,9 @@ use crate::address::Endpoint;
 use crate::engine::ServerShared;
 use crate::mailbox::LaneMessage;
 use crate::service::Context;
-use crate::session::SessionId;
 use crate::session::{
-    Broadcast, Predicate, SendError, SessionShared, SessionView, Share, encode_within, prepare,
+    Broadcast, Predicate, SendError, SessionId, SessionShared, SessionView, Share, encode_within,
+    prepare,
 };
 use crate::transport::TransportKind;
 

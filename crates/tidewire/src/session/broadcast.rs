@@ -245,7 +245,9 @@ impl LaneSessions {
             if !is_addressed {
                 continue;
             }
-            let chosen = catch_unwind(AssertUnwindSafe(|| predicate(&SessionView::of(session))));
+            let chosen = catch_unwind(AssertUnwindSafe(|| {
+                predicate(&SessionView::of(Some(session)))
+            }));
             if chosen.is_err() {
                 counters.handler_panics.add(1);
                 tracing::error!(session = %session.id, "the predicate of a broadcast panicked; the session does not get it");

@@ -434,7 +434,7 @@ impl LaneSessions {
             }
         }
         for (alias, at_head) in (0..).zip(at_head) {
-            logs.release_drained(alias, at_head, &mut relief.memory);
+            relief.release_drained(logs, alias, at_head);
         }
     }
 

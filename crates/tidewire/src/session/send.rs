@@ -95,7 +95,7 @@ impl LaneSessions {
                 return Err(self.outputs.refuse(SendError::QueueFull));
             }
             self.bring_forward(slot);
-            // The deliveries may have filled the output. The message is behind them and must not get lost.
+            // The deliveries may have filled the output. The message follows them and must not be lost.
             full_above = usize::MAX;
         }
         let has_block = self.outputs.offer(

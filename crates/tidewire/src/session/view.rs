@@ -34,13 +34,7 @@ pub struct SessionView<'a> {
 }
 
 impl<'a> SessionView<'a> {
-    pub(crate) fn of(session: &'a Session) -> Self {
-        Self {
-            session: Some(session),
-        }
-    }
-
-    pub(crate) fn of_any(session: Option<&'a Session>) -> Self {
+    pub(crate) fn of(session: Option<&'a Session>) -> Self {
         Self { session }
     }
 

@@ -88,8 +88,8 @@ fn the_hook_is_told_once_for_each_way_of_leaving() {
         let service = move |_| {
             let sender = sender.clone();
             let chat = Chat::new().on_leave(move |cx, room, name| {
-                let known = cx.rooms().name();
-                assert_eq!(known.as_deref(), Some(name), "the call is about who leaves");
+                let known = cx.session().name();
+                assert_eq!(known, Some(name), "the call is about who leaves");
                 sender.send(format!("{name} left {room}")).unwrap();
             });
             let chat = chat.on_say(|cx, message| match &*message.payload {
