@@ -74,8 +74,7 @@ impl Drop for Kept {
     }
 }
 
-/// Returns the author and the text of the next message of a room. The author is known for messages of the history
-/// only.
+/// Returns the author and the text of the next message of a room. The author is known for messages of the history only.
 fn heard(client: &Client) -> (String, String) {
     loop {
         match client.next_event().wait_for(DEADLINE) {

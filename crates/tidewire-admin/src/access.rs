@@ -1,9 +1,9 @@
 //! Access to the admin server: the host that a browser thinks it talks to, the page that asks, and the token.
 //!
-//! A page of the web may make a browser send requests to this machine. By *DNS rebinding* its own name becomes 127.0.0.1, and it
-//! could read the answers. So only requests for an IP address, `localhost` or a configured name are answered: an address cannot
-//! be rebound. By *request forgery* it could send a POST without reading the answer. So a POST needs a header that pages of
-//! other origins cannot set, and an `Origin` of this server if it has one.
+//! A page of the web may make a browser send requests to this machine. By *DNS rebinding* its own name becomes
+//! 127.0.0.1, and it could read the answers. So only requests for an IP address, `localhost` or a configured name are
+//! answered: an address cannot be rebound. By *request forgery* it could send a POST without reading the answer. So a
+//! POST needs a header that pages of other origins cannot set, and an `Origin` of this server if it has one.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -81,8 +81,8 @@ impl Access {
                 "the admin server has no WebSocket; connect to a ws:// address of --bind",
             ));
         }
-        // Programs on the way could see another end of such a body. It would have two lengths if there is a Content-Length, too, which
-        // `hyper` takes away.
+        // Programs on the way could see another end of such a body. It would have two lengths if there is a
+        // Content-Length, too, which `hyper` takes away.
         if request.headers.contains_key(header::TRANSFER_ENCODING) {
             return Err((
                 StatusCode::LENGTH_REQUIRED,
@@ -122,9 +122,10 @@ impl Access {
 
     /// Compares a token, unless its address has just shown too many wrong ones.
     ///
-    /// Failures are counted for each address: if they were counted together, whoever guesses from elsewhere would keep out the owner of the right token. They are not counted
-    /// only where the token is wrong, because then a short token could be guessed at any rate. Users of one machine share its address, and
-    /// could keep each other out anyway, by its connections.
+    /// Failures are counted for each address: if they were counted together, whoever guesses from elsewhere would keep
+    /// out the owner of the right token. They are not counted only where the token is wrong, because then a short token
+    /// could be guessed at any rate. Users of one machine share its address, and could keep each other out anyway, by
+    /// its connections.
     fn check_secret(&self, given: &str, request: &Parts) -> Result<(), Refused> {
         let peer = request.extensions.get::<PeerAddress>();
         let peer = network(peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |it| it.0));
@@ -287,7 +288,8 @@ const LOGIN_AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 /// Wrong tokens of an address in a second.
 const FAILURES_PER_SECOND: u32 = 10;
 
-/// Addresses whose failures are counted apart. More of them in a second than connections are open at a time are an attack by many.
+/// Addresses whose failures are counted apart. More of them in a second than connections are open at a time are an
+/// attack by many.
 const FAILING_ADDRESSES_MAX: usize = 1024;
 
 #[cfg(test)]

@@ -29,8 +29,8 @@ pub enum AdminError {
     NoToken(SocketAddr),
     /// The token could be read on the way.
     #[error(
-        "the admin server at {0} is reached by other machines without encryption; give it a certificate, use 127.0.0.1, or allow plain \
-         text in a closed network"
+        "the admin server at {0} is reached by other machines without encryption; give it a certificate, use \
+         127.0.0.1, or allow plain text in a closed network"
     )]
     Plaintext(SocketAddr),
     /// The certificate cannot be used.

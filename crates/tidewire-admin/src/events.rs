@@ -1,7 +1,7 @@
 //! The overview as server-sent events: one snapshot a second, made once for all listeners, and only while there is one.
 //!
-//! Each listener reads the newest snapshot when its connection takes more bytes. A slow listener so skips snapshots, and the
-//! connection is cut when it takes nothing for too long. Nothing is queued for it.
+//! Each listener reads the newest snapshot when its connection takes more bytes. A slow listener so skips snapshots,
+//! and the connection is cut when it takes nothing for too long. Nothing is queued for it.
 
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
@@ -94,8 +94,8 @@ impl Events {
 }
 
 impl ListenerPlace {
-    /// Takes a place. When all are taken, the address with the most listeners loses its oldest one; `None` if that is the
-    /// newcomer's own: its dashboards would only take turns.
+    /// Takes a place. When all are taken, the address with the most listeners loses its oldest one; `None` if that is
+    /// the newcomer's own: its dashboards would only take turns.
     fn take(listeners: &Arc<Mutex<Listeners>>, network: IpAddr) -> Option<Self> {
         let mut table = lock(listeners);
         if table.open.len() >= LISTENERS_MAX {

@@ -1,7 +1,7 @@
 //! All counters in OpenMetrics, for Prometheus.
 //!
-//! Labels are lanes, reasons, kinds of memory and ends of requests, whose numbers are fixed when the server starts. No name that a peer chose is one. The ids
-//! of other nodes are labels, too; operators choose them.
+//! Labels are lanes, reasons, kinds of memory and ends of requests, whose numbers are fixed when the server starts. No
+//! name that a peer chose is one. The ids of other nodes are labels, too; operators choose them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -256,8 +256,8 @@ impl Output<'_, '_> {
     }
 }
 
-/// Rewrites OpenMetrics as the older format, which most tools read: there a counter has the same name in its help and type as in its
-/// series.
+/// Rewrites OpenMetrics as the older format, which most tools read: there a counter has the same name in its help and
+/// type as in its series.
 pub(crate) fn classic(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + text.len() / 8);
     let mut help = None;
@@ -301,8 +301,10 @@ mod tests {
 
     #[test]
     fn older_readers_find_the_help_of_counters() {
-        let text = "# HELP a Help of a\n# TYPE a counter\na_total{x=\"1\"} 7\n# HELP b Of b\n# TYPE b gauge\nb 1\n# EOF\n";
-        let expected = "# HELP a_total Help of a\n# TYPE a_total counter\na_total{x=\"1\"} 7\n# HELP b Of b\n# TYPE b gauge\nb 1\n";
+        let text = "# HELP a Help of a\n# TYPE a counter\na_total{x=\"1\"} 7\n# HELP b Of b\n# TYPE b gauge\nb 1\n# \
+            EOF\n";
+        let expected = "# HELP a_total Help of a\n# TYPE a_total counter\na_total{x=\"1\"} 7\n# HELP b Of b\n# TYPE b \
+            gauge\nb 1\n";
         assert_eq!(classic(text), expected);
     }
 

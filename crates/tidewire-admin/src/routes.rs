@@ -93,7 +93,8 @@ impl Routes {
     async fn route(&self, parts: &Parts, body: Incoming) -> Result<Answer, Refused> {
         let path = parts.uri.path();
         if let (&Method::GET | &Method::HEAD, "/healthz" | "/readyz") = (&parts.method, path) {
-            // A load balancer asks in HTTP/1.0 without a host, or with any. A page that reads the answer learns nothing.
+            // A load balancer asks in HTTP/1.0 without a host, or with any. A page that reads the answer learns
+            // nothing.
             return Ok(self.health(path == "/readyz").await);
         }
         if let Scope::Health { has_metrics } = self.scope {

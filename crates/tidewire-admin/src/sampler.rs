@@ -1,7 +1,8 @@
 //! Reads a server: counters at once, and lanes, sessions and rooms by asking the lanes.
 //!
-//! A sample costs each lane one message. A *walk* over all sessions and rooms costs more, so it is repeated only after a
-//! hundred times the time that it took. However many sessions there are, a lane so spends less than one percent on it.
+//! A sample costs each lane one message. A *walk* over all sessions and rooms costs more, so it is repeated only after
+//! a hundred times the time that it took. However many sessions there are, a lane so spends less than one percent on
+//! it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -76,8 +76,8 @@ impl Default for Pace {
 }
 
 impl Settings {
-    /// Requires this token for everything but health and the empty dashboard. Programs send it as `Authorization: Bearer`, and people
-    /// type it into the dashboard once.
+    /// Requires this token for everything but health and the empty dashboard. Programs send it as `Authorization:
+    /// Bearer`, and people type it into the dashboard once.
     #[must_use]
     pub fn token(mut self, token: Token) -> Self {
         self.token = Some(token);
@@ -85,7 +85,8 @@ impl Settings {
     }
 
     /// Answers requests for this name, too, such as that of a proxy. Without it only IP addresses and `localhost` are
-    /// answered, so that no page of the web can reach the server under a name of its own. A port is not part of the name.
+    /// answered, so that no page of the web can reach the server under a name of its own. A port is not part of the
+    /// name.
     ///
     /// # Errors
     /// The text is no name of a host, so that no request would ever name it.
@@ -109,8 +110,8 @@ impl Settings {
     }
 
     /// Adds addresses of proxies that write the address of their client into requests, as
-    /// [`ServerBuilder::forwarded_for_from`](tidewire::ServerBuilder::forwarded_for_from) has it. Wrong tokens and streams of events
-    /// then count for the client, so that one client of a proxy does not keep out the others.
+    /// [`ServerBuilder::forwarded_for_from`](tidewire::ServerBuilder::forwarded_for_from) has it. Wrong tokens and
+    /// streams of events then count for the client, so that one client of a proxy does not keep out the others.
     ///
     /// # Errors
     /// [`NetworkError`] if the text is no range of addresses.
@@ -119,38 +120,41 @@ impl Settings {
         Ok(self)
     }
 
-    /// Answers only `/healthz` and `/readyz`, and `/metrics` if that is said, without a token and under any name: for load
-    /// balancers and scrapers, at an address that other machines may reach. Nothing there names a peer or changes the server.
+    /// Answers only `/healthz` and `/readyz`, and `/metrics` if that is said, without a token and under any name: for
+    /// load balancers and scrapers, at an address that other machines may reach. Nothing there names a peer or changes
+    /// the server.
     #[must_use]
     pub fn health_only(mut self, has_metrics: bool) -> Self {
         self.scope = Scope::Health { has_metrics };
         self
     }
 
-    /// Sets whether a server that is cut off from its backplane is not ready. Default: it is ready, and serves its own clients.
+    /// Sets whether a server that is cut off from its backplane is not ready. Default: it is ready, and serves its own
+    /// clients.
     #[must_use]
     pub fn needs_backplane(mut self, needs: bool) -> Self {
         self.needs_backplane = needs;
         self
     }
 
-    /// Allows an address that other machines reach without [encryption](Self::tls), although the token can be read on the way. A
-    /// token is still needed.
+    /// Allows an address that other machines reach without [encryption](Self::tls), although the token can be read on
+    /// the way. A token is still needed.
     #[must_use]
     pub fn allow_plaintext(mut self, allow: bool) -> Self {
         self.is_plaintext_allowed = allow;
         self
     }
 
-    /// Leaves IPv4 to another listener if the address is `[::]`. Without it, `[::]` is every address of IPv4, too, whatever the
-    /// system's `net.ipv6.bindv6only` is.
+    /// Leaves IPv4 to another listener if the address is `[::]`. Without it, `[::]` is every address of IPv4, too,
+    /// whatever the system's `net.ipv6.bindv6only` is.
     #[must_use]
     pub fn ipv6_only(mut self, only: bool) -> Self {
         self.is_ipv6_only = only;
         self
     }
 
-    /// Sets what a request to drain does. It is called on the admin server's thread and must not block. Default: the request is refused.
+    /// Sets what a request to drain does. It is called on the admin server's thread and must not block. Default: the
+    /// request is refused.
     #[must_use]
     pub fn on_drain(mut self, act: impl Fn() + Send + Sync + 'static) -> Self {
         self.actions.drain = Some(Arc::new(act));

@@ -72,13 +72,13 @@ fn a_server_short_of_memory_outlives_an_attack_and_serves_those_who_keep_up() {
     }
 }
 
-/// The bug: each time that the table of sessions grew, the allocator kept the former table resident. With them an idle session took
-/// twice its size.
+/// The bug: each time that the table of sessions grew, the allocator kept the former table resident. With them an idle
+/// session took twice its size.
 #[test]
 fn a_table_of_sessions_that_grows_gives_the_memory_of_the_smaller_one_back() {
     raise_descriptor_limit().unwrap();
-    // The allocator gives nothing back by itself for 1,000 s, so the result does not depend on the time that the test takes. With
-    // huge pages, memory would come in steps of more than a thousand sessions.
+    // The allocator gives nothing back by itself for 1,000 s, so the result does not depend on the time that the test
+    // takes. With huge pages, memory would come in steps of more than a thousand sessions.
     let variables = [
         ("MIMALLOC_PURGE_DELAY", "1000000"),
         ("MIMALLOC_ALLOW_THP", "0"),

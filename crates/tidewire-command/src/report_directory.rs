@@ -14,8 +14,8 @@ pub struct Taken {
     _lock: File,
 }
 
-/// Takes the directory, and creates it if it does not exist. Checks that files can be written into it: a directory that cannot be
-/// written must not waste a minute of measuring.
+/// Takes the directory, and creates it if it does not exist. Checks that files can be written into it: a directory that
+/// cannot be written must not waste a minute of measuring.
 ///
 /// # Errors
 /// The directory cannot be made or written, or another run has it.

@@ -9,8 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 ///
 /// # Errors
 ///
-/// `EINVAL` when the core does not exist, is offline, or is not permitted to this process; see
-/// [`available_cores`].
+/// `EINVAL` when the core does not exist, is offline, or is not permitted to this process; see [`available_cores`].
 pub fn pin_to_core(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(io::Error::from(Errno::INVAL));

@@ -127,8 +127,8 @@ impl ThreadClock {
     /// The clock of the calling thread.
     #[must_use]
     pub fn of_this_thread() -> Self {
-        // The number of such a clock is a part of the kernel's interface: the inverted number of the thread, and three bits that
-        // say "one thread, in nanoseconds".
+        // The number of such a clock is a part of the kernel's interface: the inverted number of the thread, and three
+        // bits that say "one thread, in nanoseconds".
         Self((!gettid().as_raw_nonzero().get() << 3) | 0b110)
     }
 

@@ -12,8 +12,7 @@
 //!
 //! [`memory`] reads from the system's files how much memory the process may use. A server derives its limit from it.
 //!
-//! For transports that are not streams of the kernel there are the in-process byte [`ring`] and UDP
-//! [`datagram`]s.
+//! For transports that are not streams of the kernel there are the in-process byte [`ring`] and UDP [`datagram`]s.
 //!
 //! This is the only crate of the workspace that holds unsafe code. Each block is in a small module of its own, says why
 //! it is sound, and has a test that fails when it is not. System calls go through `rustix`, which is safe except where

@@ -6,8 +6,8 @@
 //! group from the process's own up to the root. A container that sees its own group as the root takes the same walk:
 //! groups that do not exist are skipped.
 //!
-//! The resource limits of the process (`ulimit -v` and `-d`, `LimitAS=`, `LimitDATA=`) count, too: an allocation beyond them fails,
-//! and ends the process.
+//! The resource limits of the process (`ulimit -v` and `-d`, `LimitAS=`, `LimitDATA=`) count, too: an allocation beyond
+//! them fails, and ends the process.
 //!
 //! Rejected: the C library (`sysconf`), which knows only the machine; and `memory.high`, above which the kernel slows a
 //! process down but does not end it.
@@ -17,8 +17,8 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
 
-/// Returns the bytes of memory that this process can have at most: the least of the machine's, the limits of its control
-/// groups, and its resource limits. Returns `None` if nothing of these is known.
+/// Returns the bytes of memory that this process can have at most: the least of the machine's, the limits of its
+/// control groups, and its resource limits. Returns `None` if nothing of these is known.
 #[must_use]
 pub fn memory_bytes() -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
@@ -30,9 +30,9 @@ pub fn memory_bytes() -> Option<u64> {
 }
 
 /// Gives freed memory that the allocator still keeps back to the system: that of the calling thread, and that which
-/// threads share. It walks the allocator's memory, so call it only after a peak, or after a large allocation that replaced
-/// another one. It works with glibc's allocator, and with mimalloc when the feature `mimalloc` is on; with any other
-/// allocator it does nothing.
+/// threads share. It walks the allocator's memory, so call it only after a peak, or after a large allocation that
+/// replaced another one. It works with glibc's allocator, and with mimalloc when the feature `mimalloc` is on; with any
+/// other allocator it does nothing.
 #[expect(unsafe_code, reason = "allocators have no safe interface for this")]
 pub fn release_unused() {
     #[cfg(target_env = "gnu")]

@@ -1,14 +1,14 @@
 //! Tells a child of `fork` from its parent.
 //!
 //! A child has the memory of its parent, and none of its threads. A lock that another thread held stays locked in the
-//! child, and a lane that is waited for never answers. So whoever talks to a lane asks first whether the lane is in this
-//! process.
+//! child, and a lane that is waited for never answers. So whoever talks to a lane asks first whether the lane is in
+//! this process.
 //!
-//! The C library runs a function of this module in each child, which counts. The question then costs one load. Rejected:
-//! asking the system for the number of the process, because that is a system call for each message.
+//! The C library runs a function of this module in each child, which counts. The question then costs one load.
+//! Rejected: asking the system for the number of the process, because that is a system call for each message.
 //!
-//! A child of `vfork` or `posix_spawn`, as `std::process::Command` makes it, runs no code of this program and is not counted.
-//! Neither is one that a program makes with the system call itself, past the C library.
+//! A child of `vfork` or `posix_spawn`, as `std::process::Command` makes it, runs no code of this program and is not
+//! counted. Neither is one that a program makes with the system call itself, past the C library.
 #![expect(unsafe_code, reason = "registers a function with the C library")]
 
 use std::sync::Once;
@@ -35,8 +35,8 @@ impl Process {
     pub fn this() -> Self {
         static REGISTERED: Once = Once::new();
         REGISTERED.call_once(|| {
-            // SAFETY: `count_fork` stays where it is as long as the program runs, takes no arguments, and only adds to an
-            // atomic number, which is allowed between `fork` and whatever the child does next.
+            // SAFETY: `count_fork` stays where it is as long as the program runs, takes no arguments, and only adds to
+            // an atomic number, which is allowed between `fork` and whatever the child does next.
             let failed = unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
             if failed != 0 {
                 tracing::warn!(
@@ -59,6 +59,6 @@ extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The number of forks between the first process of the program and this one. Values of two children with the same number
-/// never meet, because they share no memory.
+/// The number of forks between the first process of the program and this one. Values of two children with the same
+/// number never meet, because they share no memory.
 static FORKS: AtomicU32 = AtomicU32::new(0);

@@ -5,9 +5,9 @@
 //! makes the eventfd readable later, for no work. Approach: the sleeper counts the signals that it has seen decided,
 //! subtracts those that a drain returned, and drains again as long as some are missing.
 //!
-//! Rejected: a flag in place of the count. It forgets a late signal when a second signal arrives in between. The eventfd
-//! then stays readable, every wait returns at once, and the lane takes a whole core. A test shows this with the model
-//! checker.
+//! Rejected: a flag in place of the count. It forgets a late signal when a second signal arrives in between. The
+//! eventfd then stays readable, every wait returns at once, and the lane takes a whole core. A test shows this with the
+//! model checker.
 
 use std::os::fd::OwnedFd;
 

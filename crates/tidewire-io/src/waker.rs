@@ -255,8 +255,8 @@ mod tests {
         });
     }
 
-    /// Runs every interleaving of two threads that wake while the lane goes to sleep again and again, with what the lane
-    /// remembers of late writes. After all writes have arrived, one more sleep leaves the eventfd clear.
+    /// Runs every interleaving of two threads that wake while the lane goes to sleep again and again, with what the
+    /// lane remembers of late writes. After all writes have arrived, one more sleep leaves the eventfd clear.
     fn a_late_write_is_drained(remember: fn(Undrained) -> Undrained) {
         let mut checker = loom::model::Builder::new();
         checker.preemption_bound = Some(3);

@@ -1,5 +1,5 @@
-//! Clients and servers in a child by `fork`, which has the memory of its parent and none of its threads. The test is in this crate because
-//! forking is unsafe.
+//! Clients and servers in a child by `fork`, which has the memory of its parent and none of its threads. The test is in
+//! this crate because forking is unsafe.
 #![expect(unsafe_code, reason = "forks")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -13,8 +13,8 @@ use tidewire_io::process::Process;
 
 /// Runs `work` in a child, and fails if it panics or never ends.
 fn in_child(what: &str, work: impl FnOnce()) {
-    // SAFETY: the child touches only memory that it has a copy of, runs `work` alone, and leaves by `_exit`, so that nothing of the
-    // parent is dropped or run twice. The C library lets the child of a program with threads allocate.
+    // SAFETY: the child touches only memory that it has a copy of, runs `work` alone, and leaves by `_exit`, so that
+    // nothing of the parent is dropped or run twice. The C library lets the child of a program with threads allocate.
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "fork failed");
     if child == 0 {

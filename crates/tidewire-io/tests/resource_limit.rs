@@ -5,8 +5,8 @@ use std::process::Command;
 
 use tidewire_io::memory::memory_bytes;
 
-/// Regression: the default memory limit of a server did not know `ulimit -v`, and two clients made an allocation fail, which ends
-/// the process.
+/// Regression: the default memory limit of a server did not know `ulimit -v`, and two clients made an allocation fail,
+/// which ends the process.
 #[test]
 fn a_resource_limit_of_the_process_bounds_its_memory() {
     const INSIDE: &str = "TIDEWIRE_TEST_INSIDE";

@@ -181,8 +181,8 @@ fn handle_news(node: &mut Node, wire: &NatsWire, news: &News) {
     }
 }
 
-/// Handles the events of the client of NATS, and logs those of failures: once in ten seconds, because an attempt to connect fails once a
-/// second while NATS is away.
+/// Handles the events of the client of NATS, and logs those of failures: once in ten seconds, because an attempt to
+/// connect fails once a second while NATS is away.
 #[derive(Debug)]
 struct Heard {
     address: String,
@@ -243,8 +243,8 @@ fn is_about_permission(text: &str) -> bool {
 /// Packets that a node handles before its turn.
 const PACKETS_PER_TURN: usize = 1_024;
 
-/// Bytes of packets that a node handles before its turn, about. Its turn gives the lanes their messages, and for each lane 4 MiB may
-/// wait.
+/// Bytes of packets that a node handles before its turn, about. Its turn gives the lanes their messages, and for each
+/// lane 4 MiB may wait.
 const BYTES_PER_TURN: usize = 1 << 20;
 
 /// Streams that were read and wait for the node.
@@ -262,8 +262,8 @@ mod tests {
 
     use super::*;
 
-    /// Regression: a node handled 1,024 packets of any size before it gave the lanes what is in them. A burst of packets of 16 KiB was
-    /// more than the 4 MiB that may wait for a lane, and the rest was dropped.
+    /// Regression: a node handled 1,024 packets of any size before it gave the lanes what is in them. A burst of
+    /// packets of 16 KiB was more than the 4 MiB that may wait for a lane, and the rest was dropped.
     #[test]
     fn a_burst_is_given_to_the_lanes_before_it_is_too_much_for_them() {
         const OFFERED: usize = 900;

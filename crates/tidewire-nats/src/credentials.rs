@@ -1,4 +1,5 @@
-//! The credentials of a user in a file, as `nsc` writes it. The file is read again for each connection if it has changed.
+//! The credentials of a user in a file, as `nsc` writes it. The file is read again for each connection if it has
+//! changed.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -44,8 +45,8 @@ impl CredentialsFile {
         })
     }
 
-    /// Adds the token and the signature of this nonce to what a connection shows. Credentials that cannot be read leave the earlier
-    /// ones in use, and the log says so.
+    /// Adds the token and the signature of this nonce to what a connection shows. Credentials that cannot be read leave
+    /// the earlier ones in use, and the log says so.
     pub(crate) fn sign(&self, mut auth: Auth, nonce: &[u8]) -> Result<Auth, AuthError> {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let state = FileState::of(&self.path);

@@ -7,7 +7,8 @@ use async_nats::ConnectError;
 use async_nats::jetstream::context::AccountError;
 use thiserror::Error;
 
-/// NATS cannot be used. An error of [`Nats`](crate::Nats), and the cause of `BackplaneError::Engine` when a server starts.
+/// NATS cannot be used. An error of [`Nats`](crate::Nats), and the cause of `BackplaneError::Engine` when a server
+/// starts.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum NatsError {
@@ -16,7 +17,8 @@ pub enum NatsError {
     Address(io::Error),
     /// The prefix cannot begin a subject.
     #[error(
-        "not a prefix of subjects: {0:?} (use 1 to {PREFIX_BYTES_MAX} ASCII letters, digits, - and _ in parts between dots; no part behind the first may be a word of Tidewire, such as node, room or topic)"
+        "not a prefix of subjects: {0:?} (use 1 to {PREFIX_BYTES_MAX} ASCII letters, digits, - and _ in parts between \
+         dots; no part behind the first may be a word of Tidewire, such as node, room or topic)"
     )]
     Prefix(String),
     /// The file of credentials cannot be used.
@@ -29,7 +31,8 @@ pub enum NatsError {
     },
     /// Nothing answers there.
     #[error(
-        "cannot reach NATS at {address}: {source} (check host and port; start nats-server there, or use --backplane-wait)"
+        "cannot reach NATS at {address}: {source} (check host and port; start nats-server there, or use \
+         --backplane-wait)"
     )]
     Unreachable {
         /// The address, without credentials.
@@ -39,7 +42,8 @@ pub enum NatsError {
     },
     /// NATS refuses the user or password, token or credentials.
     #[error(
-        "NATS at {address} refuses the credentials: {source} (check the user of the address, or the file of credentials)"
+        "NATS at {address} refuses the credentials: {source} (check the user of the address, or the file of \
+         credentials)"
     )]
     Denied {
         /// The address, without credentials.
@@ -48,7 +52,8 @@ pub enum NatsError {
         source: ConnectError,
     },
     /// The file of authorities cannot be used.
-    #[error("cannot use the authorities of NATS in {}: {source} (check the file; it has certificates in PEM)", path.display())]
+    #[error("cannot use the authorities of NATS in {}: {source} (check the file; it has certificates in \
+        PEM)", path.display())]
     Authority {
         /// The file.
         path: PathBuf,
@@ -67,7 +72,8 @@ pub enum NatsError {
     },
     /// Histories are wanted, and NATS keeps no streams.
     #[error(
-        "NATS at {address} keeps no histories: {source} (start it as nats-server --jetstream, allow JetStream to this user, or leave histories out)"
+        "NATS at {address} keeps no histories: {source} (start it as nats-server --jetstream, allow JetStream to this \
+         user, or leave histories out)"
     )]
     NoStreams {
         /// The address, without credentials.

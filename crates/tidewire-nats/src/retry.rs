@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use tidewire::Backoff;
 
-/// The pauses between attempts. They begin anew only after a connection that lasted longer than the longest pause: a NATS that accepts
-/// and closes is not dialled many times a second.
+/// The pauses between attempts. They begin anew only after a connection that lasted longer than the longest pause: a
+/// NATS that accepts and closes is not dialled many times a second.
 #[derive(Debug)]
 pub(crate) struct Pauses(Mutex<Series>);
 
@@ -58,8 +58,8 @@ impl QuietLog {
     }
 }
 
-/// The pauses between attempts to connect again. A cluster waits for NATS, so the longest is short. The random part spreads the
-/// nodes.
+/// The pauses between attempts to connect again. A cluster waits for NATS, so the longest is short. The random part
+/// spreads the nodes.
 const RECONNECT: Backoff = Backoff {
     first: Duration::from_millis(50),
     max: Duration::from_secs(1),

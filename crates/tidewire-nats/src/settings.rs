@@ -55,24 +55,25 @@ impl Nats {
         Ok(self)
     }
 
-    /// Sets the file with the credentials of a user, as `nsc` writes it. It is read again for a connection if it has changed. Credentials
-    /// that cannot be read leave the earlier ones in use, and the log says so.
+    /// Sets the file with the credentials of a user, as `nsc` writes it. It is read again for a connection if it has
+    /// changed. Credentials that cannot be read leave the earlier ones in use, and the log says so.
     #[must_use]
     pub fn credentials_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.credentials = Some(path.into());
         self
     }
 
-    /// Sets the file with the certificates of the authorities that NATS is trusted by, in place of those of the system. It is read again
-    /// as [credentials](Self::credentials_file) are.
+    /// Sets the file with the certificates of the authorities that NATS is trusted by, in place of those of the system.
+    /// It is read again as [credentials](Self::credentials_file) are.
     #[must_use]
     pub fn authority_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.authority = Some(path.into());
         self
     }
 
-    /// Sets how many servers of NATS keep each history that this node makes, from 1 to 5. With 3, histories go on while one of three
-    /// servers is gone. Default: 1. Streams that are there keep their number; an operator of NATS changes it.
+    /// Sets how many servers of NATS keep each history that this node makes, from 1 to 5. With 3, histories go on while
+    /// one of three servers is gone. Default: 1. Streams that are there keep their number; an operator of NATS changes
+    /// it.
     #[must_use]
     pub fn stream_replicas(mut self, count: usize) -> Self {
         self.replicas = count.clamp(1, REPLICAS_MAX);

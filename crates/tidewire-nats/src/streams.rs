@@ -1,7 +1,9 @@
-//! Streams of JetStream for rooms and topics that keep a history: one stream for each, so that its sequences have no holes.
+//! Streams of JetStream for rooms and topics that keep a history: one stream for each, so that its sequences have no
+//! holes.
 //!
-//! A stream publishes each stored message again on a subject for nodes, with its sequence. So a node that follows a stream has a
-//! subscription, and NATS keeps no state for it. What a node missed it reads by a consumer, which is removed at the end.
+//! A stream publishes each stored message again on a subject for nodes, with its sequence. So a node that follows a
+//! stream has a subscription, and NATS keeps no state for it. What a node missed it reads by a consumer, which is
+//! removed at the end.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -61,7 +63,8 @@ impl Reader {
     /// Makes the stream unless there is one, reads it, and tells the packets.
     pub(crate) async fn run(self, readers: Arc<Semaphore>, news: mpsc::Sender<News>) {
         if self.replaced.is_some() {
-            // Many nodes find it at the same time. One of them is the first, and the others then see that it has made another stream.
+            // Many nodes find it at the same time. One of them is the first, and the others then see that it has made
+            // another stream.
             sleep(REPLACE_MAX.mul_f64(fastrand::f64())).await;
         }
         let turn = timeout(ANSWER_MAX, readers.acquire()).await;
@@ -134,8 +137,8 @@ impl Reader {
 
     /// Reads the packets of these sequences, so many with each request. Newer ones may follow them.
     ///
-    /// A read may take long, but NATS must give each packet in time. A consumer gives 50,000 packets in a quarter of the processor
-    /// time that direct requests take, 0.24 for 0.9 s on both sides.
+    /// A read may take long, but NATS must give each packet in time. A consumer gives 50,000 packets in a quarter of
+    /// the processor time that direct requests take, 0.24 for 0.9 s on both sides.
     async fn read_packets(
         &self,
         from: u64,
@@ -184,7 +187,8 @@ impl Reader {
             }
         }
         let (context, name) = (context.clone(), consumer.cached_info().name.clone());
-        // The join does not wait until the consumer is removed. If this fails, NATS removes a consumer that nobody uses.
+        // The join does not wait until the consumer is removed. If this fails, NATS removes a consumer that nobody
+        // uses.
         tokio::spawn(async move { context.delete_consumer_from_stream(&name, &stream).await });
         Ok(packets)
     }
@@ -255,9 +259,9 @@ impl Reader {
         }
     }
 
-    /// Removes a stream if there are too many: an empty one, or else the one that was silent for the longest time. So nobody can
-    /// remove the messages of others by asking for streams that stay empty. Returns the highest sequence that is known to
-    /// be in use.
+    /// Removes a stream if there are too many: an empty one, or else the one that was silent for the longest time. So
+    /// nobody can remove the messages of others by asking for streams that stay empty. Returns the highest sequence
+    /// that is known to be in use.
     async fn make_room(&self) -> Result<u64, Failure> {
         let prefix = self.prefix.streams(&self.name);
         let streams = self.context.streams();
@@ -330,9 +334,9 @@ impl Reader {
     }
 }
 
-/// The first sequence of a stream that is made now. It is above those that are known to be in use, so the clocks of nodes need not
-/// agree. If nothing is known, it is above all sequences of a stream that this clock has made and that was lost, unless that one
-/// had more than a million messages each second. A number of a browser has room for it.
+/// The first sequence of a stream that is made now. It is above those that are known to be in use, so the clocks of
+/// nodes need not agree. If nothing is known, it is above all sequences of a stream that this clock has made and that
+/// was lost, unless that one had more than a million messages each second. A number of a browser has room for it.
 fn first_sequence(used: u64) -> u64 {
     #[expect(clippy::disallowed_methods, reason = "no interval is measured")]
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -370,7 +374,8 @@ pub(crate) const SUBSCRIPTION_PACKETS_MAX: usize = 4_096;
 /// The longest time for a reader to get its turn, and for NATS to give the next packet.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// The longest time for NATS to answer a request. Readers that NATS has left without one end before the next ones give up.
+/// The longest time for NATS to answer a request. Readers that NATS has left without one end before the next ones give
+/// up.
 pub(crate) const REQUEST_MAX: Duration = Duration::from_secs(4);
 
 /// The longest time before a node replaces a stream that has lost its end.

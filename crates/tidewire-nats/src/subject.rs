@@ -6,14 +6,15 @@
 //! PREFIX.unserved.ID.NUMBER   NATS tells a node that nobody has the service of its request
 //! PREFIX.service.NAME         requests to a service, as one token; nodes that have it are a queue group
 //! PREFIX.room.NAME            a room, as one token
-//! PREFIX.stored.KIND.NAME     a room or topic that keeps a history: what its stream stores; KIND is room or topic, NAME one token
+//! PREFIX.stored.KIND.NAME     a room or topic that keeps a history: the messages that its stream stores;
+//!                             KIND is room or topic, NAME is one token
 //! PREFIX.followed.KIND.NAME   the same: what its stream publishes again
 //! PREFIX.topic.A.B            a topic, a token for each segment; patterns end with * or >
 //! ```
 //!
-//! A name is written byte by byte: letters, digits, hyphen and underscore of ASCII stay, every other byte becomes `=` and two
-//! hexadecimal digits. So no name has a dot, a wildcard or a space in it, none begins like another subject, and two names never
-//! have one subject.
+//! A name is written byte by byte: letters, digits, hyphen and underscore of ASCII stay, every other byte becomes `=`
+//! and two hexadecimal digits. So no name has a dot, a wildcard or a space in it, none begins like another subject, and
+//! two names never have one subject.
 
 use std::fmt::Write;
 
@@ -135,8 +136,8 @@ impl Prefix {
         self.of_stream("followed", name)
     }
 
-    /// The name of a stream, which has no dots. In place of its end, a name that is too long for JetStream has a hash of all of it,
-    /// behind `==`, which no other name has.
+    /// The name of a stream, which has no dots. In place of its end, a name that is too long for JetStream has a hash
+    /// of all of it, behind `==`, which no other name has.
     pub(crate) fn stream(&self, name: &RoomOrTopic) -> String {
         let mut text = self.streams(name);
         push_token(kind_and_name(name).1, &mut text);

@@ -24,8 +24,8 @@ use crate::error::NatsError;
 
 /// Returns the settings of TLS, with the authorities of this file in place of those of the system.
 ///
-/// The client of NATS would ask rustls for the one provider of cryptography that is compiled in, which panics if there are two.
-/// That depends on other crates of the program.
+/// The client of NATS would ask rustls for the one provider of cryptography that is compiled in, which panics if there
+/// are two. That depends on other crates of the program.
 pub(crate) fn config(authority: Option<&Path>) -> Result<ClientConfig, NatsError> {
     let chosen = CryptoProvider::get_default().cloned();
     let provider = chosen.unwrap_or_else(|| Arc::new(ring::default_provider()));
@@ -51,7 +51,8 @@ pub(crate) fn config(authority: Option<&Path>) -> Result<ClientConfig, NatsError
 
 /// Trusts the authorities of a file. The file is read again for a connection if it has changed.
 ///
-/// The client of NATS keeps the settings of TLS for all its connections, so the verifier reads. It runs on the thread of the node.
+/// The client of NATS keeps the settings of TLS for all its connections, so the verifier reads. It runs on the thread
+/// of the node.
 #[derive(Debug)]
 struct FileVerifier {
     path: PathBuf,

@@ -1,5 +1,5 @@
-//! From a node to NATS: a bounded queue in front of the client, which takes what it can at once. From NATS to the node: a
-//! bounded inbox behind all subscriptions.
+//! From a node to NATS: a bounded queue in front of the client, which takes what it can at once. From NATS to the node:
+//! a bounded inbox behind all subscriptions.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -27,13 +27,14 @@ pub(crate) struct NatsWire {
     node: String,
     waiting: VecDeque<Outgoing>,
     waiting_bytes: usize,
-    /// Subjects to subscribe to (`true`) or to unsubscribe from. They go out in front of the packets, so that nobody answers a
-    /// question before its sender can hear.
+    /// Subjects to subscribe to (`true`) or to unsubscribe from. They go out in front of the packets, so that nobody
+    /// answers a question before its sender can hear.
     changes: BTreeMap<Followed, bool>,
     subscriptions: HashMap<String, AbortHandle>,
     /// The streams that the node follows, by the subjects of their subscriptions.
     followed: HashMap<String, RoomOrTopic>,
-    /// Streams that are read when their subscriptions are made: their limits, the first sequence, and the epoch of one to replace.
+    /// Streams that are read when their subscriptions are made: their limits, the first sequence, and the epoch of one
+    /// to replace.
     reads: BTreeMap<RoomOrTopic, (History, u64, Option<u64>)>,
     /// The number of the newest reader, and that of each followed stream.
     reader: u64,
@@ -79,7 +80,8 @@ impl Followed {
     }
 }
 
-/// The way of packets from the subscriptions to the node. It has room for bytes, because packets have very different sizes.
+/// The way of packets from the subscriptions to the node. It has room for bytes, because packets have very different
+/// sizes.
 #[derive(Clone, Debug)]
 pub(crate) struct Inbox {
     packets: mpsc::UnboundedSender<(Message, OwnedSemaphorePermit)>,
@@ -178,8 +180,9 @@ impl NatsWire {
         self.client.server_info().max_payload
     }
 
-    /// Publishes and subscribes to subjects of all kinds that the node uses later. NATS refuses at once what the user may not do.
-    /// A packet of these is empty. The subscriptions stay: a user that may do less when NATS is back is seen then.
+    /// Publishes and subscribes to subjects of all kinds that the node uses later. NATS refuses at once what the user
+    /// may not do. A packet of these is empty. The subscriptions stay: a user that may do less when NATS is back is
+    /// seen then.
     pub(crate) fn probe(&mut self, keeps_histories: bool) {
         let [published, subscribed] = self.prefix.probes(keeps_histories);
         for subject in subscribed {
@@ -218,7 +221,8 @@ impl NatsWire {
         while let Some(next) = self.waiting.front() {
             let (client, subject, packet) =
                 (&self.client, next.subject.clone(), next.packet.clone());
-            // A task whose budget of tokio is used up gets "not ready", which would look like a client that takes nothing.
+            // A task whose budget of tokio is used up gets "not ready", which would look like a client that takes
+            // nothing.
             let published = match &next.label {
                 Label::None => unconstrained(client.publish(subject, packet)).now_or_never(),
                 Label::Unserved(unserved) => {
@@ -348,8 +352,8 @@ impl NatsWire {
     }
 }
 
-/// Notes that a subject is wanted or not. The opposite of what waits undoes that, so a long outage of NATS collects no more than
-/// the subjects that there are.
+/// Notes that a subject is wanted or not. The opposite of what waits undoes that, so a long outage of NATS collects no
+/// more than the subjects that there are.
 fn note_change<S: Ord>(changes: &mut BTreeMap<S, bool>, subject: S, is_wanted: bool) {
     match changes.get(&subject) {
         Some(waiting) if *waiting != is_wanted => drop(changes.remove(&subject)),

@@ -1,7 +1,7 @@
 //! Echoes WebSocket messages as they came, for suites that test an implementation: `.ci/websocket-cases` runs it.
 //!
-//! A server of Tidewire echoes frames of a codec, and a message is a part of their stream. So this program uses the reader
-//! and the handshake of the library without its codecs.
+//! A server of Tidewire echoes frames of a codec, and a message is a part of their stream. So this program uses the
+//! reader and the handshake of the library without its codecs.
 //!
 //! ```text
 //!   websocket_cases server 127.0.0.1:9001     echoes whatever clients send

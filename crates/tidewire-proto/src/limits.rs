@@ -25,8 +25,8 @@ pub const LONG_HELLO_BYTES_MAX: usize = 9_216;
 pub const CREDENTIALS_BYTES_MAX: usize = 1024;
 
 /// Largest credentials inside a hello over an encrypted connection, with the feature
-/// [`FEATURE_LONG_CREDENTIALS`](crate::handshake::FEATURE_LONG_CREDENTIALS). Tokens of login servers list roles and groups of their
-/// users; web servers take 8 KiB in a header.
+/// [`FEATURE_LONG_CREDENTIALS`](crate::handshake::FEATURE_LONG_CREDENTIALS). Tokens of login servers list roles and
+/// groups of their users; web servers take 8 KiB in a header.
 pub const LONG_CREDENTIALS_BYTES_MAX: usize = 8_192;
 
 /// Longest name of a member or room in UTF-8 bytes; its length field is one byte, and 64 fit a screen line.
@@ -39,8 +39,8 @@ pub const TOPIC_BYTES_MAX: usize = 255;
 /// 16 is twice the depth of the deepest naming schemes in use.
 pub const TOPIC_SEGMENTS_MAX: usize = 16;
 
-/// Longest address of another server in a go-away. With the longest text the frame has 506 bytes, which fit the smallest frame limit
-/// that a peer may announce.
+/// Longest address of another server in a go-away. With the longest text the frame has 506 bytes, which fit the
+/// smallest frame limit that a peer may announce.
 pub const MOVED_ADDRESS_BYTES_MAX: usize = 240;
 
 /// Longest human-readable reason in error, go-away and agent fields.

@@ -237,8 +237,8 @@ pub struct MemberId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RoomId(pub u16);
 
-/// The number of a subscription's pattern in one server, or in one connection of a client. Its deliveries have it as their
-/// channel.
+/// The number of a subscription's pattern in one server, or in one connection of a client. Its deliveries have it as
+/// their channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubscriptionId(pub u16);
 

@@ -1,11 +1,11 @@
 //! The header of the PROXY protocol, versions 1 and 2: a proxy tells whose connection it passes on.
 //!
-//! The header comes once, before anything else, also before TLS. A receiver must know by other means that it comes from a proxy,
-//! because anybody could send it. See <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>.
+//! The header comes once, before anything else, also before TLS. A receiver must know by other means that it comes from
+//! a proxy, because anybody could send it. See <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>.
 //!
-//! Version 1 is a line of text: `PROXY TCP4 192.0.2.7 198.51.100.9 51234 443`, CR, LF. It says its length nowhere, and yet a receiver
-//! need not read too far: no line is shorter than 15 bytes, and while the line end has not come, at least two more
-//! bytes belong to it, or one behind a CR. Version 2 is binary:
+//! Version 1 is a line of text: `PROXY TCP4 192.0.2.7 198.51.100.9 51234 443`, CR, LF. It says its length nowhere, and
+//! yet a receiver need not read too far: no line is shorter than 15 bytes, and while the line end has not come, at
+//! least two more bytes belong to it, or one behind a CR. Version 2 is binary:
 //!
 //! ```text
 //!   0            12        13          14       16
@@ -41,8 +41,8 @@ pub enum Proxied {
 pub enum ProxyHeader {
     /// The bytes are the beginning of a header.
     Partial {
-        /// The number of bytes that are needed to go on, in all. The header may be longer, and is never shorter, so a receiver that
-        /// reads no more than these reads nothing that comes behind it.
+        /// The number of bytes that are needed to go on, in all. The header may be longer, and is never shorter, so a
+        /// receiver that reads no more than these reads nothing that comes behind it.
         bytes: usize,
     },
     /// The bytes begin with a header.
@@ -86,7 +86,8 @@ pub enum ProxyError {
     Truncated,
 }
 
-/// Decodes the header at the beginning of a connection. Call it again with more bytes while it is [`ProxyHeader::Partial`].
+/// Decodes the header at the beginning of a connection. Call it again with more bytes while it is
+/// [`ProxyHeader::Partial`].
 ///
 /// # Errors
 /// [`ProxyError`], as soon as the bytes cannot become a header any more.
@@ -219,7 +220,8 @@ fn tcp(source: IpAddr, destination: IpAddr, ports: [u8; 4]) -> Proxied {
     }
 }
 
-/// Checks that the extensions fill the rest of the header. They have a type, a length and a value each, and none is used.
+/// Checks that the extensions fill the rest of the header. They have a type, a length and a value each, and none is
+/// used.
 fn skip_extensions(mut rest: &[u8]) -> Result<(), ProxyError> {
     while !rest.is_empty() {
         let (&[_, high, low], values) = split::<3>(rest)?;
@@ -233,8 +235,8 @@ fn split<const N: usize>(bytes: &[u8]) -> Result<(&[u8; N], &[u8]), ProxyError> 
     bytes.split_first_chunk().ok_or(ProxyError::TooShort)
 }
 
-/// The longest header. Proxies that pass a whole certificate on need some kilobytes; the format allows 64 KiB, which a peer could
-/// make the server hold for each connection.
+/// The longest header. Proxies that pass a whole certificate on need some kilobytes; the format allows 64 KiB, which a
+/// peer could make the server hold for each connection.
 pub const PROXY_HEADER_BYTES_MAX: usize = 4_096;
 
 const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
@@ -349,7 +351,8 @@ mod tests {
 
     #[test]
     fn a_line_of_version_1_is_read_after_each_cut_and_nothing_behind_it() {
-        let longest = b"PROXY TCP6 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff 65535 65535\r\n";
+        let longest = b"PROXY TCP6 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff \
+            65535 65535\r\n";
         for line in [LINE, b"PROXY UNKNOWN\r\n", longest] {
             assert!((LINE_BYTES_MIN..=LINE_BYTES_MAX).contains(&line.len()));
             for cut in 0..line.len() {

@@ -74,8 +74,8 @@ fn a_silent_peer_is_closed_in_every_codec_although_it_takes_what_it_is_sent() {
     }
 }
 
-/// Returns the second in which a connection closes whose peer takes nothing more, and the seconds in which it is asked. `answers` says
-/// whether the peer answers.
+/// Returns the second in which a connection closes whose peer takes nothing more, and the seconds in which it is asked.
+/// `answers` says whether the peer answers.
 fn silent(rules: &Rules, mut connection: Connection, answers: bool) -> (Option<u64>, Vec<u64>) {
     let mut asked = Vec::new();
     let mut timer_ns = connection.poll_timeout(rules, 0, false);

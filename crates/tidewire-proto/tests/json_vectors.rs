@@ -1,5 +1,5 @@
-//! The tables of the codec `json` in `docs/protocol.md` are test vectors: every line is the message that the table of TW1
-//! gives as bytes.
+//! The tables of the codec `json` in `docs/protocol.md` are test vectors: every line is the message that the table of
+//! TW1 gives as bytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -81,7 +81,8 @@ impl<W: Read + Write> LayeredWire<W> {
         received.map_err(io_error)
     }
 
-    /// Sends the answers of the layers to what was read, such as pongs, unless another thread writes. That thread sends them, too.
+    /// Sends the answers of the layers to what was read, such as pongs, unless another thread writes. That thread sends
+    /// them, too.
     fn answer(&mut self) {
         let writer = Arc::clone(&self.writer);
         if let Ok(_in_order) = writer.try_lock()

@@ -199,8 +199,8 @@ fn find() -> Option<PathBuf> {
     found.map(|it| it.canonicalize().unwrap_or(it))
 }
 
-/// Returns a free port that no outgoing connection gets. A connection from a port of the system's range to the same port would
-/// connect to itself while the server is down.
+/// Returns a free port that no outgoing connection gets. A connection from a port of the system's range to the same
+/// port would connect to itself while the server is down.
 fn free_port() -> u16 {
     wait_until("there is a free port", || {
         let port = fastrand::u16(10_000..30_000);

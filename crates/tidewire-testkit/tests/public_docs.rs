@@ -1,8 +1,9 @@
 //! Every type, trait and function that `tidewire` exports shows a compiled example, or links to an item that shows one.
 //!
-//! Problem: the compiler asks for a doc comment, not for a useful one. Approach: the listing `.ci/public-api.txt` names what
-//! is exported; a scan of the sources finds the doc comment of each name. `rustfmt` fixes the layout, so that a scan of lines
-//! is enough, and it sees items inside macros, too. Sections `# Errors` are clippy's part: `missing_errors_doc` is on.
+//! Problem: the compiler asks for a doc comment, not for a useful one. Approach: the listing `.ci/public-api.txt` names
+//! what is exported; a scan of the sources finds the doc comment of each name. `rustfmt` fixes the layout, so that a
+//! scan of lines is enough, and it sees items inside macros, too. Sections `# Errors` are clippy's part:
+//! `missing_errors_doc` is on.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,7 +1,7 @@
 //! Bodies of the native protocol's control messages, for programs that read or write them as bytes.
 //!
-//! A client of a room sees [`Kind::Presence`](crate::Kind::Presence) and [`Kind::Gap`](crate::Kind::Gap) as events; their
-//! payloads are a [`PresenceBody`] and a [`GapBody`]. A custom [codec](crate::codec) translates an [`ErrorBody`].
+//! A client of a room sees [`Kind::Presence`](crate::Kind::Presence) and [`Kind::Gap`](crate::Kind::Gap) as events;
+//! their payloads are a [`PresenceBody`] and a [`GapBody`]. A custom [codec](crate::codec) translates an [`ErrorBody`].
 //!
 //! ```
 //! use tidewire::body::PresenceBody;

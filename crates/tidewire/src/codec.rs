@@ -2,7 +2,8 @@
 //!
 //! [`AnyCodec`](crate::AnyCodec) chooses a codec for the builders of servers and clients. To write one, implement
 //! [`Codec`] and pass it as [`AnyCodec::custom`](crate::AnyCodec::custom). The module [`tidewire_proto::codec`] has the
-//! contract with a whole codec, and says when a lane passes the [`ConnectionState`]. [`contract`] checks a codec in tests:
+//! contract with a whole codec, and says when a lane passes the [`ConnectionState`]. [`contract`] checks a codec in
+//! tests:
 //!
 //! ```
 //! use tidewire::codec::{LengthField, contract};

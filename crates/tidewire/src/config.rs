@@ -56,8 +56,8 @@ pub(crate) struct ConnectionAge {
 }
 
 impl ConnectionAge {
-    /// When a session that opened at this time is asked to end: up to a tenth before the maximum age, by a hash of its number.
-    /// Otherwise clients that connected together would all come back together.
+    /// When a session that opened at this time is asked to end: up to a tenth before the maximum age, by a hash of its
+    /// number. Otherwise clients that connected together would all come back together.
     pub(crate) fn end_ns(self, opened_ns: u64, session: u64) -> u64 {
         let hash = session
             .wrapping_add(opened_ns)
@@ -140,8 +140,8 @@ pub(crate) enum SharedFrameError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// The policy drops messages, and the codec has no frame that tells a subscriber how many. Choose a policy that drops
-    /// none.
+    /// The policy drops messages, and the codec has no frame that tells a subscriber how many. Choose a policy that
+    /// drops none.
     #[error(
         "codec {codec} cannot tell a subscriber how many messages {policy} drops; use disconnect or block"
     )]
@@ -151,8 +151,8 @@ pub enum PolicyError {
         /// The name of the codec.
         codec: &'static str,
     },
-    /// `conflate_by_topic` needs the topic of each delivery, and the deliveries of the codec do not show it. Choose another
-    /// policy.
+    /// `conflate_by_topic` needs the topic of each delivery, and the deliveries of the codec do not show it. Choose
+    /// another policy.
     #[error(
         "deliveries of codec {codec} do not show their topics, which conflate_by_topic needs; use another policy"
     )]
@@ -195,8 +195,8 @@ impl Policies {
         self.check_default(policy)
     }
 
-    /// Whether the policy may be the server's default. A policy that drops messages may be the default for any codec: losses
-    /// that the codec cannot announce are counted, and the operator has chosen that.
+    /// Whether the policy may be the server's default. A policy that drops messages may be the default for any codec:
+    /// losses that the codec cannot announce are counted, and the operator has chosen that.
     pub(crate) fn check_default(&self, policy: Policy) -> Result<(), PolicyError> {
         let codec = self.codec;
         match policy {

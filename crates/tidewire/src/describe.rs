@@ -4,11 +4,11 @@ use std::error::Error;
 
 use tidewire_proto::text::escaped;
 
-/// Formats an error with all its causes on one line, escaped for a terminal and a log. Some errors contain the text of their
-/// cause, such as in front of the remedy; that text appears once.
+/// Formats an error with all its causes on one line, escaped for a terminal and a log. Some errors contain the text of
+/// their cause, such as in front of the remedy; that text appears once.
 ///
-/// The errors of this crate say what failed, why, and what to do, so `{error}` is enough for them. Use this function for the
-/// errors of a program that wraps them in errors of its own.
+/// The errors of this crate say what failed, why, and what to do, so `{error}` is enough for them. Use this function
+/// for the errors of a program that wraps them in errors of its own.
 ///
 /// ```
 /// use tidewire::Client;

@@ -16,10 +16,10 @@
 //! ```
 //!
 //! The address picks the transport: `tcp://HOST:PORT`, `ws://HOST:PORT/PATH`, `udp://HOST:PORT`, `ipc://PATH`, or
-//! `inproc://NAME` for a server of the same process. `tls://` and `wss://` are `tcp://` and `ws://` with [`tls`]. A send
-//! that returns `Ok` makes a promise: the message reaches the peer's service in order, unless the connection fails or the
-//! receiver's policy drops it. Over UDP it is smaller: the system gets the message once. A lost request then fails at its
-//! deadline, and counters ([`metrics::Metrics`]) report missing messages.
+//! `inproc://NAME` for a server of the same process. `tls://` and `wss://` are `tcp://` and `ws://` with [`tls`]. A
+//! send that returns `Ok` makes a promise: the message reaches the peer's service in order, unless the connection fails
+//! or the receiver's policy drops it. Over UDP it is smaller: the system gets the message once. A lost request then
+//! fails at its deadline, and counters ([`metrics::Metrics`]) report missing messages.
 //!
 //! A closure is the smallest service. Implement [`Service`] for more. Use a [`Router`] for methods by name, and the
 //! attribute `#[tidewire::service]` on a trait for typed methods (feature `typed`, on by default). Use
@@ -60,11 +60,12 @@
 //! # Features
 //!
 //! `trace`: spans of every session through [`tracing`], with the target `tidewire::span`. `connect` and `close` are at
-//! level debug; `receive`, `handle` and `send` are at level trace, with one `handle` per message within its `receive`. They
-//! carry the session's number, its peer and codec, and bytes, the kind of message or the reason. Without the feature they are
-//! not compiled in.
+//! level debug; `receive`, `handle` and `send` are at level trace, with one `handle` per message within its `receive`.
+//! They carry the session's number, its peer and codec, and bytes, the kind of message or the reason. Without the
+//! feature they are not compiled in.
 //!
-//! `otlp`: exports these spans to a collector of OpenTelemetry, with the module `otlp`. It brings `trace`, `log` and some twenty crates.
+//! `otlp`: exports these spans to a collector of OpenTelemetry, with the module `otlp`. It brings `trace`, `log` and
+//! some twenty crates.
 
 #![deny(missing_docs)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]

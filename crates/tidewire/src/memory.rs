@@ -1,16 +1,17 @@
 //! The memory account of a server: the bytes that its lanes hold, and the pressure near the limit.
 //!
-//! Problem: every limit of a session bounds the memory of that session, and the product of all limits is more than any machine
-//! has. Approach: each lane counts its bytes in a plain integer, and adds the difference to one shared number in
-//! steps of 64 KiB, so that nothing is atomic per message. The lane that adds a difference also updates the [`Pressure`]: a level
-//! with hysteresis that says how near the limit is. Every lane reads it once a turn, and where it wants to grow.
+//! Problem: every limit of a session bounds the memory of that session, and the product of all limits is more than any
+//! machine has. Approach: each lane counts its bytes in a plain integer, and adds the difference to one shared number
+//! in steps of 64 KiB, so that nothing is atomic per message. The lane that adds a difference also updates the
+//! [`Pressure`]: a level with hysteresis that says how near the limit is. Every lane reads it once a turn, and where it
+//! wants to grow.
 //!
-//! The account counts the capacity of buffers and not their length, because the capacity is what they cost. The fixed costs of
-//! the process (code, stacks, one receive buffer a lane) and the kernel's socket buffers are not counted.
+//! The account counts the capacity of buffers and not their length, because the capacity is what they cost. The fixed
+//! costs of the process (code, stacks, one receive buffer a lane) and the kernel's socket buffers are not counted.
 //!
-//! Rejected: asking the allocator, because it counts the whole process with the memory of the application, and only a counting
-//! allocator answers at all. Also rejected: a share of the limit for each lane, which would refuse a busy lane the memory that
-//! idle lanes do not need.
+//! Rejected: asking the allocator, because it counts the whole process with the memory of the application, and only a
+//! counting allocator answers at all. Also rejected: a share of the limit for each lane, which would refuse a busy lane
+//! the memory that idle lanes do not need.
 
 mod shares;
 
@@ -29,7 +30,8 @@ pub(crate) use shares::{Holder, MemoryShares};
 pub(crate) enum Pressure {
     /// There is room.
     Normal,
-    /// Three quarters of the limit are held: new connections are refused, and some sessions are closed to release memory.
+    /// Three quarters of the limit are held: new connections are refused, and some sessions are closed to release
+    /// memory.
     High,
     /// Fifteen sixteenths are held: nothing may grow.
     Full,
@@ -246,7 +248,8 @@ impl LaneMemory {
             && self.account.pressure.load(Ordering::SeqCst) == Pressure::Normal as u8
     }
 
-    /// Whether the lane holds so much less than at its peak that memory should go back to the system. If so, the peak is reset.
+    /// Whether the lane holds so much less than at its peak that memory should go back to the system. If so, the peak
+    /// is reset.
     pub(crate) fn has_fallen(&mut self) -> bool {
         let has_fallen = self.bytes < self.peak / 2 && self.bytes + self.fall_bytes <= self.peak;
         if has_fallen {
@@ -312,8 +315,8 @@ impl Drop for LaneMemory {
 /// The difference at which a lane updates the account. A smaller one is not worth an atomic operation.
 const STEP_BYTES: usize = 64 * 1024;
 
-/// Memory goes back to the system after a fall of this many bytes, or of this part of the limit. The allocator may keep less for
-/// later use.
+/// Memory goes back to the system after a fall of this many bytes, or of this part of the limit. The allocator may keep
+/// less for later use.
 const FALL_BYTES_MIN: usize = 8 << 20;
 const FALL_PARTS: usize = 64;
 
@@ -415,7 +418,8 @@ mod tests {
         assert_eq!(account.pressure(), Pressure::Normal);
     }
 
-    /// Regression: the tables of a configuration were not counted. Lanes cannot release them, so they release more themselves.
+    /// Regression: the tables of a configuration were not counted. Lanes cannot release them, so they release more
+    /// themselves.
     #[test]
     fn tables_count_and_lanes_release_what_is_too_much() {
         let account = account();

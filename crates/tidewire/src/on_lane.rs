@@ -1,5 +1,5 @@
-//! Whether this thread is a lane. A wait on a lane stops all its sessions, and a wait for its own work never ends, so every wait of
-//! this library asks here first.
+//! Whether this thread is a lane. A wait on a lane stops all its sessions, and a wait for its own work never ends, so
+//! every wait of this library asks here first.
 
 use std::cell::Cell;
 
@@ -29,5 +29,5 @@ pub(crate) fn refuse_to_wait() {
 }
 
 /// Why a wait on a lane fails, and what to do.
-pub(crate) const NO_WAIT_ON_A_LANE: &str = "this thread is a lane of a server or client, and waiting here would stop all its sessions; \
-     ask other servers with `Upstream`, answer later with `Context::defer`, or wait on another thread";
+pub(crate) const NO_WAIT_ON_A_LANE: &str = "this thread is a lane of a server or client, and waiting here would stop \
+    all its sessions; ask other servers with `Upstream`, answer later with `Context::defer`, or wait on another thread";

@@ -1,4 +1,5 @@
-//! Settings of sockets and pollers, for those who need other ones than the defaults, and the failures of in-process addresses.
+//! Settings of sockets and pollers, for those who need other ones than the defaults, and the failures of in-process
+//! addresses.
 
 pub use crate::limits::DATAGRAM_FRAME_BYTES_MAX;
 pub use crate::transport::inproc::{InprocBindError, InprocConnectError};

@@ -91,8 +91,8 @@ struct PoolShared<T> {
 }
 
 impl<T: Send + 'static> WorkerPool<T> {
-    /// Starts `threads` threads behind a queue of `queue_max` places, at least one of each. `handler` runs on several threads
-    /// at once.
+    /// Starts `threads` threads behind a queue of `queue_max` places, at least one of each. `handler` runs on several
+    /// threads at once.
     ///
     /// # Errors
     /// The system refused a thread. Threads that have started end again.
@@ -216,8 +216,8 @@ impl<T> PoolShared<T> {
     }
 
     fn run(&self, task: T) {
-        // A panic drops the task with its reply token, and the token answers the caller with an error. The worker and the
-        // other tasks go on. The author of the handler keeps its shared state consistent.
+        // A panic drops the task with its reply token, and the token answers the caller with an error. The worker and
+        // the other tasks go on. The author of the handler keeps its shared state consistent.
         let result = catch_unwind(AssertUnwindSafe(|| (self.handler)(task)));
         let counter = if result.is_ok() {
             &self.completed

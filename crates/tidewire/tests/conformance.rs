@@ -94,7 +94,8 @@ const WRITTEN_AT_ONCE: [&str; 2] = [
     "draining_answers_what_was_accepted",
 ];
 
-/// The behaviours that a cell must run. They are computed a second time, in another way, so that none is left out unnoticed.
+/// The behaviours that a cell must run. They are computed a second time, in another way, so that none is left out
+/// unnoticed.
 fn expected(setup: &Setup) -> Vec<&'static str> {
     const REFUSALS: &str = "refusals_find_their_requests";
     const WILDCARDS: &str = "wildcards_reach_subscribers";

@@ -1,5 +1,5 @@
-//! A process without free descriptors: who cannot be let in is told so, it is counted, and the log says how to raise the limit. The
-//! server survives and continues.
+//! A process without free descriptors: who cannot be let in is told so, it is counted, and the log says how to raise
+//! the limit. The server survives and continues.
 //!
 //! It is the only test of its process, because the limit belongs to the process.
 

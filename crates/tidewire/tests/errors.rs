@@ -42,8 +42,8 @@ fn a_connection_that_is_refused_says_to_whom_and_why() {
     let error = Client::connect("ipc:///nowhere/at/all.sock")
         .wait()
         .unwrap_err();
-    let expected = "cannot connect to ipc:///nowhere/at/all.sock: the socket does not exist; is the server running, and \
-                    is the path right?";
+    let expected = "cannot connect to ipc:///nowhere/at/all.sock: the socket does not exist; is the server running, \
+        and is the path right?";
     says(&error, expected);
 
     let error = Client::connect("inproc://nobody-here").wait().unwrap_err();

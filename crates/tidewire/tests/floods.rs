@@ -1,5 +1,5 @@
-//! Floods of connections that begin a handshake and never finish it, and of clients that come back all at once. They need most
-//! descriptors of a process, so they have a process of their own, and run one at a time.
+//! Floods of connections that begin a handshake and never finish it, and of clients that come back all at once. They
+//! need most descriptors of a process, so they have a process of their own, and run one at a time.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -15,8 +15,8 @@ use tidewire_testkit::certificates::usual;
 use tidewire_testkit::fixtures::{echo, limited, tw1};
 use tidewire_testkit::{TestServer, connect_from, wait_until};
 
-/// Returns how many connections a flood has: 10,000, or what the descriptors of this process allow. Each takes two of them, because
-/// the server is in this process. The guard ends the turn of a test.
+/// Returns how many connections a flood has: 10,000, or what the descriptors of this process allow. Each takes two of
+/// them, because the server is in this process. The guard ends the turn of a test.
 fn flood() -> (usize, MutexGuard<'static, ()>) {
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -84,7 +84,8 @@ fn a_refusal_that_cannot_be_said_ends_a_session_that_matches_by_order() {
     assert!(received.is_empty(), "{received:02x?}");
 }
 
-/// A call of `echo` with "hi", as the original sends it over Unix sockets, and the answer. Over TCP a length precedes it.
+/// A call of `echo` with "hi", as the original sends it over Unix sockets, and the answer. Over TCP a length precedes
+/// it.
 const UVRPC_REQUEST: &[u8] =
     b"\x04\0\0\0\xDC\xFF\xFF\xFF\x01\0\0\0\x08\0\0\0\x10\0\0\0\x04\0\0\0echo\0\0\0\0\
     \x02\0\0\0hi\0\0\x0C\0\x10\0\0\0\x04\0\x08\0\x0C\0";
@@ -112,8 +113,8 @@ fn uvrpc_server(codec: &str, addresses: &[&str]) -> Server {
     builder.lanes(2).start(|_| echo as Handler).unwrap()
 }
 
-/// Regression: the codec set for all addresses whether a length precedes each frame. The original sends a length over TCP
-/// and none over Unix sockets.
+/// Regression: the codec set for all addresses whether a length precedes each frame. The original sends a length over
+/// TCP and none over Unix sockets.
 #[test]
 fn one_server_serves_uvrpc_peers_over_tcp_and_a_unix_socket() {
     let directory = tempfile::tempdir().unwrap();

@@ -34,8 +34,8 @@ fn numbered(number: usize, bytes: usize) -> String {
     format!("{number:0bytes$}")
 }
 
-/// A subscriber whose replay is in the middle when the stream is lost gets what was sent until then, is told that an unknown
-/// number is missing, and goes on with the new stream.
+/// A subscriber whose replay is in the middle when the stream is lost gets what was sent until then, is told that an
+/// unknown number is missing, and goes on with the new stream.
 #[test]
 fn an_epoch_that_ends_during_a_replay_is_told_and_the_new_one_follows() {
     end_epoch_during_a_replay(InprocEngine::lose_streams);
@@ -93,8 +93,8 @@ fn end_epoch_during_a_replay(end: impl FnOnce(&mut InprocEngine)) {
     server.stop();
 }
 
-/// Regression: a message that was lost on its way to the stream came after those behind it. All are appended again, and each
-/// comes once, in order.
+/// Regression: a message that was lost on its way to the stream came after those behind it. All are appended again, and
+/// each comes once, in order.
 #[test]
 fn appends_that_are_lost_are_tried_again_and_come_once_in_order() {
     for kind in [HistoryKind::Room, HistoryKind::Topic] {
@@ -170,8 +170,8 @@ fn a_node_that_ends_appends_all_that_waits() {
     assert_eq!(second.stop().backplane_lost, 0);
 }
 
-/// Regression: a stream that a node with a slow clock made again began below the messages that were known. Other nodes took its
-/// messages for late ones, and nobody was told that they were missing.
+/// Regression: a stream that a node with a slow clock made again began below the messages that were known. Other nodes
+/// took its messages for late ones, and nobody was told that they were missing.
 #[test]
 fn a_stream_that_begins_again_with_lower_sequences_is_followed() {
     const MESSAGES: usize = 20;
@@ -296,8 +296,8 @@ fn a_topic_without_space_keeps_its_messages_and_harms_no_other() {
     stop(servers);
 }
 
-/// Regression: a subscriber without positions, whom a handler subscribed, got each message of its own node twice: at once, and when
-/// the stream gave it back.
+/// Regression: a subscriber without positions, whom a handler subscribed, got each message of its own node twice: at
+/// once, and when the stream gave it back.
 #[test]
 fn a_subscriber_of_a_handler_gets_the_messages_of_a_kept_topic_once() {
     const MESSAGES: usize = 50;
@@ -329,7 +329,8 @@ fn a_subscriber_of_a_handler_gets_the_messages_of_a_kept_topic_once() {
     assert_eq!(metrics.room_delivered, MESSAGES as u64);
 }
 
-/// While NATS is gone, messages wait up to a limit. Beyond it publishers are refused, and nothing of what was taken is lost.
+/// While NATS is gone, messages wait up to a limit. Beyond it publishers are refused, and nothing of what was taken is
+/// lost.
 #[test]
 fn what_waits_for_a_stream_is_bounded_and_arrives() {
     const BYTES: usize = 32 * 1024;

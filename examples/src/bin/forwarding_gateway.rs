@@ -1,9 +1,8 @@
 //! Answers requests by asking another server: `cargo run -p tidewire-examples --bin forwarding_gateway -- ADDRESS
 //! BACKEND`
 //!
-//! The lane never waits for the backend, and connects to it with the first request. If the backend is down or slow,
-//! its callers get a typed refusal and the gateway is not affected. When the backend is back, the next requests reach
-//! it.
+//! The lane never waits for the backend, and connects to it with the first request. If the backend is down or slow, its
+//! callers get a typed refusal and the gateway is not affected. When the backend is back, the next requests reach it.
 //!
 //! The methods are `echo` and `twice`. With the example `echo_server` as the backend, try: `tidewire call
 //! 127.0.0.1:7001 twice hello`.

@@ -58,7 +58,8 @@ impl hyper::body::Body for Body {
     }
 }
 
-/// An answer with the headers that all have. They keep browsers from guessing types, storing figures, and embedding the pages.
+/// An answer with the headers that all have. They keep browsers from guessing types, storing figures, and embedding the
+/// pages.
 pub(crate) fn answer(status: StatusCode, content_type: &'static str, body: Body) -> Answer {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
@@ -103,7 +104,7 @@ const HEADERS: [(HeaderName, &str); 6] = [
     ),
     (
         header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
-         form-action 'self'; frame-ancestors 'none'",
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; base-uri \
+         'none'; form-action 'self'; frame-ancestors 'none'",
     ),
 ];

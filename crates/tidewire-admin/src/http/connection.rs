@@ -32,7 +32,8 @@ impl Connection {
         stall_max: Duration,
         place: Place,
     ) -> Self {
-        // A listener of events that is slow should be noticed after kilobytes and not after megabytes. Failures change only that.
+        // A listener of events that is slow should be noticed after kilobytes and not after megabytes. Failures change
+        // only that.
         let _ = rustix::net::sockopt::set_socket_send_buffer_size(&stream, SEND_BUFFER_BYTES);
         let _ = stream.set_nodelay(true);
         Self {

@@ -1,7 +1,7 @@
 //! HTTP on a thread of its own: connections, their limits, and answers.
 //!
-//! `hyper` parses and frames. This module bounds it: the number of connections, the time and size of a request's head, the size of its
-//! body, and the time that a peer may let an answer wait. See `docs/decisions/0065-admin-server.md` and
+//! `hyper` parses and frames. This module bounds it: the number of connections, the time and size of a request's head,
+//! the size of its body, and the time that a peer may let an answer wait. See `docs/decisions/0065-admin-server.md` and
 //! `docs/decisions/0099-places-and-encryption-of-the-admin-server.md`.
 
 mod answer;
@@ -223,7 +223,8 @@ impl Acceptor {
                 Err(error) => {
                     if logged.is_none_or(|at| at.elapsed() >= LOG_PAUSE) {
                         logged = Some(tokio::time::Instant::now());
-                        tracing::warn!(%error, "the admin server cannot accept connections; this line comes once in 10 s");
+                        tracing::warn!(%error, "the admin server cannot accept connections; this line comes once in 10 \
+                            s");
                     }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }

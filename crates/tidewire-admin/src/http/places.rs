@@ -1,12 +1,13 @@
 //! The places of connections: a bounded number, and who gives way when all are taken.
 //!
-//! Problem: one address can open more connections than there are places and send nothing. If a newcomer then waits, nobody hears
-//! whether the server is healthy, and a watcher kills it. Approach: a newcomer always gets a place. When all are taken, the address
-//! with the most places loses the connection that has been silent for the longest time. So a flood displaces itself, and a short
-//! time for request heads is not needed.
+//! Problem: one address can open more connections than there are places and send nothing. If a newcomer then waits,
+//! nobody hears whether the server is healthy, and a watcher kills it. Approach: a newcomer always gets a place. When
+//! all are taken, the address with the most places loses the connection that has been silent for the longest time. So a
+//! flood displaces itself, and a short time for request heads is not needed.
 //!
-//! Rejected: a fixed share for each address, because four addresses then fill the places. Rejected: places for health alone on the
-//! same address, because what a connection wants is known only after its first bytes; a server may have an address for health.
+//! Rejected: a fixed share for each address, because four addresses then fill the places. Rejected: places for health
+//! alone on the same address, because what a connection wants is known only after its first bytes; a server may have an
+//! address for health.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -96,8 +97,8 @@ impl Places {
 }
 
 impl Table {
-    /// Ends a connection for a newcomer of this network: of the network with the most places, the newcomer's counted, the
-    /// connection that was silent for the longest time.
+    /// Ends a connection for a newcomer of this network: of the network with the most places, the newcomer's counted,
+    /// the connection that was silent for the longest time.
     fn make_room(&mut self, newcomer: IpAddr) {
         let mut counts: HashMap<IpAddr, usize> = HashMap::from([(newcomer, 1)]);
         for taken in self.taken.values() {

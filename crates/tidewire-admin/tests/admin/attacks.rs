@@ -270,19 +270,22 @@ fn malformed_heads(host: &str) -> Vec<(&'static str, String)> {
         (
             "two lengths",
             format!(
-                "POST /api/drain HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nContent-Length: 2\r\nContent-Length: 4\r\n\r\n{{}}"
+                "POST /api/drain HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nContent-Length: 2\r\nContent-Length: \
+                 4\r\n\r\n{{}}"
             ),
         ),
         (
             "a length and chunks",
             format!(
-                "POST /api/drain HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{smuggled}"
+                "POST /api/drain HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nContent-Length: 4\r\nTransfer-Encoding: \
+                 chunked\r\n\r\n0\r\n\r\n{smuggled}"
             ),
         ),
         (
             "chunks that are hidden",
             format!(
-                "POST /api/drain HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n{smuggled}"
+                "POST /api/drain HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nTransfer-Encoding: \
+                 xchunked\r\n\r\n0\r\n\r\n{smuggled}"
             ),
         ),
         (
@@ -355,7 +358,8 @@ fn odd_protocols(host: &str, long: &str) -> Vec<(&'static str, String)> {
         (
             "a WebSocket",
             format!(
-                "GET / HTTP/1.1\r\n{host}Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+                "GET / HTTP/1.1\r\n{host}Connection: Upgrade, close\r\nUpgrade: websocket\r\nSec-WebSocket-Version: \
+                 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
             ),
         ),
         (
@@ -365,7 +369,8 @@ fn odd_protocols(host: &str, long: &str) -> Vec<(&'static str, String)> {
         (
             "a long body",
             format!(
-                "POST /api/login HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{long}",
+                "POST /api/login HTTP/1.1\r\n{host}X-Tidewire-Admin: 1\r\nConnection: close\r\nContent-Length: \
+                 {}\r\n\r\n{long}",
                 long.len()
             ),
         ),
@@ -411,7 +416,8 @@ fn connections_that_send_nothing_do_not_keep_others_out() {
     assert!(!answer.starts_with(b"HTTP/1.1 200"));
 }
 
-/// The bug: a login whose body never came held its place for ever, and 128 of them kept all others out, without a token.
+/// The bug: a login whose body never came held its place for ever, and 128 of them kept all others out, without a
+/// token.
 #[test]
 fn logins_without_a_body_do_not_keep_others_out() {
     let site = secured();
@@ -426,8 +432,8 @@ fn logins_without_a_body_do_not_keep_others_out() {
     }
     assert_eq!(site.get("/healthz").status, 200);
     let mut answer = String::new();
-    // The newcomer took the place of the longest silent one. The server ends the others, and does not wait for the rest of
-    // the body.
+    // The newcomer took the place of the longest silent one. The server ends the others, and does not wait for the rest
+    // of the body.
     silent[127].read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
 }
@@ -522,7 +528,8 @@ fn flood(address: SocketAddr, path: &str, ends: &AtomicBool, answered: &AtomicUs
     }
 }
 
-/// The bug: 200 silent connections of one address took all places, and nobody else heard whether the server was healthy.
+/// The bug: 200 silent connections of one address took all places, and nobody else heard whether the server was
+/// healthy.
 #[test]
 fn silent_connections_of_one_address_keep_nobody_from_health() {
     let site = Site::start(Settings::default());

@@ -159,7 +159,8 @@ fn an_encrypted_address_with_a_token_is_served_to_other_machines() {
     );
     let login = "{\"token\":\"c2VjcmV0\"}";
     let request = format!(
-        "POST /api/login HTTP/1.1\r\nHost: localhost\r\nX-Tidewire-Admin: 1\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{login}",
+        "POST /api/login HTTP/1.1\r\nHost: localhost\r\nX-Tidewire-Admin: 1\r\nConnection: close\r\nContent-Length: \
+         {}\r\n\r\n{login}",
         login.len()
     );
     let cookie = ask(address, &ca.client(), &request).unwrap();

@@ -80,7 +80,8 @@ fn scrape(site: &Site) -> Scrape {
     read(&answer.body)
 }
 
-/// A node with a certificate, which exports all that there is, and another node. The first one knows the lag of the other.
+/// A node with a certificate, which exports all that there is, and another node. The first one knows the lag of the
+/// other.
 fn complete() -> (Site, Server) {
     let engine = InprocEngine::default();
     let other = node(&engine, "two").start(|_| PubSub::new()).unwrap();

@@ -181,7 +181,8 @@ fn an_admin_address_that_others_reach_is_refused_in_plain_text() {
             vec!["--admin", "0.0.0.0:0", "--admin-token-file", &name],
             "without encryption",
         ),
-        // The bug: one flag opened everything, so that the admin address could not be opened alone, nor stay shut alone.
+        // The bug: one flag opened everything, so that the admin address could not be opened alone, nor stay shut
+        // alone.
         (
             vec![
                 "--admin",

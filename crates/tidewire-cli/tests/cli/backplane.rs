@@ -262,7 +262,8 @@ fn a_backplane_that_is_not_there_is_an_error_with_a_remedy() {
     assert!(text.contains("add --backplane"), "{text}");
 }
 
-/// The bug: the signal waited for the end of the start, and the server ended 17 s later with the code of a failed drain.
+/// The bug: the signal waited for the end of the start, and the server ended 17 s later with the code of a failed
+/// drain.
 #[test]
 fn a_signal_ends_a_server_that_waits_for_the_backplane() {
     for signal in [Signal::INT, Signal::TERM] {

@@ -91,7 +91,8 @@ fn nodes_are_processes_of_their_own_that_come_back_and_end_with_the_run() {
         .arg(&out)
         .output()
         .unwrap();
-    // Without a broker each node has its own topics, so what goes from one to the other is lost, and no fault explains it.
+    // Without a broker each node has its own topics, so what goes from one to the other is lost, and no fault explains
+    // it.
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let report = std::fs::read(out.join("report.json")).unwrap();
@@ -123,8 +124,8 @@ fn nodes_are_processes_of_their_own_that_come_back_and_end_with_the_run() {
     }
 }
 
-/// Regression: the test killed the load test when the first thread of the server had stopped. On a busy machine the kernel then saw
-/// no stopped process, and continued none.
+/// Regression: the test killed the load test when the first thread of the server had stopped. On a busy machine the
+/// kernel then saw no stopped process, and continued none.
 #[test]
 fn the_servers_end_when_the_load_test_is_killed_even_those_that_are_stopped() {
     let directory = tempfile::tempdir().unwrap();
@@ -263,9 +264,10 @@ fn a_cluster_with_faults_loses_nothing_without_a_cause() {
     let file = scenario(
         directory.path(),
         "duration_secs = 22\ndrain_ms = 3000\nfaults = [{ at_secs = 0.5, kill = \"node 2\" }, \
-         { at_secs = 1, restart = \"node 2\" }, { at_secs = 2, kill = \"nats\" }, { at_secs = 2.5, restart = \"nats\" }, \
-         { at_secs = 3.5, stop = \"nats\" }, { at_secs = 9, continue = \"nats\" }, \
-         { at_secs = 10.5, stop = \"node 2\" }, { at_secs = 20.5, continue = \"node 2\" }]\n",
+         { at_secs = 1, restart = \"node 2\" }, { at_secs = 2, kill = \"nats\" }, \
+         { at_secs = 2.5, restart = \"nats\" }, { at_secs = 3.5, stop = \"nats\" }, \
+         { at_secs = 9, continue = \"nats\" }, { at_secs = 10.5, stop = \"node 2\" }, \
+         { at_secs = 20.5, continue = \"node 2\" }]\n",
     );
     let (output, step) = load(directory.path(), &path, &file, &["--backplane", "nats"]);
     let losses = &step["detail"]["losses"];
@@ -390,7 +392,8 @@ fn the_example_serves_a_chat_on_two_nodes_and_ends_them() {
     bob.expect("[ann]: hello over there");
     bob.type_line("and back");
     ann.expect("[bob]: and back");
-    // Not the interrupt: a shell cannot handle it where it was ignored at the start, as it is for background jobs of scripts.
+    // Not the interrupt: a shell cannot handle it where it was ignored at the start, as it is for background jobs of
+    // scripts.
     run.signal(Signal::TERM);
     let ended = example.0.take().unwrap().wait();
     assert_eq!(ended.status.code(), Some(130), "{}", ended.text());

@@ -1,12 +1,12 @@
 //! The commands in the documents do what the documents say.
 //!
-//! A block of a document that begins with ```` ```console ```` has commands behind `$ `, and below each the lines that it prints,
-//! among others; `…` stands for anything. The info string says more: in `console,running` the last command goes on running, in
-//! `console,slow` all need a release build, a compiler or a minute. Blocks of `rust` whose first line is `// PATH`, and of `toml` whose
-//! first line is `# PATH`, are files that the reader writes.
+//! A block of a document that begins with ```` ```console ```` has commands behind `$ `, and below each the lines that
+//! it prints, among others; `…` stands for anything. The info string says more: in `console,running` the last command
+//! goes on running, in `console,slow` all need a release build, a compiler or a minute. Blocks of `rust` whose first
+//! line is `// PATH`, and of `toml` whose first line is `# PATH`, are files that the reader writes.
 //!
-//! Ports of the documents are fixed, those of the tests are free ones: servers are told to take port 0, and the port that they
-//! got replaces theirs in later commands.
+//! Ports of the documents are fixed, those of the tests are free ones: servers are told to take port 0, and the port
+//! that they got replaces theirs in later commands.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -58,8 +58,8 @@ fn the_tutorial_works_to_the_letter() {
     Reader::read("docs/tutorial.md", Pace::Slow);
 }
 
-/// The other commands need hours, rivals or several machines. Their flags are checked at least: `--help` behind them is reached only if
-/// all that stands before it is right.
+/// The other commands need hours, rivals or several machines. Their flags are checked at least: `--help` behind them is
+/// reached only if all that stands before it is right.
 #[test]
 fn commands_that_are_not_run_have_flags_that_exist() {
     let mut count = 0;
@@ -304,8 +304,8 @@ impl Reader {
         });
     }
 
-    /// Until all that goes on has printed its lines. A subscriber may have come later than the message that it was to print, so
-    /// what was typed behind it is typed again.
+    /// Until all that goes on has printed its lines. A subscriber may have come later than the message that it was to
+    /// print, so what was typed behind it is typed again.
     fn wait_for_pending(&mut self) {
         let deadline = Instant::now() + DEADLINE;
         loop {

@@ -1,4 +1,5 @@
-//! Servers of other protocols at the address of a command: the error says which protocol it is, and shows no byte of theirs.
+//! Servers of other protocols at the address of a command: the error says which protocol it is, and shows no byte of
+//! theirs.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,7 +8,8 @@ use std::thread;
 
 use crate::process::{Process, command};
 
-/// Starts a server that answers whatever it is told with these bytes and a control sequence, and closes. Returns its address.
+/// Starts a server that answers whatever it is told with these bytes and a control sequence, and closes. Returns its
+/// address.
 fn answering(bytes: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -75,7 +77,8 @@ fn a_load_test_names_a_server_of_another_protocol() {
     for codec in ["tw1", "json"] {
         let scenario = directory.path().join("scenario.toml");
         let text = format!(
-            "version = 2\ntarget = \"tcp://127.0.0.1:0\"\n[[steps]]\nname = \"a\"\npattern = \"request\"\ncodec = \"{codec}\"\nmodel = \"closed\"\n\
+            "version = 2\ntarget = \"tcp://127.0.0.1:0\"\n[[steps]]\nname = \"a\"\npattern = \"request\"\ncodec = \
+             \"{codec}\"\nmodel = \"closed\"\n\
              concurrency = 1\nduration_secs = 1\n"
         );
         std::fs::write(&scenario, text).unwrap();
@@ -114,8 +117,8 @@ fn proxy(server: &str, head: &'static [u8]) -> String {
     address.to_string()
 }
 
-/// The bug: a client whose proxy sends a PROXY header that the server does not take, or sends none that the server wants, was told
-/// to give both sides the same codec, and nothing else.
+/// The bug: a client whose proxy sends a PROXY header that the server does not take, or sends none that the server
+/// wants, was told to give both sides the same codec, and nothing else.
 #[test]
 fn a_client_behind_a_proxy_is_told_of_its_header() {
     let (_plain, plain) = Process::server(&["--app", "rpc"]);

@@ -58,8 +58,8 @@ fn serve(
     builder.start(move |_| make).unwrap()
 }
 
-/// Runs a command on a terminal until it has shown a line with the attack, and returns its lines so far. A terminal puts a carriage
-/// return in front of each line end.
+/// Runs a command on a terminal until it has shown a line with the attack, and returns its lines so far. A terminal
+/// puts a carriage return in front of each line end.
 fn on_terminal(command: &mut Command) -> Vec<u8> {
     let (mut screen, tty) = open_terminal();
     let mut child = command

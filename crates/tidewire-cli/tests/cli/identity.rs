@@ -111,7 +111,8 @@ fn what_is_no_token_is_refused_before_anything_is_sent() {
     assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
 }
 
-/// A token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as those of other machines.
+/// A token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as those of other
+/// machines.
 #[test]
 fn a_token_is_not_sent_to_another_machine_in_plain_text() {
     let folder = tempfile::tempdir().unwrap();
@@ -230,7 +231,8 @@ fn end_of(client: &Client) -> CloseReason {
 
 const REVOKED: CloseReason = CloseReason::GoAway(GoAwayCode::Unauthenticated);
 
-/// Regression: a user was removed, and a line of the token file still named it. The whole reload failed, and nobody was revoked.
+/// Regression: a user was removed, and a line of the token file still named it. The whole reload failed, and nobody was
+/// revoked.
 #[test]
 fn the_session_of_a_removed_user_ends_though_its_token_is_still_in_the_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -262,8 +264,8 @@ fn the_session_of_a_removed_user_ends_though_its_token_is_still_in_the_file() {
     });
 }
 
-/// Regression: without a single user in the configuration, a token lets its owner do everything. So the removal of the last
-/// user gave it all permissions at the reload.
+/// Regression: without a single user in the configuration, a token lets its owner do everything. So the removal of the
+/// last user gave it all permissions at the reload.
 #[test]
 fn the_removal_of_the_last_user_revokes_it_and_gives_it_no_permission() {
     let folder = tempfile::tempdir().unwrap();
@@ -348,7 +350,8 @@ fn check_says_what_users_may_do_and_what_has_no_effect() {
         Process::start(&[&["check", &*path], more].concat()).wait()
     };
     let users = "[auth.default_permissions]\npublish = { allow = [\"dev.{name}.>\"] }\n[[users]]\nname = \"ann\"\n\
-                 unix_users = [7]\n[[users]]\nname = \"bob\"\nunix_users = [7]\n[[users]]\nname = \"anonymous\"\npermissions.say = { allow = [\"a\"], deny = [\"a\", \"b\"] }\n";
+                 unix_users = [7]\n[[users]]\nname = \"bob\"\nunix_users = [7]\n[[users]]\nname = \
+                 \"anonymous\"\npermissions.say = { allow = [\"a\"], deny = [\"a\", \"b\"] }\n";
     let ended = check(users, &[]);
     assert_eq!(ended.status.code(), Some(99), "{}", ended.text());
     for part in [

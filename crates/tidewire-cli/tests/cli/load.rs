@@ -143,7 +143,8 @@ fn a_report_says_what_a_message_cost_either_side_or_that_it_is_not_known() {
 fn scenario(directory: &Path, lines: &str) -> String {
     let path = directory.join("scenario.toml");
     let text = format!(
-        "version = 2\ntarget = \"tcp://127.0.0.1:1\"\n[[steps]]\nname = \"tiny\"\nconcurrency = 2\nwarmup_secs = 0\n{lines}"
+        "version = 2\ntarget = \"tcp://127.0.0.1:1\"\n[[steps]]\nname = \"tiny\"\nconcurrency = 2\nwarmup_secs = \
+         0\n{lines}"
     );
     std::fs::write(&path, text).unwrap();
     path.display().to_string()
@@ -395,7 +396,8 @@ fn a_signal_of_the_system_has_its_own_exit_code_and_ends_the_run_with_a_report()
 fn invalid_measurements_and_broken_limits_have_exit_codes_of_their_own() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("report").display().to_string();
-    let overdriven = "pattern = \"echo\"\nmodel = \"open\"\nrate = 20000000\nduration_secs = 0.01\nmax_in_flight = 10000000\n";
+    let overdriven = "pattern = \"echo\"\nmodel = \"open\"\nrate = 20000000\nduration_secs = 0.01\nmax_in_flight = \
+        10000000\n";
     let broken = format!("{REQUESTS}[steps.slo]\np50_ms = 0.000001\n");
     let unknown = "patern = \"echo\"\n";
     for (lines, code, told) in [

@@ -147,7 +147,8 @@ fn a_hangup_opens_the_log_file_again_and_ends_nothing() {
     assert!(!old.contains("draining"), "{old}");
 }
 
-/// Regression: without a log file the log said that the signal was ignored, although users and certificates were read again.
+/// Regression: without a log file the log said that the signal was ignored, although users and certificates were read
+/// again.
 #[test]
 fn a_hangup_without_a_log_file_says_only_that_there_is_none() {
     let (mut server, _) = Process::server(&[]);

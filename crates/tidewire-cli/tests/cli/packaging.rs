@@ -114,8 +114,8 @@ fn the_service_and_its_socket_fit_together() {
     );
 }
 
-/// The bug: after five failures within 10 s, such as those of a NATS that is away at boot, the unit stayed dead; and a typo in the
-/// settings was tried five times.
+/// The bug: after five failures within 10 s, such as those of a NATS that is away at boot, the unit stayed dead; and a
+/// typo in the settings was tried five times.
 #[test]
 fn the_service_is_started_again_after_failures_that_may_pass() {
     let unit = fs::read_to_string(packaging().join("systemd/tidewire.service")).unwrap();
@@ -139,8 +139,8 @@ fn the_service_is_started_again_after_failures_that_may_pass() {
     );
 }
 
-/// Follows the steps of the README below a folder in place of `/`, and lets systemd verify what they installed. The bug: the steps
-/// installed no manual, and the unit refers to it.
+/// Follows the steps of the README below a folder in place of `/`, and lets systemd verify what they installed. The
+/// bug: the steps installed no manual, and the unit refers to it.
 #[test]
 fn systemd_understands_the_units_after_the_steps_of_the_readme() {
     let Ok(version) = Command::new("systemd-analyze").arg("--version").output() else {

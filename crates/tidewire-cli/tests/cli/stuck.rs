@@ -193,5 +193,6 @@ fn caught(pid: u32, signal: Signal) -> bool {
     mask & (1 << (signal.as_raw() - 1)) != 0
 }
 
-const SCENARIO: &str = "version = 2\ntarget = \"tcp://127.0.0.1:1\"\n[[steps]]\nname = \"one\"\npattern = \"chat\"\nmodel = \"open\"\nrate = 10\n\
+const SCENARIO: &str = "version = 2\ntarget = \"tcp://127.0.0.1:1\"\n[[steps]]\nname = \"one\"\npattern = \
+    \"chat\"\nmodel = \"open\"\nrate = 10\n\
                         concurrency = 2\nduration_secs = 3600\n";

@@ -241,8 +241,8 @@ fn the_keys_of_tls_and_users_are_those_of_the_flags() {
     }
 }
 
-/// Regression: all authorities of `cert dev` had one name, so a client with an older one said that the certificate is not acceptable,
-/// and gave no remedy.
+/// Regression: all authorities of `cert dev` had one name, so a client with an older one said that the certificate is
+/// not acceptable, and gave no remedy.
 #[test]
 fn a_client_with_the_authority_of_an_earlier_run_is_told_that_it_is_another_one() {
     let [(former, _), (present, _)] = [certificates(), certificates()];

@@ -56,7 +56,8 @@ fn wrong_flags_and_values_are_refused_with_what_would_be_right() {
         (&["serve", "--lanes", "0"], "use 1 to 63"),
         (
             &["serve", "--bind", "http://localhost:1"],
-            "tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH, udp://HOST:PORT, ipc://PATH or inproc://NAME",
+            "tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH, udp://HOST:PORT, ipc://PATH \
+             or inproc://NAME",
         ),
         (
             &["serve", "--bind", "inproc://chat"],

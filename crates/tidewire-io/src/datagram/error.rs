@@ -34,8 +34,8 @@ pub enum DatagramBindError {
     },
     /// The IP address belongs to no interface of this machine.
     #[error(
-        "cannot receive on udp://{address}: it is no address of this machine; list them with `ip address`, or bind to 0.0.0.0 \
-         or [::]"
+        "cannot receive on udp://{address}: it is no address of this machine; list them with `ip address`, or bind to \
+         0.0.0.0 or [::]"
     )]
     AddressNotAvailable {
         /// The address asked for.
@@ -45,7 +45,8 @@ pub enum DatagramBindError {
     },
     /// The process has no descriptor left.
     #[error(
-        "cannot receive on udp://{address}: no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`"
+        "cannot receive on udp://{address}: no descriptor is left (limit {soft}, hard limit {hard}); raise it with \
+         `ulimit -n`"
     )]
     DescriptorsExhausted {
         /// The address asked for.
@@ -111,7 +112,8 @@ pub enum DatagramConnectError {
     },
     /// The process has no descriptor left.
     #[error(
-        "cannot connect to udp://{peer}: no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`"
+        "cannot connect to udp://{peer}: no descriptor is left (limit {soft}, hard limit {hard}); raise it with \
+         `ulimit -n`"
     )]
     DescriptorsExhausted {
         /// The peer asked for.

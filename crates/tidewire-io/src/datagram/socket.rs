@@ -42,8 +42,8 @@ pub struct DatagramOptions {
     /// Whether several sockets, such as one for each lane, may be bound to the same address. The kernel then spreads
     /// the peers over them. All of them must set it. Off by default.
     pub reuse_port: bool,
-    /// Whether a socket at `[::]` leaves IPv4 to another socket at the same port. Off by default: it receives over IPv4, too, whatever
-    /// the system's `net.ipv6.bindv6only` is.
+    /// Whether a socket at `[::]` leaves IPv4 to another socket at the same port. Off by default: it receives over
+    /// IPv4, too, whatever the system's `net.ipv6.bindv6only` is.
     pub ipv6_only: bool,
 }
 
@@ -111,8 +111,8 @@ impl DatagramSocket {
         })
     }
 
-    /// Takes up a socket of another program, and sets these options. `reuse_port` and `ipv6_only` are as the other program set
-    /// them.
+    /// Takes up a socket of another program, and sets these options. `reuse_port` and `ipv6_only` are as the other
+    /// program set them.
     ///
     /// # Errors
     ///

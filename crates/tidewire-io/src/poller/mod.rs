@@ -8,7 +8,8 @@
 //! again. Every backend keeps this, also when its kernel interface is edge-triggered.
 //!
 //! - A report is a hint: the descriptor *may* answer `WouldBlock`. It may have been used up since the poller found it
-//!   ready: by another event of this wait or, after a full batch, of an earlier wait. Descriptors should be non-blocking.
+//!   ready: by another event of this wait or, after a full batch, of an earlier wait. Descriptors should be
+//!   non-blocking.
 //! - An error or a hang-up sets every direction the descriptor is registered for, so that the next read or write meets
 //!   the error itself. There is no separate error flag that could be forgotten.
 //! - [`Interest::NONE`] keeps the registration and reports nothing, not even a hang-up: a session under back-pressure
@@ -351,7 +352,8 @@ pub enum WaitError {
     /// A registered descriptor was closed without being removed, and this backend cannot recover. Remove descriptors
     /// before closing them.
     #[error(
-        "a registered descriptor was closed before it was removed from the poller; remove descriptors before closing them"
+        "a registered descriptor was closed before it was removed from the poller; remove descriptors before closing \
+         them"
     )]
     ClosedDescriptor {
         /// The kernel's answer.

@@ -35,7 +35,8 @@ pub enum BindError {
     },
     /// The IP address belongs to no interface of this machine.
     #[error(
-        "cannot listen on {address}: it is no address of this machine; list them with `ip address`, or bind to 0.0.0.0 or [::]"
+        "cannot listen on {address}: it is no address of this machine; list them with `ip address`, or bind to 0.0.0.0 \
+         or [::]"
     )]
     AddressNotAvailable {
         /// The address asked for.
@@ -212,8 +213,7 @@ pub enum StreamConnectError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The queue of a Unix listener is full; unlike TCP, the kernel does not wait for room. Try again
-    /// shortly.
+    /// The queue of a Unix listener is full; unlike TCP, the kernel does not wait for room. Try again shortly.
     #[error(
         "cannot connect to {address}: more connections wait than its backlog holds; try again shortly"
     )]

@@ -94,7 +94,8 @@ impl Listener {
     }
 
     /// Takes up a listener of another program, and sets these options for its connections. `reuse_address`, `backlog`,
-    /// `unix_mode` and `ipv6_only` are those of the other program. The file of a Unix socket stays when this listener is dropped.
+    /// `unix_mode` and `ipv6_only` are those of the other program. The file of a Unix socket stays when this listener
+    /// is dropped.
     ///
     /// # Errors
     ///
@@ -174,7 +175,8 @@ impl AsFd for Listener {
     }
 }
 
-/// Listens on TCP as a [`Listener`] does, for a program that accepts connections by the standard library or by a runtime.
+/// Listens on TCP as a [`Listener`] does, for a program that accepts connections by the standard library or by a
+/// runtime.
 ///
 /// # Errors
 ///

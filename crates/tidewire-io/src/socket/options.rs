@@ -24,9 +24,9 @@ pub struct SocketOptions {
     /// Size of the kernel's send buffer in bytes. The kernel doubles it for its own bookkeeping, cuts it to
     /// `net.core.wmem_max`, and no longer adapts it. Default none: the kernel adapts it to the connection.
     pub send_buffer_bytes: Option<usize>,
-    /// Bytes that TCP takes for a connection beyond those on their way to the peer. A peer that does not read then holds this
-    /// much of the kernel's memory, and not the 4 MB to which the kernel lets a send buffer grow. The rate of a peer that reads
-    /// does not depend on it. Default 64 KiB. None leaves the choice to the kernel.
+    /// Bytes that TCP takes for a connection beyond those on their way to the peer. A peer that does not read then
+    /// holds this much of the kernel's memory, and not the 4 MB to which the kernel lets a send buffer grow. The rate
+    /// of a peer that reads does not depend on it. Default 64 KiB. None leaves the choice to the kernel.
     pub unsent_bytes_max: Option<u32>,
     /// Size of the kernel's receive buffer in bytes, like `send_buffer_bytes`, with `net.core.rmem_max`.
     pub receive_buffer_bytes: Option<usize>,
@@ -36,10 +36,11 @@ pub struct SocketOptions {
     /// How many connections may wait to be accepted. The kernel cuts it to `net.core.somaxconn`. Default 1,024.
     pub backlog: u32,
     /// The permission bits of a Unix socket's file, such as `0o660`. They are in force before any client can connect.
-    /// Default none, which is `0o600`: only the user of the server may connect. Connecting requires the permission to write.
+    /// Default none, which is `0o600`: only the user of the server may connect. Connecting requires the permission to
+    /// write.
     pub unix_mode: Option<u32>,
-    /// Whether a server at `[::]` leaves IPv4 to another socket at the same port. Default no: it listens on every IPv4 address, too,
-    /// whatever the system's `net.ipv6.bindv6only` is.
+    /// Whether a server at `[::]` leaves IPv4 to another socket at the same port. Default no: it listens on every IPv4
+    /// address, too, whatever the system's `net.ipv6.bindv6only` is.
     pub ipv6_only: bool,
 }
 

@@ -1,7 +1,8 @@
 //! Sockets that another program, such as systemd, has bound and passed to this one.
 //!
-//! The one that passes a socket chose its address, and owns the file of a Unix socket. So a passed socket is neither bound
-//! nor removed here. Its address says what it is for, because descriptors have no other property that both programs know.
+//! The one that passes a socket chose its address, and owns the file of a Unix socket. So a passed socket is neither
+//! bound nor removed here. Its address says what it is for, because descriptors have no other property that both
+//! programs know.
 
 use std::fmt;
 use std::io;
@@ -38,12 +39,14 @@ pub enum PassedAddress {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassedSocketError {
-    /// It is connected, or was bound and does not listen. A socket unit of systemd needs `Accept=no`, which is its default.
+    /// It is connected, or was bound and does not listen. A socket unit of systemd needs `Accept=no`, which is its
+    /// default.
     #[error("the passed socket does not listen; give its socket unit Accept=no")]
     NotListening,
     /// It is neither a TCP or Unix stream socket nor a UDP socket.
     #[error(
-        "the passed socket is of another kind; use ListenStream= for TCP and Unix sockets, and ListenDatagram= with a port for UDP"
+        "the passed socket is of another kind; use ListenStream= for TCP and Unix sockets, and ListenDatagram= with a \
+         port for UDP"
     )]
     Unsupported,
     /// It is no socket, or the kernel refused a question about it.

@@ -204,7 +204,8 @@ impl Stream {
         PeerCredentials::of(&self.socket).ok()
     }
 
-    /// Looks whether the peer is still there. Costs a system call. A peer that vanished without a word still counts as present.
+    /// Looks whether the peer is still there. Costs a system call. A peer that vanished without a word still counts as
+    /// present.
     #[must_use]
     pub fn presence(&self) -> Presence {
         let mut watched = [PollFd::new(&self.socket, PollFlags::IN | PollFlags::RDHUP)];
@@ -228,8 +229,8 @@ impl Stream {
         }
     }
 
-    /// Returns the time since the last bytes of the peer arrived at this machine, whether or not they were read; before the first
-    /// bytes, the time since the connection was made. `None` for a Unix socket. Costs a system call.
+    /// Returns the time since the last bytes of the peer arrived at this machine, whether or not they were read; before
+    /// the first bytes, the time since the connection was made. `None` for a Unix socket. Costs a system call.
     #[must_use]
     pub fn since_arrival(&self) -> Option<Duration> {
         let is_tcp = self.is_tcp();
@@ -249,8 +250,9 @@ impl Stream {
         )?)
     }
 
-    /// Makes the kernel discard what the peer does not take, and end the connection, if the peer takes nothing for this time. After
-    /// a close the kernel otherwise keeps the bytes for minutes. Does nothing for a Unix socket, which discards them at the close.
+    /// Makes the kernel discard what the peer does not take, and end the connection, if the peer takes nothing for this
+    /// time. After a close the kernel otherwise keeps the bytes for minutes. Does nothing for a Unix socket, which
+    /// discards them at the close.
     ///
     /// # Errors
     ///
@@ -293,8 +295,7 @@ impl AsFd for Stream {
 impl TryFrom<OwnedFd> for Stream {
     type Error = io::Error;
 
-    /// Takes over a connected stream socket, for example one inherited from another process, and makes it
-    /// non-blocking.
+    /// Takes over a connected stream socket, for example one inherited from another process, and makes it non-blocking.
     fn try_from(socket: OwnedFd) -> io::Result<Self> {
         rustix::io::ioctl_fionbio(&socket, true)?;
         let peer = getpeername(&socket)?.and_then(|peer| SocketAddr::try_from(peer).ok());

@@ -14,8 +14,8 @@ pub(super) fn since_arrival(socket: impl AsFd) -> Option<Duration> {
     // SAFETY: all fields are numbers, for which zero is valid.
     let mut found: libc::tcp_info = unsafe { mem::zeroed() };
     let mut bytes = mem::size_of::<libc::tcp_info>() as socklen_t;
-    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `bytes` bytes, the size of `found`,
-    // all of whose bit patterns are valid.
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel writes at most `bytes` bytes, the size of
+    // `found`, all of whose bit patterns are valid.
     let outcome = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -32,8 +32,8 @@ pub(super) fn since_arrival(socket: impl AsFd) -> Option<Duration> {
 pub(super) fn set_unsent_bytes_max(socket: impl AsFd, bytes_max: u32) -> io::Result<()> {
     let value: c_int = c_int::try_from(bytes_max).unwrap_or(c_int::MAX);
     let socket = socket.as_fd();
-    // SAFETY: the descriptor is open while it is borrowed, and the kernel reads as many bytes as `value` has, which outlives the
-    // call.
+    // SAFETY: the descriptor is open while it is borrowed, and the kernel reads as many bytes as `value` has, which
+    // outlives the call.
     let outcome = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),

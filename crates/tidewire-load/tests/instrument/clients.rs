@@ -1,5 +1,5 @@
-//! The instrument's own clients on every transport and codec: what is legal loses nothing, and what is not is refused at
-//! once, with its reason.
+//! The instrument's own clients on every transport and codec: what is legal loses nothing, and what is not is refused
+//! at once, with its reason.
 
 use tidewire::{AnyCodec, Chat, PubSub, Server, ServerBuilder};
 use tidewire_load::plan::{PlanError, RunOptions};

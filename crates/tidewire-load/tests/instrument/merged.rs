@@ -26,8 +26,8 @@ fn segments_are_disjoint_and_their_merge_is_the_whole() {
     let part = |part| Segment { part, parts: 3 };
     let mut parts = at_once([Segment::WHOLE, part(1), part(2), part(3)], of);
     let whole = parts.remove(0);
-    // Set by hand, a different one for each part: a coordinator that sleeps through an end of its window on a busy machine
-    // has not measured any.
+    // Set by hand, a different one for each part: a coordinator that sleeps through an end of its window on a busy
+    // machine has not measured any.
     for (calls, part) in [2.0, 3.0, 5.0].into_iter().zip(&mut parts) {
         let detail = &mut part.steps[0].detail;
         detail.cost.client_lanes = Some(LaneCost {
@@ -207,7 +207,8 @@ fn pubsub_in_two_parts() {
     // Laid down in advance, and dealt out among the parts.
     assert_eq!((step.total_sent, step.expected_received), (300, 1_500));
     assert_eq!((step.total_received, step.lost), (1_500, 0));
-    // Agents 0, 2 and 4 are in one part, 1 and 3 in the other; the service times of what they heard of each other are known.
+    // Agents 0, 2 and 4 are in one part, 1 and 3 in the other; the service times of what they heard of each other are
+    // known.
     let service = detail.times.service.as_ref().unwrap();
     assert_eq!(service.histogram.count, 60 * (3 * 3 + 2 * 2));
     assert_eq!(detail.counts.sent_unknown, 0);

@@ -56,8 +56,8 @@ fn the_window_of_a_codec_is_the_one_that_the_report_names() {
     let (step, detail) = only(&report);
     assert_eq!(detail.workload.in_flight_allowed, Some(255));
     assert_eq!((step.total_sent, detail.counts.unsent), (255, 345));
-    let told = "345 of 600 messages that were due in the steady window could not be sent in it: the codec srmp allows 255 \
-                unanswered messages an agent";
+    let told = "345 of 600 messages that were due in the steady window could not be sent in it: the codec srmp allows \
+        255 unanswered messages an agent";
     assert!(step.problems.iter().any(|it| it.contains(told)), "{step:?}");
     // The 255 that were sent and not answered are missing in the time of the server, and the others are not.
     assert_eq!(detail.times.scheduled.missing, 600);
@@ -82,7 +82,8 @@ fn a_closed_loop_whose_replies_are_lost_or_late_keeps_littles_law() {
             }
         }
     }
-    let lines = "pattern = \"request\"\nmodel = \"closed\"\nthink_time_ms = [2, 2]\nconcurrency = 16\nduration_secs = 3\n\
+    let lines = "pattern = \"request\"\nmodel = \"closed\"\nthink_time_ms = [2, 2]\nconcurrency = 16\nduration_secs = \
+        3\n\
                  timeout_ms = 300\ndrain_ms = 500\n[guard]\non_violation = \"warn\"\n";
     at_once(["lost", "corrupt"], |fault| {
         let mut service = Some(every_fiftieth(fault));

@@ -70,7 +70,8 @@ impl Proof {
     }
 }
 
-/// Does the same for all of these at the same time: each mostly waits, and what one of them finds is in none of the others.
+/// Does the same for all of these at the same time: each mostly waits, and what one of them finds is in none of the
+/// others.
 pub(crate) fn at_once<I: Send, O: Send>(
     items: impl IntoIterator<Item = I>,
     work: impl Fn(I) -> O + Sync,

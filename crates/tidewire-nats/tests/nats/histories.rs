@@ -21,7 +21,8 @@ fn space(bytes: &str) -> String {
     format!("jetstream {{ store_dir: streams, max_file_store: {bytes} }}")
 }
 
-/// A room that JetStream has no space for refuses joins with the reason, harms no other, and can be joined when there is space.
+/// A room that JetStream has no space for refuses joins with the reason, harms no other, and can be joined when there
+/// is space.
 #[test]
 fn a_room_without_space_refuses_joins_until_there_is_space() {
     let Some(mut engine) = NatsEngine::start(&space("300KB")) else {
@@ -55,7 +56,8 @@ fn a_room_without_space_refuses_joins_until_there_is_space() {
     assert_eq!(metrics.backplane_unsent, 0);
 }
 
-/// A topic that JetStream has no space for refuses its subscribers. What is published waits, and arrives when there is space.
+/// A topic that JetStream has no space for refuses its subscribers. What is published waits, and arrives when there is
+/// space.
 #[test]
 fn a_topic_without_space_refuses_subscribers_and_keeps_what_is_published() {
     const MESSAGES: usize = 5;
@@ -192,8 +194,8 @@ fn a_node_that_reads_a_stream_keeps_the_exact_limit_of_bytes() {
     }
 }
 
-/// Beyond the names of a history NATS loses the stream that was silent for the longest time. Who comes back to it is told, and its
-/// new stream begins above the one before.
+/// Beyond the names of a history NATS loses the stream that was silent for the longest time. Who comes back to it is
+/// told, and its new stream begins above the one before.
 #[test]
 fn the_most_silent_stream_beyond_the_names_is_removed_and_told() {
     let Some(engine) = NatsEngine::start_with_streams() else {
@@ -233,8 +235,8 @@ fn the_most_silent_stream_beyond_the_names_is_removed_and_told() {
     }
 }
 
-/// Regression: JetStream refused the name of the stream of a long topic. Its messages then waited for ever, and beyond 4 MiB of them the
-/// node refused those of all rooms and topics.
+/// Regression: JetStream refused the name of the stream of a long topic. Its messages then waited for ever, and beyond
+/// 4 MiB of them the node refused those of all rooms and topics.
 #[test]
 fn the_longest_topics_keep_their_messages_apart() {
     let Some(engine) = NatsEngine::start_with_streams() else {
@@ -257,8 +259,8 @@ fn the_longest_topics_keep_their_messages_apart() {
     assert_eq!(server.stop().backplane_unsent, 0);
 }
 
-/// Regression: a stream that had just been made counted as one that was used, so whoever subscribed to topics without messages removed
-/// the messages of all others.
+/// Regression: a stream that had just been made counted as one that was used, so whoever subscribed to topics without
+/// messages removed the messages of all others.
 #[test]
 fn a_stream_without_messages_makes_room_before_one_with_messages() {
     let Some(engine) = NatsEngine::start_with_streams() else {
@@ -283,8 +285,8 @@ fn a_stream_without_messages_makes_room_before_one_with_messages() {
     assert_eq!(server.stop().backplane_unsent, 0);
 }
 
-/// Regression: the clock of the node alone decided where a stream begins, so that one that was made again by a node with a slow
-/// clock began below the one before.
+/// Regression: the clock of the node alone decided where a stream begins, so that one that was made again by a node
+/// with a slow clock began below the one before.
 #[test]
 fn a_new_stream_begins_above_those_of_a_node_whose_clock_is_ahead() {
     let Some(engine) = NatsEngine::start_with_streams() else {

@@ -195,8 +195,8 @@ fn announced(peer: &mut Peer, text: &str) {
     }
 }
 
-/// Messages that `peer` gets up to the last one, and those that it is told to be missing. A message begins with its number.
-/// Announcements are not counted.
+/// Messages that `peer` gets up to the last one, and those that it is told to be missing. A message begins with its
+/// number. Announcements are not counted.
 fn count_to(peer: &mut Peer, last: u64) -> (u64, u64) {
     let (mut got, mut lost, mut next) = (0, 0, 0);
     loop {

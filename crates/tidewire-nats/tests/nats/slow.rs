@@ -97,7 +97,8 @@ fn copy(mut from: TcpStream, mut to: TcpStream, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// Members of the node are told the exact number of messages that NATS drops for it, and the members of the third node get everything.
+/// Members of the node are told the exact number of messages that NATS drops for it, and the members of the third node
+/// get everything.
 #[test]
 fn a_node_that_takes_nothing_is_cut_off_and_slows_no_other() {
     const BYTES: usize = 16 << 10;
@@ -133,7 +134,8 @@ fn a_node_that_takes_nothing_is_cut_off_and_slows_no_other() {
     }
     strait.valve.set(false, false);
     slow.wait_for("it is back", |metrics| metrics.backplane_reconnects > 0);
-    // NATS has the node's subscriptions when it passes on the node's next message. One that comes before them is lost, and a gap.
+    // NATS has the node's subscriptions when it passes on the node's next message. One that comes before them is lost,
+    // and a gap.
     bob.say(b"back");
     announced(&mut carl, "back");
     say(MESSAGES);

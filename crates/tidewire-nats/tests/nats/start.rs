@@ -54,8 +54,8 @@ fn an_unreachable_nats_is_a_clear_error_or_waited_for() {
         .expect("the server starts with NATS");
 }
 
-/// Regression: a certificate that is not trusted was called a NATS that cannot be reached, and waited for. With two providers of
-/// cryptography in the program, TLS ended the thread.
+/// Regression: a certificate that is not trusted was called a NATS that cannot be reached, and waited for. With two
+/// providers of cryptography in the program, TLS ended the thread.
 #[test]
 fn tls_needs_the_right_authority_and_a_wrong_one_is_not_waited_for() {
     let (authority, identity) = certificates::usual();
@@ -100,8 +100,8 @@ fn tls_needs_the_right_authority_and_a_wrong_one_is_not_waited_for() {
     assert_eq!(two.stop().backplane_received, 1);
 }
 
-/// Regression: the authorities were read at the start only. After NATS had a certificate of a new authority, nodes were cut off until
-/// they were started again.
+/// Regression: the authorities were read at the start only. After NATS had a certificate of a new authority, nodes were
+/// cut off until they were started again.
 #[test]
 fn nodes_come_back_with_the_authority_that_the_file_has_now() {
     let Some(mut engine) = NatsEngine::start("") else {
@@ -231,8 +231,8 @@ fn permissions_that_are_too_narrow_are_an_error_at_the_start() {
     }
 }
 
-/// The nodes of a second cluster that was given the prefix and the ids of the first one by mistake do not start, and the
-/// first cluster does not notice.
+/// The nodes of a second cluster that was given the prefix and the ids of the first one by mistake do not start, and
+/// the first cluster does not notice.
 #[test]
 fn a_second_cluster_with_the_same_prefix_and_ids_does_not_start() {
     let Some(engine) = NatsEngine::start("") else {

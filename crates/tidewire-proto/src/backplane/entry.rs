@@ -65,7 +65,8 @@ const HERE: u8 = 5;
 const ASKS: u8 = 1;
 
 impl<'a> Entry<'a> {
-    /// Whether sequences count the entry as a message. They count all others as changes of presence, and `Here` not at all.
+    /// Whether sequences count the entry as a message. They count all others as changes of presence, and `Here` not at
+    /// all.
     #[must_use]
     pub fn is_message(&self) -> bool {
         matches!(self, Self::ChatMessage { .. } | Self::Published { .. })

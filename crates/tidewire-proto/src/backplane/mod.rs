@@ -1,17 +1,18 @@
 //! The packets that nodes of a cluster send each other over a backplane.
 //!
-//! A node is a server that shares rooms and topics with others. Problem: the engine that carries packets between nodes may drop
-//! them, and no node may hide that from its clients. Approach: every packet of a room or topic names the node that sent it, the
-//! run of that node (its epoch), and its point in the *sequence* of this node for this room or topic. A sequence counts messages,
-//! so a receiver knows exactly how many it has missed; [`sequence`] has both sides. Rejected: headers of the engine, because not
-//! every engine has some, and because a decoder of our own is fuzzed.
+//! A node is a server that shares rooms and topics with others. Problem: the engine that carries packets between nodes
+//! may drop them, and no node may hide that from its clients. Approach: every packet of a room or topic names the node
+//! that sent it, the run of that node (its epoch), and its point in the *sequence* of this node for this room or topic.
+//! A sequence counts messages, so a receiver knows exactly how many it has missed; [`sequence`] has both sides.
+//! Rejected: headers of the engine, because not every engine has some, and because a decoder of our own is fuzzed.
 //!
 //! ```text
 //! packet   "TB" · u8 version 1 · u8 content · u64 epoch · u8 length, node · content
 //! alive    u8 flags · u64 beat
 //! sequence u8 kind (0 room, 1 topic) · u16 length, name · u64 start · u64 message · u64 change · entries to the end
 //! whisper  u16 length, room · u32 target · entry (said)
-//! directed u64 epoch of the receiver · u64 session · u8 kind · u8 flags · u16 channel · u32 id · u16 length, name · payload to the end
+//! directed u64 epoch of the receiver · u64 session · u8 kind · u8 flags · u16 channel · u32 id · u16 length, name
+//!          · payload to the end
 //! asked    u64 request · u32 ms left · u16 length, service · payload to the end
 //! answered u64 epoch of the receiver · u64 request · u8 0, payload to the end | u8 1, u16 error code, text to the end
 //! working  u64 epoch of the receiver · u64 requests to the end
@@ -343,7 +344,8 @@ fn push_long_text(text: &str, out: &mut Vec<u8>) {
     out.extend_from_slice(&text.as_bytes()[..usize::from(count)]);
 }
 
-/// Appends the name of a member or node. Names are at most 255 bytes long by their rules; a longer one would be left out.
+/// Appends the name of a member or node. Names are at most 255 bytes long by their rules; a longer one would be left
+/// out.
 fn push_name(name: &str, out: &mut Vec<u8>) {
     if crate::body::push_short_text(name, out).is_err() {
         out.push(0);

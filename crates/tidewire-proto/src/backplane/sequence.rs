@@ -1,13 +1,14 @@
-//! The points of sequences: a node counts what it sends to each room and topic, and what it receives from each other node.
+//! The points of sequences: a node counts what it sends to each room and topic, and what it receives from each other
+//! node.
 //!
 //! ```text
 //! sender     next(room, 3 messages) ─▶ point 5      the packet says: from message 5 on
 //! receiver   arrive(point 5, 3)     ─▶ expected 4: one message is missing; the next one is 8
 //! ```
 //!
-//! A sequence that a sender forgets to save memory begins anew with another number. A receiver that knew the old one then knows
-//! that all messages of the new one are for it. So no loss is hidden, except before the first packet that a receiver sees:
-//! nobody promised it what came earlier.
+//! A sequence that a sender forgets to save memory begins anew with another number. A receiver that knew the old one
+//! then knows that all messages of the new one are for it. So no loss is hidden, except before the first packet that a
+//! receiver sees: nobody promised it what came earlier.
 
 use std::collections::HashMap;
 
@@ -49,8 +50,8 @@ struct SentSequence {
 }
 
 impl SentSequences {
-    /// Counts entries that are about to be sent. Returns the point of the first one. Sequences beyond `sequences_max` take the
-    /// place of those that were silent for longest.
+    /// Counts entries that are about to be sent. Returns the point of the first one. Sequences beyond `sequences_max`
+    /// take the place of those that were silent for longest.
     pub fn next(
         &mut self,
         kind: SequenceKind,
@@ -85,9 +86,9 @@ impl SentSequences {
         point
     }
 
-    /// Calls `visit` for the sequences whose point shall be told again, because nothing has followed their last message or because
-    /// somebody asked. It returns whether the point was sent; others wait for the next call, as do sequences that were used after
-    /// the call before this one.
+    /// Calls `visit` for the sequences whose point shall be told again, because nothing has followed their last message
+    /// or because somebody asked. It returns whether the point was sent; others wait for the next call, as do sequences
+    /// that were used after the call before this one.
     pub fn mark(
         &mut self,
         since: u64,

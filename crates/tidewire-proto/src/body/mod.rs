@@ -263,8 +263,9 @@ impl<'a> GoAwayBody<'a> {
 pub struct MovedBody<'a> {
     /// The reason, for programs.
     pub code: GoAwayCode,
-    /// The address of the other server, such as `tcp://10.0.0.2:8080`, in at most [`MOVED_ADDRESS_BYTES_MAX`](crate::limits::MOVED_ADDRESS_BYTES_MAX)
-    /// bytes. That of a peer may be any text: check it before use.
+    /// The address of the other server, such as `tcp://10.0.0.2:8080`, in at most
+    /// [`MOVED_ADDRESS_BYTES_MAX`](crate::limits::MOVED_ADDRESS_BYTES_MAX) bytes. That of a peer may be any text: check
+    /// it before use.
     pub address: &'a str,
     /// The reason, for people; may be empty.
     pub text: &'a str,

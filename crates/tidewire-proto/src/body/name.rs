@@ -136,9 +136,9 @@ fn check(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Whether a name keeps all rules for a simple reason: it is of ASCII letters, digits, hyphens and underscores. One that is as
-/// short as the reserved word needs a closer look; a longer one has a longer skeleton. Nodes check the author of each message,
-/// and most names are of this kind.
+/// Whether a name keeps all rules for a simple reason: it is of ASCII letters, digits, hyphens and underscores. One
+/// that is as short as the reserved word needs a closer look; a longer one has a longer skeleton. Nodes check the
+/// author of each message, and most names are of this kind.
 fn is_plain(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     name.len() > RESERVED.len()
@@ -191,7 +191,8 @@ pub fn displayed_name(name: &str) -> Cow<'_, str> {
     Cow::Owned(name.char_indices().map(shown).collect())
 }
 
-/// Returns whether names may contain the character. The profile also allows the colon, but in lines a colon ends a name.
+/// Returns whether names may contain the character. The profile also allows the colon, but in lines a colon ends a
+/// name.
 fn is_allowed(character: char) -> bool {
     character != ':' && GeneralSecurityProfile::identifier_allowed(character)
 }

@@ -4,8 +4,8 @@ use super::{Reader, malformed};
 use crate::error::DecodeError;
 use crate::message::{FLAG_POSITION, Kind, Message, Position};
 
-/// The wish of a client that joins a room or subscribes to a topic about its history, in front of the body of a `Join` or a
-/// `Subscribe` with [`FLAG_POSITION`].
+/// The wish of a client that joins a room or subscribes to a topic about its history, in front of the body of a `Join`
+/// or a `Subscribe` with [`FLAG_POSITION`].
 ///
 /// Layout: u64 epoch, u64 offset. The epoch 2^64-1 asks for the newest messages, and the offset is their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,8 +60,8 @@ pub enum Recovery {
 
 /// The end of the `Reply` to a `Join` or a `Subscribe` with [`FLAG_POSITION`].
 ///
-/// Layout: u64 epoch, u64 offset, u8 recovered (0 no position was given, 1 recovered, 2 not recovered), u64 missing (0 unless
-/// not recovered; 2^64-1 for an unknown number).
+/// Layout: u64 epoch, u64 offset, u8 recovered (0 no position was given, 1 recovered, 2 not recovered), u64 missing (0
+/// unless not recovered; 2^64-1 for an unknown number).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryBody {
     /// The position that the first message behind the reply follows.

@@ -88,9 +88,9 @@
 //! |---|---|---|
 //! | [`Codec::decode_next`] | yes | each frame that a session sends, once and in order |
 //! | [`Codec::adapt_frame`] | yes | each frame sent over a stream, once and in order, whatever made it |
-//! | [`Codec::encode`] and the other methods that encode | no | a room's message is encoded once for all members, and other threads encode without the connection |
+//! | [`Codec::encode`] and the other methods that encode | no | a room's message is encoded once for all members, by any thread |
 //! | [`Codec::delivery_header`] | no | it is called again after a write that took nothing |
-//! | [`Codec::layout`] | no | a lane reads and writes frames of a template without the codec, so a frame that depends on the state has no layout |
+//! | [`Codec::layout`] | no | a lane reads and writes frames of a template without the codec |
 //! | [`Codec::decode`] | no | finds the end of a frame, or looks at the first one of an address |
 //!
 //! `encode` therefore makes a frame as if it were the first of a connection, and `adapt_frame` turns it into the frame

@@ -228,7 +228,8 @@ mod tests {
         let cases = [
             (
                 "TW1",
-                "unknown codec \"TW1\"; choose one of: tw1, lines, json, srmp, srmp-rpc, length-field, delimited, raw, uvrpc",
+                "unknown codec \"TW1\"; choose one of: tw1, lines, json, srmp, srmp-rpc, length-field, delimited, raw, \
+                 uvrpc",
             ),
             (
                 "lines:crlf",
@@ -244,7 +245,8 @@ mod tests {
             ),
             (
                 "length-field:size=3",
-                "parameter size of codec length-field cannot be \"3\"; it must be one of 1, 2, -2, 4, -4, or 0 for a varint",
+                "parameter size of codec length-field cannot be \"3\"; it must be one of 1, 2, -2, 4, -4, or 0 for a \
+                 varint",
             ),
             (
                 "length-field:size=2,size=2",
@@ -256,7 +258,8 @@ mod tests {
             ),
             (
                 "length-field:header=000",
-                "parameter header of codec length-field cannot be \"000\"; it must be at most 16 bytes in hex, such as 00000001",
+                "parameter header of codec length-field cannot be \"000\"; it must be at most 16 bytes in hex, such as \
+                 00000001",
             ),
             (
                 "delimited:delimiter",

@@ -86,8 +86,8 @@ impl Connection {
                 self.output.note_going_told();
                 self.finish(rules, reason, None);
             }
-            // A server that this side connected to needs no go-away: the end of the stream is enough. All input that has
-            // arrived is read and answered before this side ends.
+            // A server that this side connected to needs no go-away: the end of the stream is enough. All input that
+            // has arrived is read and answered before this side ends.
             _ => self.output.half_close(),
         }
     }

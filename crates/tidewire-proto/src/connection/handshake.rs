@@ -203,9 +203,8 @@ impl Handshake {
         true
     }
 
-    /// Refuses the peer at this time, or now if that is past. Call
-    /// [`poll_timeout`](super::Connection::poll_timeout) again. Returns false if the owner was not asked, or the
-    /// connection has closed meanwhile.
+    /// Refuses the peer at this time, or now if that is past. Call [`poll_timeout`](super::Connection::poll_timeout)
+    /// again. Returns false if the owner was not asked, or the connection has closed meanwhile.
     pub fn refuse(&mut self, failure: AuthFailure, at_ns: u64) -> bool {
         let is_closed = self.is_closed();
         let state = self.authentication.as_deref_mut();

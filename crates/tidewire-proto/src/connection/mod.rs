@@ -20,7 +20,8 @@
 //!  outbound  Writing { is_blocked, then: GoOn ──▶ HalfClose ──▶ Close(reason) }
 //!                │ write fails        │ all is written     │ all is written
 //!                ▼                    ▼                    ▼
-//!             Failed             HalfClosed             Closed(reason)  or  Ending(reason) ── handle_ended ──▶ Closed(reason)
+//!             Failed             HalfClosed             Closed(reason), or
+//!                                                       Ending(reason) ── handle_ended ──▶ Closed(reason)
 //! ```
 //!
 //! # How an owner drives it
@@ -268,8 +269,8 @@ impl Connection {
         self.is_open() && !self.output.has_ended()
     }
 
-    /// Sends a hello with newer credentials, if the server allows that on this connection. Returns whether it does. Call
-    /// [`Self::poll_transmit`] then.
+    /// Sends a hello with newer credentials, if the server allows that on this connection. Returns whether it does.
+    /// Call [`Self::poll_transmit`] then.
     pub fn renew(&mut self) -> bool {
         self.may_send() && self.handshake.renew()
     }

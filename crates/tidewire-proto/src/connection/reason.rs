@@ -110,7 +110,8 @@ reasons! {
     /// The server was near its memory limit and closed this session first. It closes the newest sessions with an
     /// unfinished handshake or a partial frame, or those that are furthest behind.
     MemoryLimit = "memory_limit", Overloaded, LimitReached,
-        "the server was near its memory limit, and this session was slow or new, or its address held more than its share";
+        "the server was near its memory limit, and this session was slow or new, or its address held more than its \
+         share";
     /// The peer sent more control frames than allowed.
     ControlFlood = "control_flood", Forbidden, LimitReached,
         "too many control frames";

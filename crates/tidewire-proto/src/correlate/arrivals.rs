@@ -77,9 +77,9 @@ impl Arrivals {
 
 /// The ids of the last requests of a peer that counts them in the upper half, to know a copy that the network made.
 ///
-/// Each of the last [`RecentIds::COUNT`] counts has a place. Only an equal id is a copy: a peer that counts in another way may
-/// use a place again with another id. The ids of a peer whose upper half is 0 say nothing, because it may use them again as soon
-/// as they are answered.
+/// Each of the last [`RecentIds::COUNT`] counts has a place. Only an equal id is a copy: a peer that counts in another
+/// way may use a place again with another id. The ids of a peer whose upper half is 0 say nothing, because it may use
+/// them again as soon as they are answered.
 #[derive(Clone, Debug)]
 pub struct RecentIds([u32; Self::COUNT]);
 

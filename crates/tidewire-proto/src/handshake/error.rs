@@ -27,14 +27,14 @@ pub enum HandshakeError {
     },
     /// The first frame exceeds the limit of a handshake.
     #[error(
-        "the peer's first frame is too large for a handshake: its credentials may have {CREDENTIALS_BYTES_MAX} bytes, over tls:// and wss:// \
-         {LONG_CREDENTIALS_BYTES_MAX}"
+        "the peer's first frame is too large for a handshake: its credentials may have {CREDENTIALS_BYTES_MAX} bytes, \
+         over tls:// and wss:// {LONG_CREDENTIALS_BYTES_MAX}"
     )]
     TooLarge,
     /// The credentials are longer than this connection takes.
     #[error(
-        "the credentials have {bytes} bytes, and this connection takes {bytes_max}: over tls:// and wss:// they may have \
-         {LONG_CREDENTIALS_BYTES_MAX}"
+        "the credentials have {bytes} bytes, and this connection takes {bytes_max}: over tls:// and wss:// they may \
+         have {LONG_CREDENTIALS_BYTES_MAX}"
     )]
     CredentialsTooLong {
         /// Their length.

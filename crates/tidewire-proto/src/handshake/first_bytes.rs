@@ -1,7 +1,7 @@
 //! The protocol that the first bytes of a peer look like, when they are no frame.
 //!
-//! A wrong port is the usual mistake, and who sees the name of the other protocol finds it. The bytes themselves are never
-//! shown: they are those of a stranger, and a terminal may obey them.
+//! A wrong port is the usual mistake, and who sees the name of the other protocol finds it. The bytes themselves are
+//! never shown: they are those of a stranger, and a terminal may obey them.
 
 use std::fmt;
 
@@ -56,8 +56,8 @@ impl fmt::Display for FirstBytes {
             Self::Nats => "its first bytes look like NATS; check the port",
             Self::Ssh => "its first bytes look like SSH; check the port",
             Self::ProxyHeader => {
-                "its first bytes are a PROXY header; let the server take such headers from this proxy, or let the proxy \
-                 send none"
+                "its first bytes are a PROXY header; let the server take such headers from this proxy, or let the \
+                 proxy send none"
             }
             Self::Text => "it sent text; was one side started with --codec lines or json?",
             Self::Unknown => {

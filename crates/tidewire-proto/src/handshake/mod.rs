@@ -147,7 +147,8 @@ pub struct Welcome<'a> {
     pub session: u64,
     /// Name and version of the server's software, for logs.
     pub agent: &'a str,
-    /// Milliseconds until the client's credentials expire, 0 for never. On the wire only if [`FEATURE_RENEWAL`] is in use.
+    /// Milliseconds until the client's credentials expire, 0 for never. On the wire only if [`FEATURE_RENEWAL`] is in
+    /// use.
     pub expires_in_ms: u64,
 }
 
@@ -240,8 +241,8 @@ pub struct Agreed {
 /// Computes the agreement of a server with this hello.
 ///
 /// # Errors
-/// [`HandshakeError::UnsupportedVersion`], [`HandshakeError::LimitTooSmall`], or [`HandshakeError::CredentialsTooLong`] if the offer
-/// has no long credentials.
+/// [`HandshakeError::UnsupportedVersion`], [`HandshakeError::LimitTooSmall`], or [`HandshakeError::CredentialsTooLong`]
+/// if the offer has no long credentials.
 pub fn accept(hello: &Hello<'_>, offer: &Offer) -> Result<Agreed, HandshakeError> {
     // A newer client also speaks this version; there is no version older than the first.
     if hello.version < PROTOCOL_VERSION {
@@ -329,12 +330,13 @@ pub const PROTOCOL_VERSION: u16 = 1;
 /// each welcome says when the credentials expire.
 pub const FEATURE_RENEWAL: u32 = 1;
 
-/// The feature of clients that follow the address of another server in a go-away; see [`MovedBody`](crate::body::MovedBody).
+/// The feature of clients that follow the address of another server in a go-away; see
+/// [`MovedBody`](crate::body::MovedBody).
 pub const FEATURE_MOVED: u32 = 2;
 /// The feature of clients that know positions: they may join rooms and subscribe to topics that keep a history.
 pub const FEATURE_POSITIONS: u32 = 1 << 2;
-/// The feature of clients that know placements: their server may put them into rooms and subscriptions, and tells them; see
-/// [`PlacementBody`](crate::body::PlacementBody).
+/// The feature of clients that know placements: their server may put them into rooms and subscriptions, and tells them;
+/// see [`PlacementBody`](crate::body::PlacementBody).
 pub const FEATURE_PLACEMENT: u32 = 1 << 3;
 
 /// The feature of connections that are encrypted: credentials may have up to [`LONG_CREDENTIALS_BYTES_MAX`] bytes.

@@ -306,7 +306,8 @@ impl JsonField {
             }
             Self::Token => "a text of at most 1024 bytes",
             Self::Policy => {
-                "one of \"disconnect\", \"drop_oldest\", \"drop_newest\", \"conflate\", \"block\" and \"conflate_by_topic\""
+                "one of \"disconnect\", \"drop_oldest\", \"drop_newest\", \"conflate\", \"block\" and \
+                 \"conflate_by_topic\""
             }
             Self::Event => "one of \"here\", \"joined\" and \"left\"",
             Self::Code => "the word of the reason that \"number\" gives, or be left out",

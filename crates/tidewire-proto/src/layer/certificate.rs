@@ -1,9 +1,9 @@
 //! The names in a certificate that a layer has verified.
 //!
-//! Problem: the library that verifies certificates says whether one is valid, but not whose it is. Approach: read the few
-//! fields of the DER encoding that hold names, and skip the rest. The certificate was signed by a trusted authority before
-//! anybody asks for its names. Even so, the reader accepts any bytes: it never panics and never allocates more than the
-//! certificate holds.
+//! Problem: the library that verifies certificates says whether one is valid, but not whose it is. Approach: read the
+//! few fields of the DER encoding that hold names, and skip the rest. The certificate was signed by a trusted authority
+//! before anybody asks for its names. Even so, the reader accepts any bytes: it never panics and never allocates more
+//! than the certificate holds.
 
 /// Names of a certificate: its subject alternative names, and the common name of its subject.
 ///

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::certificate::{Der, SEQUENCE, signed_fields};
 
-/// Returns when a certificate in DER expires, as the time since the beginning of 1970. `None` if its bytes are not those of a
-/// certificate.
+/// Returns when a certificate in DER expires, as the time since the beginning of 1970. `None` if its bytes are not
+/// those of a certificate.
 #[must_use]
 pub fn certificate_expiry(certificate: &[u8]) -> Option<Duration> {
     let mut fields = signed_fields(certificate)?;
@@ -48,7 +48,8 @@ fn number(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// The days from 1970 to a day of the Gregorian calendar. The year is counted from March, so that a leap day is its last.
+/// The days from 1970 to a day of the Gregorian calendar. The year is counted from March, so that a leap day is its
+/// last.
 fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
     let (year, month) = match month {
         1 | 2 => (year - 1, month + 9),

@@ -1,8 +1,8 @@
 //! The addresses that proxies write into a request: `X-Forwarded-For`, and `Forwarded` of RFC 7239.
 //!
-//! Each proxy appends the address that it got the request from. Everybody can send such headers, so only an entry of a listed proxy
-//! counts. A proxy that knows one of the two headers passes the other one on as its client sent it. So a request with both is
-//! refused: a client could choose the header that is believed.
+//! Each proxy appends the address that it got the request from. Everybody can send such headers, so only an entry of a
+//! listed proxy counts. A proxy that knows one of the two headers passes the other one on as its client sent it. So a
+//! request with both is refused: a client could choose the header that is believed.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -55,8 +55,8 @@ impl Forwarded {
         Ok(Self(addresses))
     }
 
-    /// The client: the last address that is not one of the listed proxies, or the first of all if each is one. `None` if the
-    /// request names nobody. Ask only for requests that come from a listed proxy.
+    /// The client: the last address that is not one of the listed proxies, or the first of all if each is one. `None`
+    /// if the request names nobody. Ask only for requests that come from a listed proxy.
     pub fn client(&self, is_listed: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let mut from_here = self.0.iter().rev();
         let client = from_here.find(|it| !is_listed(**it));

@@ -67,8 +67,8 @@ pub trait Layer: fmt::Debug + Send {
     /// The connection cannot go on.
     fn send(&mut self, plain: &[IoSlice<'_>], network: &mut Vec<u8>) -> Result<usize, LayerError>;
 
-    /// The bytes in front of this many bytes of plaintext, if the layer sends them as they are behind a header and keeps
-    /// nothing of them. The plaintext then goes on from where it lies, without [`Self::send`] and without a copy.
+    /// The bytes in front of this many bytes of plaintext, if the layer sends them as they are behind a header and
+    /// keeps nothing of them. The plaintext then goes on from where it lies, without [`Self::send`] and without a copy.
     fn header(&self, plain_bytes: usize) -> Option<RecordHeader> {
         let _ = plain_bytes;
         None
@@ -82,7 +82,8 @@ pub trait Layer: fmt::Debug + Send {
         false
     }
 
-    /// Appends a record that the peer's layer answers, if this layer has such records and is ready. The answer is no plaintext.
+    /// Appends a record that the peer's layer answers, if this layer has such records and is ready. The answer is no
+    /// plaintext.
     fn ping(&mut self, network: &mut Vec<u8>) {
         let _ = network;
     }
@@ -90,8 +91,8 @@ pub trait Layer: fmt::Debug + Send {
     /// Whether its handshake is over, so that plaintext may be sent. This never becomes false again.
     fn is_ready(&self) -> bool;
 
-    /// Whether the next bytes of the peer may make it compute for long, as a signature of TLS does. The owner then looks first
-    /// whether the peer is still there, and spreads such work over time.
+    /// Whether the next bytes of the peer may make it compute for long, as a signature of TLS does. The owner then
+    /// looks first whether the peer is still there, and spreads such work over time.
     fn awaits_costly_bytes(&self) -> bool {
         false
     }
@@ -99,14 +100,14 @@ pub trait Layer: fmt::Debug + Send {
     /// Whether its peer has announced that no more plaintext follows.
     fn has_ended(&self) -> bool;
 
-    /// Whether its peer wanted a page and no connection. The page is among its own records, and the connection ends when they
-    /// are sent.
+    /// Whether its peer wanted a page and no connection. The page is among its own records, and the connection ends
+    /// when they are sent.
     fn has_served_page(&self) -> bool {
         false
     }
 
-    /// Appends the record that announces the end of the plaintext, and why, if the records can say that. It is called at most
-    /// once.
+    /// Appends the record that announces the end of the plaintext, and why, if the records can say that. It is called
+    /// at most once.
     fn close(&mut self, why: Ending, network: &mut Vec<u8>);
 
     /// The names in the peer's certificate, if the layer has verified one.
@@ -124,8 +125,8 @@ pub trait Layer: fmt::Debug + Send {
         None
     }
 
-    /// The part of what its peer sent by which the handshake was refused, for the log: escaped and short. `None` if the error
-    /// says everything.
+    /// The part of what its peer sent by which the handshake was refused, for the log: escaped and short. `None` if the
+    /// error says everything.
     fn refused_part(&self) -> Option<&str> {
         None
     }

@@ -92,8 +92,8 @@ impl Stack {
         levels.any(|level| level.layer.awaits_costly_bytes())
     }
 
-    /// Gives back the memory of the handshakes. Call it when they are over: an idle connection, and one whose layer only puts
-    /// a header in front, never needs these buffers again.
+    /// Gives back the memory of the handshakes. Call it when they are over: an idle connection, and one whose layer
+    /// only puts a header in front, never needs these buffers again.
     pub fn shrink(&mut self) {
         for level in &mut self.levels {
             level.input.shrink();
@@ -178,9 +178,9 @@ impl Stack {
         Ok(accepted)
     }
 
-    /// Writes plaintext from where it lies, if the stack is one layer that only puts a [header](Layer::header) in front:
-    /// `write` writes to the socket. What the socket does not take is kept, so all plaintext is accepted, or none if the
-    /// socket takes nothing. Returns `None` if the plaintext must go by [`Self::write`].
+    /// Writes plaintext from where it lies, if the stack is one layer that only puts a [header](Layer::header) in
+    /// front: `write` writes to the socket. What the socket does not take is kept, so all plaintext is accepted, or
+    /// none if the socket takes nothing. Returns `None` if the plaintext must go by [`Self::write`].
     ///
     /// # Errors
     /// Those of `write`. Nothing is accepted then.

@@ -1,7 +1,7 @@
 //! Failures of TLS, with texts for a peer and an operator: what failed, and what to do.
 //!
-//! The layer itself is not in this crate. Its failures are, because a [close reason](crate::connection::CloseReason) carries
-//! them.
+//! The layer itself is not in this crate. Its failures are, because a [close reason](crate::connection::CloseReason)
+//! carries them.
 
 use std::fmt;
 
@@ -27,8 +27,8 @@ pub enum TlsFault {
     NotYetValid,
     /// The certificate is for other hosts.
     #[error(
-        "the server's certificate is not for this host: connect to a name that is in the certificate, or set the server \
-         name"
+        "the server's certificate is not for this host: connect to a name that is in the certificate, or set the \
+         server name"
     )]
     WrongHost,
     /// No trusted authority has signed the certificate. It may be signed by itself.
@@ -50,8 +50,8 @@ pub enum TlsFault {
     BadCertificate,
     /// The certificates are longer than TLS libraries accept.
     #[error(
-        "the peer's certificate chain is longer than 64 KiB: it must have only the certificates between the peer and the \
-         root"
+        "the peer's certificate chain is longer than 64 KiB: it must have only the certificates between the peer and \
+         the root"
     )]
     ChainTooLong,
     /// The server requires a certificate, and the client has none.
@@ -91,8 +91,8 @@ impl fmt::Display for TlsAlert {
             44 => "this side's certificate was revoked: get a new one",
             45 => "this side's certificate has expired: renew it, and check the peer's clock",
             48 => {
-                "it does not trust the authority of this side's certificate: give it the certificate of that authority as \
-                 CA file"
+                "it does not trust the authority of this side's certificate: give it the certificate of that authority \
+                 as CA file"
             }
             49 => "access is denied",
             112 => "it does not know the server name: connect to a name of its certificate",

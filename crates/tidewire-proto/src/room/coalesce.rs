@@ -77,7 +77,8 @@ const SWEEP_COST_MULTIPLE: u64 = 2;
 /// The wanted interval is at most this many times the last interval, plus [`FIRST_INTERVAL_MAX_NS`].
 const GROWTH_MAX: u64 = 4;
 
-/// The wanted interval after the first sweep, at most; later it is added to the growth. Without it the interval would stay 0.
+/// The wanted interval after the first sweep, at most; later it is added to the growth. Without it the interval would
+/// stay 0.
 const FIRST_INTERVAL_MAX_NS: u64 = 100_000;
 
 #[cfg(test)]

@@ -237,8 +237,8 @@ impl RoomLog {
         )
     }
 
-    /// The frames from `position` on that have at most `bytes_max` together, or the first one if it has more, but none beyond
-    /// `end`. `position` is a frame boundary, as `end` is.
+    /// The frames from `position` on that have at most `bytes_max` together, or the first one if it has more, but none
+    /// beyond `end`. `position` is a frame boundary, as `end` is.
     pub(super) fn frames_from(
         &self,
         cursor: &Cursor,

@@ -163,7 +163,8 @@ impl Subscriber {
         self.source = Source::History(next);
     }
 
-    /// Passes the log up to its head, because the history has what it holds. Returns how many messages of others that was.
+    /// Passes the log up to its head, because the history has what it holds. Returns how many messages of others that
+    /// was.
     pub fn pass_log(&mut self, log: &mut RoomLog) -> u64 {
         let (position, message) = (log.head_position(), log.head_message());
         let passed = self.skip_to(log, position, message);
@@ -275,9 +276,9 @@ impl Subscriber {
         self.gather_whole_frames(log, 0, |frame| take(frame).then_some(0));
     }
 
-    /// Gathers like [`Self::gather`], but in pieces of whole frames, for transports that preserve boundaries. A piece has at most as many
-    /// bytes as asked for, first by `bytes_max` and then by the last result of `take`, or is one frame that has more. Stops
-    /// when `take` returns `None`.
+    /// Gathers like [`Self::gather`], but in pieces of whole frames, for transports that preserve boundaries. A piece
+    /// has at most as many bytes as asked for, first by `bytes_max` and then by the last result of `take`, or is one
+    /// frame that has more. Stops when `take` returns `None`.
     pub fn gather_whole_frames<'a>(
         &self,
         log: &'a RoomLog,

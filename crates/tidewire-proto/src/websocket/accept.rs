@@ -29,8 +29,8 @@ pub enum Answer {
 }
 
 impl ServerTerms {
-    /// A server at this path, such as `/` or `/chat`. `protocol` is the name of its codec, which is the subprotocol, and
-    /// `kind` that of the messages it sends.
+    /// A server at this path, such as `/` or `/chat`. `protocol` is the name of its codec, which is the subprotocol,
+    /// and `kind` that of the messages it sends.
     #[must_use]
     pub fn new(path: impl Into<String>, protocol: &'static str, kind: MessageKind) -> Self {
         Self {
@@ -114,7 +114,8 @@ impl ServerTerms {
             return Err(WebSocketFault::ForeignOrigin);
         }
         let mut answer = format!(
-            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {}\r\n",
+            "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+             Sec-WebSocket-Accept: {}\r\n",
             accept_key(key)
         );
         if headers.has("sec-websocket-protocol") {
@@ -202,8 +203,8 @@ pub(super) fn refusal(fault: WebSocketFault, to_head: bool) -> Vec<u8> {
     };
     let body = match fault {
         WebSocketFault::NotWebSocket => {
-            "This is a WebSocket server of Tidewire: connect to ws:// or wss:// with this host, port and path, for example by \
-             `tidewire chat ws://HOST:PORT/PATH` or `new WebSocket(url, \"tw1\")`.\n"
+            "This is a WebSocket server of Tidewire: connect to ws:// or wss:// with this host, port and path, for \
+             example by `tidewire chat ws://HOST:PORT/PATH` or `new WebSocket(url, \"tw1\")`.\n"
                 .to_owned()
         }
         fault => format!("{fault}\n"),

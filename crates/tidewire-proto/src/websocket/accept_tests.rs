@@ -135,8 +135,8 @@ fn bad_requests_are_refused_with_their_reason() {
     }
 }
 
-/// The bug: the parser ends a line and a head at a line feed alone, and the rest was thrown away unread. So a foreign origin, and a
-/// whole second request, passed behind such an end.
+/// The bug: the parser ends a line and a head at a line feed alone, and the rest was thrown away unread. So a foreign
+/// origin, and a whole second request, passed behind such an end.
 #[test]
 fn a_line_feed_alone_ends_neither_a_line_nor_the_head() {
     for more in [

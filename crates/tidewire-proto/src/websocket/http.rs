@@ -89,8 +89,8 @@ impl HeadEnd {
 
 /// Judges what the parser made of a head: it has used every byte, or the head is refused as `bad`.
 ///
-/// The parser ends a head, and a line, at a line feed alone, too. Bytes behind such an end would be read by nobody here, but
-/// perhaps by a proxy in front: as a header that this side does not see, or as a second request.
+/// The parser ends a head, and a line, at a line feed alone, too. Bytes behind such an end would be read by nobody
+/// here, but perhaps by a proxy in front: as a header that this side does not see, or as a second request.
 pub(super) fn check_whole(
     parsed: httparse::Result<usize>,
     head: &[u8],

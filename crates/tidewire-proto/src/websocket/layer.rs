@@ -1,7 +1,7 @@
 //! WebSocket as a layer: the handshake, then frames.
 //!
-//! A server's binary messages need no copy: [`Layer::header`] makes their header, and the plaintext follows from where it
-//! lies. A client masks what it sends, and text is checked, so these are copied once.
+//! A server's binary messages need no copy: [`Layer::header`] makes their header, and the plaintext follows from where
+//! it lies. A client masks what it sends, and text is checked, so these are copied once.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -317,8 +317,8 @@ fn forwarded(head: &[u8], headers_max: usize) -> Result<Forwarded, WebSocketFaul
     }
 }
 
-/// Refuses a peer at its first byte if it cannot be HTTP. Without it, a peer that sends less than a head would wait until
-/// the handshake times out.
+/// Refuses a peer at its first byte if it cannot be HTTP. Without it, a peer that sends less than a head would wait
+/// until the handshake times out.
 fn check_first(network: &[u8], allowed: &[u8]) -> Result<(), WebSocketFault> {
     match network.first() {
         Some(first) if !allowed.contains(first) => Err(WebSocketFault::NotHttp),
@@ -326,8 +326,8 @@ fn check_first(network: &[u8], allowed: &[u8]) -> Result<(), WebSocketFault> {
     }
 }
 
-/// Control frames that may come with one read of the socket, at most 64 KiB. A peer that pings every second and a lane that
-/// stalls for minutes stay below it.
+/// Control frames that may come with one read of the socket, at most 64 KiB. A peer that pings every second and a lane
+/// that stalls for minutes stay below it.
 const CONTROLS_AT_ONCE_MAX: u32 = 256;
 
 /// The code of a close frame for the end of a connection. Those of faults are [`WebSocketFault::close_code`].

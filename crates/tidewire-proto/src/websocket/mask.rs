@@ -1,7 +1,7 @@
 //! Masks of frames that clients send.
 //!
-//! A mask keeps a page in a browser from choosing the bytes on the wire, which could look like HTTP to a proxy. It is no
-//! encryption. RFC 6455 wants it unpredictable for each frame.
+//! A mask keeps a page in a browser from choosing the bytes on the wire, which could look like HTTP to a proxy. It is
+//! no encryption. RFC 6455 wants it unpredictable for each frame.
 
 use std::hash::{DefaultHasher, Hasher};
 

@@ -1,9 +1,9 @@
 //! WebSocket (RFC 6455) as a [layer](crate::layer), for servers and clients.
 //!
-//! Problem: browsers open no TCP connections, and a room's log must still hold one encoding for all its members. Approach:
-//! each write becomes one message: a header, then the bytes as they are. So messages carry the codec's byte stream, and
-//! the boundaries of messages mean nothing to it, for binary codecs. Text codecs, whose frames are lines, send text
-//! messages, which hold whole lines.
+//! Problem: browsers open no TCP connections, and a room's log must still hold one encoding for all its members.
+//! Approach: each write becomes one message: a header, then the bytes as they are. So messages carry the codec's byte
+//! stream, and the boundaries of messages mean nothing to it, for binary codecs. Text codecs, whose frames are lines,
+//! send text messages, which hold whole lines.
 //!
 //! ```text
 //!   write     header │ output │ room log ...        one binary message
@@ -16,8 +16,8 @@
 //! - [`ServerTerms`] and [`ClientTerms`] say what a side expects of a handshake.
 //!
 //! Compression (permessage-deflate) is not offered and not accepted. Each receiver would need a compressed form of its
-//! own, so a room's log could not be shared; a connection would hold a window of 32 KiB; and a secret that is compressed
-//! beside bytes of an attacker shows in the length.
+//! own, so a room's log could not be shared; a connection would hold a window of 32 KiB; and a secret that is
+//! compressed beside bytes of an attacker shows in the length.
 //!
 //! Rejected: a message for each frame of the codec, because a write of a thousand frames would have a thousand headers
 //! between the pieces of a shared log.

@@ -27,9 +27,9 @@ enum Allowed {
 }
 
 impl Origins {
-    /// Allows these origins, such as `https://example.com` or `http://localhost:3000`. `https://*.example.com` allows all hosts
-    /// below `example.com`, `null` pages without an origin, and `*` all pages. A slash at the end and the default port are
-    /// dropped, because browsers do not send them.
+    /// Allows these origins, such as `https://example.com` or `http://localhost:3000`. `https://*.example.com` allows
+    /// all hosts below `example.com`, `null` pages without an origin, and `*` all pages. A slash at the end and the
+    /// default port are dropped, because browsers do not send them.
     ///
     /// ```
     /// use tidewire_proto::websocket::Origins;
@@ -55,8 +55,8 @@ impl Origins {
     /// Whether a page of `origin` may connect to this host, which is that of the request.
     ///
     /// A page of the host itself may, if the host is an IP address or `localhost`. A name is not enough: whoever owns a
-    /// name can let it point to this machine. A page of this machine may connect to this machine, whatever their ports: it is
-    /// a program of the same user, as a rule the server that a developer uses for the page.
+    /// name can let it point to this machine. A page of this machine may connect to this machine, whatever their ports:
+    /// it is a program of the same user, as a rule the server that a developer uses for the page.
     #[must_use]
     pub fn allow(&self, origin: &str, host: &str) -> bool {
         let origin = origin.to_ascii_lowercase();

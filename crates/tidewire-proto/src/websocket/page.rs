@@ -1,11 +1,11 @@
 //! A page that a server gives to requests that do not ask for WebSocket.
 //!
-//! Problem: a page that opens a WebSocket must come from somewhere, and a second server for one file is a second thing to
-//! install, to secure and to find. Approach: one page for each path, whole in memory. It goes out through the layer like a
-//! handshake, within the time, the memory and the number that a server allows for handshakes.
+//! Problem: a page that opens a WebSocket must come from somewhere, and a second server for one file is a second thing
+//! to install, to secure and to find. Approach: one page for each path, whole in memory. It goes out through the layer
+//! like a handshake, within the time, the memory and the number that a server allows for handshakes.
 //!
-//! Rejected: several files, because names of files would have to be resolved; and longer pages, because an address may hold
-//! only so much of unfinished handshakes. An HTTP server does these better.
+//! Rejected: several files, because names of files would have to be resolved; and longer pages, because an address may
+//! hold only so much of unfinished handshakes. An HTTP server does these better.
 
 use std::sync::Arc;
 
@@ -26,8 +26,8 @@ pub struct WebPage {
 }
 
 impl WebPage {
-    /// A page in UTF-8, of at most [`PAGE_BYTES_MAX`] bytes. The Content-Security-Policy says what it may load and run; a page
-    /// in one file allows its own scripts and styles by their hashes.
+    /// A page in UTF-8, of at most [`PAGE_BYTES_MAX`] bytes. The Content-Security-Policy says what it may load and run;
+    /// a page in one file allows its own scripts and styles by their hashes.
     ///
     /// # Errors
     /// The page is too long, or the policy is no value of a header.
@@ -43,9 +43,11 @@ impl WebPage {
             return Err(WebSettingError::BadPolicy);
         }
         let head = format!(
-            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: {bytes}\r\n\
+            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/html; charset=utf-8\r\n\
+             Content-Length: {bytes}\r\n\
              Content-Security-Policy: {policy}\r\nX-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
-             X-Frame-Options: DENY\r\nCross-Origin-Opener-Policy: same-origin\r\nCross-Origin-Resource-Policy: same-origin\r\n\
+             X-Frame-Options: DENY\r\nCross-Origin-Opener-Policy: same-origin\r\n\
+             Cross-Origin-Resource-Policy: same-origin\r\n\
              Cache-Control: no-cache\r\n\r\n"
         );
         let head = head.into();

@@ -116,8 +116,8 @@ impl TextWriter {
     }
 }
 
-/// Puts replacement characters in place of bytes that are no text. Returns the text, and the beginning of a character that a
-/// later write may complete.
+/// Puts replacement characters in place of bytes that are no text. Returns the text, and the beginning of a character
+/// that a later write may complete.
 fn repaired(bytes: &[u8], is_end: bool) -> (String, &[u8]) {
     // Only the last foreign bytes may be the beginning of a character.
     let last = bytes.utf8_chunks().last();

@@ -2,8 +2,8 @@
 //! silence, drains, and both ends closing at once, with layers over the link and without. One seed decides everything
 //! about a run, but for the keys of TLS.
 //!
-//! `TIDEWIRE_PAIR_SEEDS=100000 cargo test --release -p tidewire-proto --test connection_pair` tries more of them. A failure
-//! prints its seed; `TIDEWIRE_PAIR_SEED=N` runs that one alone, with TLS beneath the other layers and without.
+//! `TIDEWIRE_PAIR_SEEDS=100000 cargo test --release -p tidewire-proto --test connection_pair` tries more of them. A
+//! failure prints its seed; `TIDEWIRE_PAIR_SEED=N` runs that one alone, with TLS beneath the other layers and without.
 
 #![allow(
     clippy::unwrap_used,

@@ -7,11 +7,11 @@ use tidewire_proto::connection::{
 use tidewire_proto::handshake::Hello;
 use tidewire_proto::limits::CREDENTIALS_BYTES_MAX;
 
-/// Hellos with credentials, renewals, and any bytes between them. The first byte says how many of the next ones are answers of
-/// the owner; the peer sends the rest.
+/// Hellos with credentials, renewals, and any bytes between them. The first byte says how many of the next ones are
+/// answers of the owner; the peer sends the rest.
 ///
-/// No message may be served before the owner has admitted the peer, no frame may be handled while the owner is asked the first
-/// time, and every connection ends.
+/// No message may be served before the owner has admitted the peer, no frame may be handled while the owner is asked
+/// the first time, and every connection ends.
 pub fn handshake(bytes: &[u8]) {
     let Some((count, rest)) = bytes.split_first() else {
         return;

@@ -31,8 +31,8 @@ pub fn json(bytes: &[u8]) {
     }
 }
 
-/// Checks that a message can be written, and reads as itself then. Only the body of a hello has no line in some cases: an agent
-/// that no log may show.
+/// Checks that a message can be written, and reads as itself then. Only the body of a hello has no line in some cases:
+/// an agent that no log may show.
 fn check_again(message: &Message<'_>, line_bytes: usize) {
     let mut again = Vec::new();
     let encoded = Json.encode(message, &mut again);

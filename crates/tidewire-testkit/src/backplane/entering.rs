@@ -7,8 +7,8 @@ use super::Engine;
 use super::suite::{announcement, chat, member};
 use crate::peer::{Heard, Peer};
 
-/// Regression: the reply to the first join of a room on a node came before the engine had the node's subscription, so that
-/// messages of other nodes were missing, and nobody was told.
+/// Regression: the reply to the first join of a room on a node came before the engine had the node's subscription, so
+/// that messages of other nodes were missing, and nobody was told.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -34,7 +34,8 @@ pub fn whoever_has_joined_gets_the_next_message_of_another_node<E: Engine>(engin
     );
 }
 
-/// Joins do not wait for an engine that is gone; the new members are told, also those that come when all others know it.
+/// Joins do not wait for an engine that is gone; the new members are told, also those that come when all others know
+/// it.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -72,8 +73,8 @@ fn presence_until(peer: &mut Peer, text: &str) -> Vec<(PresenceEvent, String)> {
     }
 }
 
-/// A member that comes to one node while the engine is gone, and one that leaves the other node, are told once when it is back.
-/// Then the lists agree.
+/// A member that comes to one node while the engine is gone, and one that leaves the other node, are told once when it
+/// is back. Then the lists agree.
 ///
 /// # Panics
 /// The behaviour differs.

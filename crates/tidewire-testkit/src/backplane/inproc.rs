@@ -99,7 +99,8 @@ impl InprocEngine {
         self.lock().has_no_space = has_no_space;
     }
 
-    /// Makes all streams anew, with sequences below those before, as a node does whose clock is behind. Nodes are not told.
+    /// Makes all streams anew, with sequences below those before, as a node does whose clock is behind. Nodes are not
+    /// told.
     pub fn begin_streams_lower(&self) {
         self.lock().streams.begin_lower();
     }

@@ -1,4 +1,5 @@
-//! Streams that lose their newest messages, as by a power cut of their engine, and keep the time at which they were made.
+//! Streams that lose their newest messages, as by a power cut of their engine, and keep the time at which they were
+//! made.
 
 use tidewire::History;
 
@@ -62,8 +63,8 @@ impl Cluster {
         one
     }
 
-    /// Checks that both readers get the messages of a round, and are told that an unknown number is missing in front of them. Whoever
-    /// comes back with a position of the former epoch is told the same.
+    /// Checks that both readers get the messages of a round, and are told that an unknown number is missing in front of
+    /// them. Whoever comes back with a position of the former epoch is told the same.
     ///
     /// # Panics
     /// They do not, or are not.
@@ -96,8 +97,8 @@ impl Cluster {
     }
 }
 
-/// The engine comes back with an older copy of its streams. Everybody gets what is said from then on, and is told that an unknown
-/// number is missing in front of it.
+/// The engine comes back with an older copy of its streams. Everybody gets what is said from then on, and is told that
+/// an unknown number is missing in front of it.
 ///
 /// Regression: the stream gave sequences again that the nodes had seen. They took the new messages for late ones.
 ///

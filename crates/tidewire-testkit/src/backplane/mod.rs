@@ -1,7 +1,8 @@
 //! The conformance suite of backplanes, and one within the process.
 //!
-//! [`suite`], [`entering`], [`services`], and [`histories`], [`topic_histories`] and [`lost_ends`] for histories, check each sentence of the
-//! contract at the top of `tidewire::backplane`, with servers and raw peers. A backplane passes it by [`backplane_suite!`](crate::backplane_suite). [`InprocEngine`] is the second implementation, so that the suite
+//! [`suite`], [`entering`], [`services`], and [`histories`], [`topic_histories`] and [`lost_ends`] for histories, check
+//! each sentence of the contract at the top of `tidewire::backplane`, with servers and raw peers. A backplane passes it
+//! by [`backplane_suite!`](crate::backplane_suite). [`InprocEngine`] is the second implementation, so that the suite
 //! does not only describe NATS; it can also lose packets and silence nodes on demand.
 
 pub mod entering;

@@ -35,7 +35,8 @@ impl Worker {
         self.held.recv_timeout(DEADLINE).expect("a held request")
     }
 
-    /// Waits until the other nodes know what this one works on: two heartbeats, seen by the time of an answer that each measures.
+    /// Waits until the other nodes know what this one works on: two heartbeats, seen by the time of an answer that each
+    /// measures.
     pub fn beat_twice(&self) {
         for _ in 0..2 {
             let lag = || self.server.server().node()?.read().peers.first()?.lag;

@@ -145,8 +145,8 @@ fn client(server: &TestServer) -> Client {
     Client::connect(&server.url()).wait().expect("a connection")
 }
 
-/// Messages of topics reach subscribers of exact topics and of patterns on another node, from the reply to their subscription on,
-/// in order and once.
+/// Messages of topics reach subscribers of exact topics and of patterns on another node, from the reply to their
+/// subscription on, in order and once.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -406,7 +406,8 @@ pub fn publishers_of_a_node_that_is_cut_off_are_refused_on_request<E: Engine>(en
     server.stop();
 }
 
-/// With [`WhenCutOff::Fail`] nobody gets what is published to a topic while the engine is gone, and the publisher is told.
+/// With [`WhenCutOff::Fail`] nobody gets what is published to a topic while the engine is gone, and the publisher is
+/// told.
 ///
 /// # Panics
 /// The behaviour differs.

@@ -39,8 +39,8 @@ pub fn the_last_value_of_a_topic_is_the_same_on_all_nodes<E: Engine>(engine: &mu
     }
 }
 
-/// Subscribers of a wildcard get each message of a topic with a history once, without a position, on all nodes. A subscriber of
-/// the topic itself gets each once, too, from the stream.
+/// Subscribers of a wildcard get each message of a topic with a history once, without a position, on all nodes. A
+/// subscriber of the topic itself gets each once, too, from the stream.
 ///
 /// # Panics
 /// The behaviour differs.

@@ -1,9 +1,9 @@
 //! A page in headless Chromium, where there is one: by `TIDEWIRE_CHROMIUM`, or in the path as `chromium`.
 //!
-//! The browser is driven over the pipe of its own protocol (`--remote-debugging-pipe`: JSON, each ended by a zero byte),
-//! which needs no port, no driver and no crate. It reads from descriptor 3 and writes to descriptor 4; a shell puts its
-//! standard input and output there. `.ci/run page` installs the browser and names it, so that the tests cannot be
-//! passed over there.
+//! The browser is driven over the pipe of its own protocol (`--remote-debugging-pipe`: JSON, each ended by a zero
+//! byte), which needs no port, no driver and no crate. It reads from descriptor 3 and writes to descriptor 4; a shell
+//! puts its standard input and output there. `.ci/run page` installs the browser and names it, so that the tests cannot
+//! be passed over there.
 
 use std::env;
 use std::fs;
@@ -123,7 +123,8 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Opens a file at a width in pixels, in a colour scheme, for a medium such as `print`, and waits until it is loaded.
+    /// Opens a file at a width in pixels, in a colour scheme, for a medium such as `print`, and waits until it is
+    /// loaded.
     ///
     /// # Panics
     /// The browser has ended.
@@ -230,8 +231,8 @@ pub fn check_everywhere(pages: &[(&str, String)]) {
     }
 }
 
-/// A script that tells what can be seen: how far the page is wider than the window, which texts of drawings are cut off, which words
-/// are broken, which visible tables have to be scrolled, and so on.
+/// A script that tells what can be seen: how far the page is wider than the window, which texts of drawings are cut
+/// off, which words are broken, which visible tables have to be scrolled, and so on.
 pub const LOOK: &str = r#"(() => {
   const root = document.documentElement;
   const seen = [...document.querySelectorAll("figure svg")].filter((svg) => svg.getClientRects().length > 0);
@@ -239,7 +240,8 @@ pub const LOOK: &str = r#"(() => {
     const frame = svg.getBoundingClientRect();
     const outside = (text) => {
       const box = text.getBoundingClientRect();
-      return box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
+      return box.left < frame.left - 1 || box.right > frame.right + 1
+        || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
     };
     return [...svg.querySelectorAll("text")].filter(outside).map((text) => text.textContent);
   });
@@ -273,6 +275,7 @@ pub const LOOK: &str = r#"(() => {
     brokenWords,
     wideTables,
     darkPage: light(getComputedStyle(document.body).backgroundColor) < 200,
-    openTables: table.checkVisibility({ contentVisibilityAuto: true, visibilityProperty: true }) && table.getBoundingClientRect().height > 0,
+    openTables: table.checkVisibility({ contentVisibilityAuto: true, visibilityProperty: true })
+      && table.getBoundingClientRect().height > 0,
   };
 })()"#;

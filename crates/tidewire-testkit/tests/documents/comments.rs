@@ -43,7 +43,8 @@ fn no_comment_begins_with_a_riddle() {
 #[test]
 fn the_first_word_of_each_comment_is_found() {
     // The escapes keep this text from being found itself.
-    let text = "/// What is it?\n/// Who knows.\nlet one = 1; /\u{2f} Nobody\n\n  \u{23} Whose\n//!\n//! What\n#[test]\n//x.org\n\n/*\u{2a} Those. *\u{2f}\n/*\u{2a}\n \u{2a} Which\n \u{2a} That\n";
+    let text = "/// What is it?\n/// Who knows.\nlet one = 1; /\u{2f} Nobody\n\n  \u{23} Whose\n\
+        //!\n//! What\n#[test]\n//x.org\n\n/*\u{2a} Those. *\u{2f}\n/*\u{2a}\n \u{2a} Which\n \u{2a} That\n";
     let found: Vec<_> = beginnings(text).collect();
     let all = [
         (1, "What"),

@@ -1,8 +1,8 @@
-//! The documents are whole: every relative link leads to a file and a heading, and the site lists every page. Comments name
-//! their subject first. Lines fit the page.
+//! The documents are whole: every relative link leads to a file and a heading, and the site lists every page. Comments
+//! name their subject first. Lines fit the page.
 //!
-//! The test needs no network, so links to other hosts are not followed. A test with a link checker of mdBook would see the
-//! pages of the site alone; the documents beside the code link to each other as well.
+//! The test needs no network, so links to other hosts are not followed. A test with a link checker of mdBook would see
+//! the pages of the site alone; the documents beside the code link to each other as well.
 
 mod comments;
 mod lines;

@@ -1,5 +1,5 @@
-//! The links and headings of a Markdown page, as far as this repository's pages use Markdown: inline links, and headings
-//! that begin with `#`. Code is left out.
+//! The links and headings of a Markdown page, as far as this repository's pages use Markdown: inline links, and
+//! headings that begin with `#`. Code is left out.
 
 use std::collections::BTreeSet;
 

@@ -9,8 +9,8 @@ use crate::sources::{Sources, Target};
 pub(crate) struct Floors(Vec<Vec<String>>);
 
 impl Floors {
-    /// The floors of all crates, by the crate's name: each block that begins with ```` ```floors ````. Its first line is
-    /// the name, every further line one floor.
+    /// The floors of all crates, by the crate's name: each block that begins with ```` ```floors ````. Its first line
+    /// is the name, every further line one floor.
     pub(crate) fn of_all_crates(document: &str) -> BTreeMap<String, Self> {
         let mut all = BTreeMap::new();
         let mut lines = document.lines();

@@ -2,10 +2,9 @@
 //!
 //! Problem: the compiler accepts modules that use each other in a circle, and then none of them can be read, tested or
 //! moved alone. Approach: [`sources`] and [`finder`] parse the sources and find every path that leads from one
-//! top-level module to another; [`floors`] compares these edges with the blocks of docs/tree.md. Any circle has an
-//! edge that leads up or sideways, so a crate that passes has none. [`circles`] finds those between the files of a
-//! folder. Rejected: a search of the text, which does not see paths with `super`, or names that the crate's root
-//! re-exports.
+//! top-level module to another; [`floors`] compares these edges with the blocks of docs/tree.md. Any circle has an edge
+//! that leads up or sideways, so a crate that passes has none. [`circles`] finds those between the files of a folder.
+//! Rejected: a search of the text, which does not see paths with `super`, or names that the crate's root re-exports.
 
 mod circles;
 mod finder;

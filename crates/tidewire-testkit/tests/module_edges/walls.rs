@@ -1,8 +1,9 @@
 //! The walls between the types of the library: how many methods a type has, and how many fields others may reach.
 //!
-//! Problem: a type whose fields and methods are spread over a crate has no invariant that anybody can check by reading one file.
-//! Approach: the sources are parsed, and two counts are compared with limits. Types that are above a limit today are listed with
-//! their count, which may only fall. The counts are symptoms: a method that becomes a free function mends nothing.
+//! Problem: a type whose fields and methods are spread over a crate has no invariant that anybody can check by reading
+//! one file. Approach: the sources are parsed, and two counts are compared with limits. Types that are above a limit
+//! today are listed with their count, which may only fall. The counts are symptoms: a method that becomes a free
+//! function mends nothing.
 
 use std::collections::BTreeMap;
 
@@ -16,8 +17,8 @@ use crate::syntax::is_for_tests;
 /// Most methods of a type. A type with more is several, and a facade hands out its parts.
 const METHODS_MAX: usize = 40;
 
-/// Types that have more, with their number. Lower a number when it falls, and remove the line at the limit. Types of one name count
-/// together.
+/// Types that have more, with their number. Lower a number when it falls, and remove the line at the limit. Types of
+/// one name count together.
 const WIDE: &[(&str, usize)] = &[
     ("ClientService", 41),
     ("Connection", 41),
@@ -64,8 +65,8 @@ fn few_fields_are_open_to_other_modules() {
     let Counts { fields, open, .. } = counts();
     assert!(
         open == OPEN_FIELDS_MAX,
-        "{open} of {fields} fields are open to other modules, and the number here is {OPEN_FIELDS_MAX}: make new ones private, and \
-         let their type act, or lower the number"
+        "{open} of {fields} fields are open to other modules, and the number here is {OPEN_FIELDS_MAX}: make new ones \
+         private, and let their type act, or lower the number"
     );
 }
 

@@ -45,8 +45,8 @@ impl Endpoint {
         address.is_none_or(|it| it.ip().to_canonical().is_loopback())
     }
 
-    /// Whether two sockets cannot listen at these endpoints at the same time: they have the same port, and an address that both take.
-    /// `[::]` takes the addresses of IPv4, too.
+    /// Whether two sockets cannot listen at these endpoints at the same time: they have the same port, and an address
+    /// that both take. `[::]` takes the addresses of IPv4, too.
     ///
     /// ```
     /// use tidewire::address::Address;
@@ -68,8 +68,8 @@ impl Endpoint {
         port != 0 && port == two.port() && is_udp(self) == is_udp(other) && shares_address
     }
 
-    /// Whether a socket at this address, `[::]`, has to leave IPv4 to one at the other address, `0.0.0.0`, because both have the same
-    /// port. Otherwise the two could not be bound, or only in one order.
+    /// Whether a socket at this address, `[::]`, has to leave IPv4 to one at the other address, `0.0.0.0`, because both
+    /// have the same port. Otherwise the two could not be bound, or only in one order.
     ///
     /// ```
     /// use tidewire::address::Address;

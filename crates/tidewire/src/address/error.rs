@@ -23,8 +23,8 @@ pub enum AddressError {
     },
     /// The port is missing, or is not a number up to 65535.
     #[error(
-        "no valid port in {text:?}; write tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH or udp://HOST:PORT, for \
-         example tcp://127.0.0.1:8080"
+        "no valid port in {text:?}; write tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH or udp://HOST:PORT, \
+         for example tcp://127.0.0.1:8080"
     )]
     BadPort {
         /// The whole text.
@@ -56,8 +56,8 @@ pub enum AddressError {
     },
     /// The path of a WebSocket has characters that a URL does not have, a query, or the parts `.` and `..`.
     #[error(
-        "no WebSocket path in {text:?}; write ws://HOST:PORT/PATH with a path of letters, digits and -._~!$&'()*+,;=:@%/, \
-         without ?, # and .."
+        "no WebSocket path in {text:?}; write ws://HOST:PORT/PATH with a path of letters, digits and \
+         -._~!$&'()*+,;=:@%/, without ?, # and .."
     )]
     BadPath {
         /// The whole text.
@@ -73,7 +73,8 @@ pub enum AddressError {
     },
     /// The resolver of the system did not answer in time.
     #[error(
-        "the lookup of host {host:?} took longer than {timeout:?}; check the name servers in /etc/resolv.conf, or use an IP address"
+        "the lookup of host {host:?} took longer than {timeout:?}; check the name servers in /etc/resolv.conf, or use \
+         an IP address"
     )]
     LookupTimeout {
         /// The host.
@@ -83,8 +84,8 @@ pub enum AddressError {
     },
     /// The address exists once in the network of each interface.
     #[error(
-        "the address [{host}] says nothing about the interface, and each has such addresses; write the zone behind the address, as \
-         in [{host}%eth0]; `ip -6 address` lists interfaces"
+        "the address [{host}] says nothing about the interface, and each has such addresses; write the zone behind the \
+         address, as in [{host}%eth0]; `ip -6 address` lists interfaces"
     )]
     NoZone {
         /// The address.
@@ -100,7 +101,8 @@ pub enum AddressError {
     },
     /// The address has a framing, but its transport preserves the boundaries of messages.
     #[error(
-        "framing is for tcp://, tls:// and ipc:// only; leave ?framing= out of {text:?}, whose transport separates messages"
+        "framing is for tcp://, tls:// and ipc:// only; leave ?framing= out of {text:?}, whose transport separates \
+         messages"
     )]
     NoStream {
         /// The whole text.

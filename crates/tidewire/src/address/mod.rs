@@ -23,13 +23,14 @@ pub use websocket::WebSocketEndpoint;
 use websocket::{WebPath, parse_path};
 
 /// Where to listen or connect: `tcp://HOST:PORT`, `tls://HOST:PORT`, `ws://HOST:PORT/PATH`, `wss://HOST:PORT/PATH`,
-/// `udp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. `HOST:PORT` alone means TCP. `tls://` means TLS over TCP, `ws://`
-/// WebSocket over TCP, and `wss://` WebSocket over TLS. A WebSocket without a path has the path `/`.
+/// `udp://HOST:PORT`, `ipc://PATH` or `inproc://NAME`. `HOST:PORT` alone means TCP. `tls://` means TLS over TCP,
+/// `ws://` WebSocket over TCP, and `wss://` WebSocket over TLS. A WebSocket without a path has the path `/`.
 ///
-/// The host `*` listens on every IPv4 address, and `[::]` on every IPv6 address too, unless the same server listens on every IPv4 address
-/// at the same port. Port 0 asks the system for a free port. A host name may have several addresses: a server takes the first that this
-/// machine has, and at `localhost` both loopback addresses; a client keeps the first that accepts it. A path that begins with `@` is a name in Linux's abstract namespace: it has no file, and every user of
-/// the machine may connect to it. An in-process name is known in its own process only.
+/// The host `*` listens on every IPv4 address, and `[::]` on every IPv6 address too, unless the same server listens on
+/// every IPv4 address at the same port. Port 0 asks the system for a free port. A host name may have several addresses:
+/// a server takes the first that this machine has, and at `localhost` both loopback addresses; a client keeps the first
+/// that accepts it. A path that begins with `@` is a name in Linux's abstract namespace: it has no file, and every user
+/// of the machine may connect to it. An in-process name is known in its own process only.
 ///
 /// A tcp, tls or ipc address may end with `?framing=none` or `?framing=length`. It says how a stream separates frames,
 /// for a codec that leaves the choice. For example, the original implementation of UVRPC writes a length in front of
@@ -78,18 +79,19 @@ enum AddressKind {
 }
 
 impl Address {
-    /// Resolves the address to the first endpoint of [`resolve_all`](Self::resolve_all). Blocks while it resolves a host name.
+    /// Resolves the address to the first endpoint of [`resolve_all`](Self::resolve_all). Blocks while it resolves a
+    /// host name.
     ///
     /// # Errors
-    /// [`AddressError::Unresolved`] if the host is unknown, and [`AddressError::NoZone`] if it is a link-local address of IPv6
-    /// without an interface.
+    /// [`AddressError::Unresolved`] if the host is unknown, and [`AddressError::NoZone`] if it is a link-local address
+    /// of IPv6 without an interface.
     pub fn resolve(&self) -> Result<Endpoint, AddressError> {
         // `resolve_all` never returns an empty list.
         Ok(self.resolve_all()?.swap_remove(0))
     }
 
-    /// Resolves the address to all its endpoints, in the order in which to try them: one or more. Only a host name may have
-    /// several. Blocks while it resolves a host name.
+    /// Resolves the address to all its endpoints, in the order in which to try them: one or more. Only a host name may
+    /// have several. Blocks while it resolves a host name.
     ///
     /// # Errors
     /// The errors of [`resolve`](Self::resolve).
@@ -114,8 +116,8 @@ impl Address {
 }
 
 impl Address {
-    /// The endpoints at which a server listens, in the order in which to try them, and whether it listens at all of them that the
-    /// machine has, in place of the first. Blocks as [`resolve_all`](Self::resolve_all).
+    /// The endpoints at which a server listens, in the order in which to try them, and whether it listens at all of
+    /// them that the machine has, in place of the first. Blocks as [`resolve_all`](Self::resolve_all).
     pub(crate) fn resolve_to_listen(&self) -> Result<(Vec<Endpoint>, bool), AddressError> {
         let is_localhost = self
             .host()

@@ -9,8 +9,8 @@ use tidewire_proto::limits::MOVED_ADDRESS_BYTES_MAX;
 
 use super::{Address, AddressError, AddressKind};
 
-/// The address of the server that clients connect to when another one drains: `tcp://`, `tls://`, `ws://` or `wss://` with a host that
-/// other machines know, and a port.
+/// The address of the server that clients connect to when another one drains: `tcp://`, `tls://`, `ws://` or `wss://`
+/// with a host that other machines know, and a port.
 ///
 /// ```
 /// use tidewire::address::Successor;
@@ -32,8 +32,8 @@ pub enum SuccessorError {
     Address(#[from] AddressError),
     /// Its transport is none that clients move by.
     #[error(
-        "cannot send clients to {text:?}: only tcp://, tls://, ws:// and wss:// go to other servers; write one of them, without \
-         ?framing="
+        "cannot send clients to {text:?}: only tcp://, tls://, ws:// and wss:// go to other servers; write one of \
+         them, without ?framing="
     )]
     Transport {
         /// The text.
@@ -41,7 +41,8 @@ pub enum SuccessorError {
     },
     /// It means no certain host or port.
     #[error(
-        "cannot send clients to {text:?}: it is an address to listen on; write the host and the port that clients connect to"
+        "cannot send clients to {text:?}: it is an address to listen on; write the host and the port that clients \
+         connect to"
     )]
     Nowhere {
         /// The text.
@@ -55,7 +56,8 @@ pub enum SuccessorError {
     },
     /// It does not fit a go-away.
     #[error(
-        "cannot send clients to an address of {bytes} bytes (at most {MOVED_ADDRESS_BYTES_MAX}); use a shorter name or path"
+        "cannot send clients to an address of {bytes} bytes (at most {MOVED_ADDRESS_BYTES_MAX}); use a shorter name or \
+         path"
     )]
     TooLong {
         /// Its length.

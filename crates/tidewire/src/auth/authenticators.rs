@@ -1,5 +1,5 @@
-//! Ready-made authenticators that need no credentials in a hello: certificates, Unix users, addresses, and anonymous peers.
-//! Codecs without a hello can use these only.
+//! Ready-made authenticators that need no credentials in a hello: certificates, Unix users, addresses, and anonymous
+//! peers. Codecs without a hello can use these only.
 
 use std::net::IpAddr;
 use std::str::FromStr;
@@ -12,8 +12,8 @@ use super::{
 };
 
 /// Asks several authenticators in turn. The first one that knows the peer decides. If none does, the peer is refused. A
-/// late answer is final. An authenticator of your own in a chain must implement [`Authenticate::current`]: its default would
-/// keep identities that the others have withdrawn.
+/// late answer is final. An authenticator of your own in a chain must implement [`Authenticate::current`]: its default
+/// would keep identities that the others have withdrawn.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -52,16 +52,14 @@ use super::{
 #[derive(Default)]
 pub struct Chain(Vec<Box<dyn Authenticate>>);
 
-/// Users who are known by a name in their certificate.
-/// [`Chain`] has an example.
+/// Users who are known by a name in their certificate. [`Chain`] has an example.
 #[derive(Debug)]
 pub struct ByCertificate {
     users: Arc<Users>,
     names: Vec<(Box<str>, Box<str>)>,
 }
 
-/// Users who connect through a Unix socket and are known by their user id.
-/// [`Chain`] has an example.
+/// Users who connect through a Unix socket and are known by their user id. [`Chain`] has an example.
 #[derive(Debug)]
 pub struct ByUnixUser {
     users: Arc<Users>,
@@ -97,8 +95,7 @@ pub struct Network {
     prefix_bits: u32,
 }
 
-/// A text is no range of addresses.
-/// [`Chain`] has an example.
+/// A text is no range of addresses. [`Chain`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0:?} is not a range of addresses; use one such as 10.0.0.0/8, fd00::/8 or 192.0.2.7")]
 pub struct NetworkError(String);
@@ -148,7 +145,8 @@ impl std::fmt::Debug for Chain {
     }
 }
 
-/// An authenticator that needs no credentials: it finds a proof in the facts about a peer, and knows the user of each proof.
+/// An authenticator that needs no credentials: it finds a proof in the facts about a peer, and knows the user of each
+/// proof.
 trait Prove: Send + Sync + 'static {
     fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof>;
 
@@ -288,8 +286,8 @@ impl ByAddress {
         }
     }
 
-    /// Also knows peers over UDP whose address is [not proven](AuthRequest::is_address_proven). Use it only if the network
-    /// lets nobody send in the name of another address.
+    /// Also knows peers over UDP whose address is [not proven](AuthRequest::is_address_proven). Use it only if the
+    /// network lets nobody send in the name of another address.
     #[must_use]
     pub fn accept_unproven(mut self) -> Self {
         self.accepts_unproven = true;

@@ -1,17 +1,18 @@
-//! Attempts of addresses: those that failed, and those whose answer is not known yet. An address that guesses often is answered
-//! late, and then not checked at all.
+//! Attempts of addresses: those that failed, and those whose answer is not known yet. An address that guesses often is
+//! answered late, and then not checked at all.
 //!
-//! Two limits are apart. Guesses of an address are counted for a minute. Attempts whose answer is not known yet have a limit
-//! and a queue of their own, because an authenticator that asks another server answers later: an address must not have any
-//! number of questions open, and a hundred users of one gateway must all be let in. Rejected: one limit for both, which refused
-//! the honest ones.
+//! Two limits are apart. Guesses of an address are counted for a minute. Attempts whose answer is not known yet have a
+//! limit and a queue of their own, because an authenticator that asks another server answers later: an address must not
+//! have any number of questions open, and a hundred users of one gateway must all be let in. Rejected: one limit for
+//! both, which refused the honest ones.
 //!
-//! The same wrong token is one guess, because a guesser gains nothing with it. Genuine credentials that have expired, are not
-//! valid yet or were revoked are no guess at all: a fleet of such devices does not lock out the others behind its address.
+//! The same wrong token is one guess, because a guesser gains nothing with it. Genuine credentials that have expired,
+//! are not valid yet or were revoked are no guess at all: a fleet of such devices does not lock out the others behind
+//! its address.
 //!
-//! The delay is a deadline of the session, so it holds no thread. The table has a bound. When it is full, addresses whose
-//! failures are long past make room; if there are none, a new address counts as one that has failed too often, because only
-//! an attack from very many addresses fills the table.
+//! The delay is a deadline of the session, so it holds no thread. The table has a bound. When it is full, addresses
+//! whose failures are long past make room; if there are none, a new address counts as one that has failed too often,
+//! because only an attack from very many addresses fills the table.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -76,8 +77,8 @@ pub(crate) struct Attempt {
 }
 
 impl Failures {
-    /// Begins an attempt. One without a token is no guess, so earlier failures do not stop it. `None` if it has to wait: then
-    /// `turn` gets it later.
+    /// Begins an attempt. One without a token is no guess, so earlier failures do not stop it. `None` if it has to
+    /// wait: then `turn` gets it later.
     ///
     /// # Errors
     /// The credentials of this address may not be checked now.
@@ -222,8 +223,8 @@ impl Attempt {
 }
 
 impl Drop for Attempt {
-    /// The next attempt in the queue gets the place. Those that nobody takes any more are passed over here, and not by dropping
-    /// each within the drop of the one before.
+    /// The next attempt in the queue gets the place. Those that nobody takes any more are passed over here, and not by
+    /// dropping each within the drop of the one before.
     fn drop(&mut self) {
         let mut holds_place = std::mem::take(&mut self.is_counted);
         while holds_place {
@@ -245,15 +246,16 @@ impl Drop for Attempt {
 /// The time over which failures are counted.
 const WINDOW_NS: u64 = 60_000_000_000;
 
-/// Guesses of one address in a minute, after which no more of its credentials are checked. Many clients behind one address
-/// seldom guess, and a guesser gains nothing with 30 tokens.
+/// Guesses of one address in a minute, after which no more of its credentials are checked. Many clients behind one
+/// address seldom guess, and a guesser gains nothing with 30 tokens.
 const GUESSES_MAX: u32 = 30;
 
-/// Attempts of one address whose answer is not known yet. A login server that takes a second for each lets some hundreds in
-/// within the time of a handshake; and a guesser has this many guesses more at most.
+/// Attempts of one address whose answer is not known yet. A login server that takes a second for each lets some
+/// hundreds in within the time of a handshake; and a guesser has this many guesses more at most.
 const IN_FLIGHT_MAX: u32 = 64;
 
-/// Attempts of one address that wait until others end. More would not come to their turn within the time of a handshake.
+/// Attempts of one address that wait until others end. More would not come to their turn within the time of a
+/// handshake.
 const QUEUED_PER_ADDRESS_MAX: usize = 1_024;
 
 /// Attempts of all addresses that wait, so that the queues hold 2 MB at most.
@@ -319,7 +321,8 @@ mod tests {
         );
     }
 
-    /// Regression: attempts in flight counted with the failures, so 70 of 100 honest logins at a slow authenticator were refused.
+    /// Regression: attempts in flight counted with the failures, so 70 of 100 honest logins at a slow authenticator
+    /// were refused.
     #[test]
     fn attempts_above_the_limit_wait_for_their_turn_in_order() {
         let failures = Arc::new(Failures::default());

@@ -51,8 +51,7 @@ pub(crate) enum Proof {
     Address(IpAddr),
 }
 
-/// The limits of an identity. `None` means that only the server's limits hold.
-/// [`Identity`] has an example.
+/// The limits of an identity. `None` means that only the server's limits hold. [`Identity`] has an example.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdentityLimits {
     /// Sessions of the identity on the whole server.
@@ -63,13 +62,13 @@ pub struct IdentityLimits {
     pub subscriptions_max: Option<usize>,
     /// Rooms that each of its sessions may be in.
     pub rooms_max: Option<usize>,
-    /// The messages and bytes that all its sessions together may send in a second, in place of the server's rate limit. Peers
-    /// of [`Identity::ANONYMOUS`] share it with those of their address.
+    /// The messages and bytes that all its sessions together may send in a second, in place of the server's rate limit.
+    /// Peers of [`Identity::ANONYMOUS`] share it with those of their address.
     pub rate: Option<RateLimit>,
 }
 
-/// The policy for a session that finds all sessions of its identity in use, or the name of its identity taken in the rooms by
-/// another one of its sessions. [`IdentityLimits::when_full`] sets it.
+/// The policy for a session that finds all sessions of its identity in use, or the name of its identity taken in the
+/// rooms by another one of its sessions. [`IdentityLimits::when_full`] sets it.
 ///
 /// ```
 /// use tidewire::auth::{Identity, IdentityLimits, Permissions, WhenFull};
@@ -81,8 +80,8 @@ pub struct IdentityLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// The oldest silent sessions are pinged. The first one that does not answer in 2 s gives way. If all answer, the newer
-    /// session is refused. Only codecs with pings, such as `tw1`, can find out.
+    /// The oldest silent sessions are pinged. The first one that does not answer in 2 s gives way. If all answer, the
+    /// newer session is refused. Only codecs with pings, such as `tw1`, can find out.
     #[default]
     Refuse,
     /// The oldest session gives way at once, whether or not it is in use. Its client is told not to come back.
@@ -90,8 +89,8 @@ pub enum WhenFull {
 }
 
 impl Identity {
-    /// An identity without limits of its own that never expires. Give many identities the same `Arc` of permissions, and all
-    /// of them share one copy.
+    /// An identity without limits of its own that never expires. Give many identities the same `Arc` of permissions,
+    /// and all of them share one copy.
     #[must_use]
     pub fn new(name: &str, permissions: impl Into<Arc<Permissions>>) -> Self {
         Self {

@@ -9,11 +9,12 @@
 //!                        └─ Later ──▶ LateAnswer, from any thread
 //! ```
 //!
-//! An [`Authenticate`] runs on the thread of a lane, so it must not block. One that must ask a file server or a database
-//! takes a [`LateAnswer`] and answers from another thread. The session waits, and handles no message.
+//! An [`Authenticate`] runs on the thread of a lane, so it must not block. One that must ask a file server or a
+//! database takes a [`LateAnswer`] and answers from another thread. The session waits, and handles no message.
 //!
-//! Permissions are those of NATS: patterns that are allowed and patterns that are denied, for each kind of action. A denied
-//! pattern wins. They are checked once for each topic, room and method of a session, and not again for each message.
+//! Permissions are those of NATS: patterns that are allowed and patterns that are denied, for each kind of action. A
+//! denied pattern wins. They are checked once for each topic, room and method of a session, and not again for each
+//! message.
 
 mod authenticators;
 mod failures;
@@ -59,8 +60,8 @@ use crate::address::Endpoint;
 
 /// Finds out who a peer is. For [`ServerBuilder::authenticate`](crate::ServerBuilder::authenticate).
 ///
-/// [`TokenFile`], [`ByUnixUser`], [`ByCertificate`], [`ByAddress`] and [`Anonymous`] are ready to use, and a [`Chain`] asks
-/// several in turn. One of your own may ask another server:
+/// [`TokenFile`], [`ByUnixUser`], [`ByCertificate`], [`ByAddress`] and [`Anonymous`] are ready to use, and a [`Chain`]
+/// asks several in turn. One of your own may ask another server:
 ///
 /// ```
 /// use std::sync::Arc;
@@ -96,12 +97,12 @@ use crate::address::Endpoint;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait Authenticate: Send + Sync + 'static {
-    /// Decides about a session that begins, or that sends newer credentials. It runs on the thread of a lane and must not
-    /// block. After a panic the peer is refused with [`AuthFailure::Unavailable`].
+    /// Decides about a session that begins, or that sends newer credentials. It runs on the thread of a lane and must
+    /// not block. After a panic the peer is refused with [`AuthFailure::Unavailable`].
     fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome;
 
-    /// Returns the present state of an identity that was admitted earlier, or `None` if it is not admitted any more. It is
-    /// called for every session after [`Server::reauthenticate`](crate::Server::reauthenticate). The default changes
+    /// Returns the present state of an identity that was admitted earlier, or `None` if it is not admitted any more. It
+    /// is called for every session after [`Server::reauthenticate`](crate::Server::reauthenticate). The default changes
     /// nothing.
     fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
         Some(Arc::clone(identity))
@@ -175,8 +176,8 @@ impl<'a> AuthRequest<'a> {
         self.certificate_names
     }
 
-    /// Whether the peer has shown that it receives at its address. Anybody can send a datagram in the name of any address, and
-    /// only some codecs ask for a proof over UDP. All other transports have it.
+    /// Whether the peer has shown that it receives at its address. Anybody can send a datagram in the name of any
+    /// address, and only some codecs ask for a proof over UDP. All other transports have it.
     #[must_use]
     pub fn is_address_proven(&self) -> bool {
         self.is_address_proven

@@ -19,14 +19,15 @@ pub enum Action<'a> {
     Join(&'a str),
     /// It says something in this room, or whispers to a member.
     Say(&'a str),
-    /// It calls this method, or sends a one-way message to it. A method without a name is `#` and its channel, such as `#0`.
+    /// It calls this method, or sends a one-way message to it. A method without a name is `#` and its channel, such as
+    /// `#0`.
     Call(&'a str),
     /// It needs no permission, such as a leave, or the service that handles it checks more than the message shows.
     Free,
 }
 
-/// Patterns of topics, rooms or methods. The [rules of patterns](tidewire_proto::topic) hold: `dev.7`, `dev.*` and `dev.>`.
-/// [`Permissions`] has an example.
+/// Patterns of topics, rooms or methods. The [rules of patterns](tidewire_proto::topic) hold: `dev.7`, `dev.*` and
+/// `dev.>`. [`Permissions`] has an example.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
     allow: Vec<PatternBuf>,
@@ -67,8 +68,7 @@ pub struct Permissions {
     pub call: Access,
 }
 
-/// A text in a list of patterns is no pattern.
-/// [`Permissions`] has an example.
+/// A text in a list of patterns is no pattern. [`Permissions`] has an example.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{pattern:?} is not a pattern: {source}")]
 pub struct PatternListError {
@@ -79,7 +79,8 @@ pub struct PatternListError {
 }
 
 impl Access {
-    /// Patterns that are allowed, and patterns that are denied. `{name}` in a pattern stands for the name of the identity.
+    /// Patterns that are allowed, and patterns that are denied. `{name}` in a pattern stands for the name of the
+    /// identity.
     ///
     /// # Errors
     /// [`PatternListError`] for the first text that is no pattern.
@@ -135,7 +136,8 @@ impl Access {
         is_in(&self.allow) && !is_in(&self.deny)
     }
 
-    /// Whether every topic of this pattern is allowed. One pattern must allow all of them. A malformed pattern is not allowed.
+    /// Whether every topic of this pattern is allowed. One pattern must allow all of them. A malformed pattern is not
+    /// allowed.
     #[must_use]
     pub fn allows_all_of(&self, pattern: &str) -> bool {
         let Ok(wanted) = Pattern::parse(pattern) else {

@@ -1,8 +1,9 @@
 //! The sessions of each identity that has a limit of sessions, and the newcomers that wait for a place.
 //!
-//! Problem: a session whose peer is gone keeps its place until a timeout ends it, and the peer that comes back is refused.
-//! Approach: the newcomer waits for a short time, while the lanes of the oldest sessions find out whether their peers are still
-//! there. Each place that gets free wakes all newcomers of the identity: the first one takes it, and the others wait on.
+//! Problem: a session whose peer is gone keeps its place until a timeout ends it, and the peer that comes back is
+//! refused. Approach: the newcomer waits for a short time, while the lanes of the oldest sessions find out whether
+//! their peers are still there. Each place that gets free wakes all newcomers of the identity: the first one takes it,
+//! and the others wait on.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -48,8 +49,9 @@ impl std::fmt::Debug for Sessions {
 pub(crate) struct NoPlace;
 
 impl IdentitySessions {
-    /// Gives the session with this number a place of `next`, in place of the one that it has of `former`. If the identity has as
-    /// many sessions as it may have, everything stays as it was. `None` is the place of a session that does not count.
+    /// Gives the session with this number a place of `next`, in place of the one that it has of `former`. If the
+    /// identity has as many sessions as it may have, everything stays as it was. `None` is the place of a session that
+    /// does not count.
     pub(crate) fn replace(
         &self,
         former: Option<(&Identity, Place)>,
@@ -89,7 +91,8 @@ impl IdentitySessions {
         wake_all(wakes);
     }
 
-    /// Lets a newcomer wait for a place. Returns the sessions that may give way, oldest first; `None` if too many wait already.
+    /// Lets a newcomer wait for a place. Returns the sessions that may give way, oldest first; `None` if too many wait
+    /// already.
     pub(crate) fn await_place(
         &self,
         identity: &Identity,
@@ -152,8 +155,8 @@ fn wake_all(wakes: Vec<(u64, Wake)>) {
 /// Newcomers of one identity that wait for a place. Each makes its lane and those of the oldest sessions work.
 const WAITING_MAX: usize = 16;
 
-/// Sessions of an identity that are asked whether their peers are still there. The one that is gone may not be the oldest, and a
-/// user with very many sessions must not make the server ping all of them.
+/// Sessions of an identity that are asked whether their peers are still there. The one that is gone may not be the
+/// oldest, and a user with very many sessions must not make the server ping all of them.
 const ASKED_MAX: usize = 8;
 
 #[cfg(test)]
@@ -233,8 +236,8 @@ mod tests {
         assert_eq!(woken.load(Ordering::Relaxed), WAITING_MAX - 1);
     }
 
-    /// Regression: a place that got free after a newcomer had looked, and before it waited, woke nobody. Of an identity without
-    /// sessions the newcomer was refused.
+    /// Regression: a place that got free after a newcomer had looked, and before it waited, woke nobody. Of an identity
+    /// without sessions the newcomer was refused.
     #[test]
     fn a_newcomer_is_woken_at_once_if_a_place_got_free_before_it_waits() {
         for max in [1, 2] {

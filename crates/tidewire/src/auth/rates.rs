@@ -1,8 +1,9 @@
-//! The used rates of identities. They outlive sessions, so that a peer that connects again does not begin with a full burst.
+//! The used rates of identities. They outlive sessions, so that a peer that connects again does not begin with a full
+//! burst.
 //!
-//! All sessions of an identity use one bucket, on every lane. A message costs two atomic operations, and only in sessions whose
-//! identity has a rate of its own. Rejected: a grant of messages for each session, because a session that ends or falls silent
-//! would have to give its rest back.
+//! All sessions of an identity use one bucket, on every lane. A message costs two atomic operations, and only in
+//! sessions whose identity has a rate of its own. Rejected: a grant of messages for each session, because a session
+//! that ends or falls silent would have to give its rest back.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

@@ -35,7 +35,8 @@ pub enum TokenError {
     Empty,
     /// It does not fit a hello.
     #[error(
-        "the token has {bytes} bytes; a hello takes {LONG_CREDENTIALS_BYTES_MAX} at most over tls:// and wss://, and {CREDENTIALS_BYTES_MAX} elsewhere"
+        "the token has {bytes} bytes; a hello takes {LONG_CREDENTIALS_BYTES_MAX} at most over tls:// and wss://, and \
+         {CREDENTIALS_BYTES_MAX} elsewhere"
     )]
     TooLong {
         /// Its length.
@@ -87,9 +88,9 @@ enum Source {
 type Provider = Arc<dyn Fn() -> Result<Token, Box<dyn Error + Send + Sync>> + Send + Sync>;
 
 impl Credentials {
-    /// Gets a token for each connection, and a newer one before a token expires. The function runs on a thread of its own, so it
-    /// may read a file or ask another server. After a panic or an error the client tries again as after any failure to
-    /// connect.
+    /// Gets a token for each connection, and a newer one before a token expires. The function runs on a thread of its
+    /// own, so it may read a file or ask another server. After a panic or an error the client tries again as after any
+    /// failure to connect.
     ///
     /// ```
     /// use tidewire::auth::{Credentials, Token};

@@ -1,9 +1,9 @@
 //! Tokens in a file, as hashes.
 //!
-//! Each line has the name of a user, the SHA-256 of a token in hexadecimal digits, and optionally the time at which the token
-//! expires, in seconds since 1970. A user may have several tokens, so that one can replace another without a gap. The
-//! tokens are 32 random bytes, so a plain hash is enough: a slow one protects passwords that can be guessed. Whoever reads
-//! the file cannot log in.
+//! Each line has the name of a user, the SHA-256 of a token in hexadecimal digits, and optionally the time at which the
+//! token expires, in seconds since 1970. A user may have several tokens, so that one can replace another without a gap.
+//! The tokens are 32 random bytes, so a plain hash is enough: a slow one protects passwords that can be guessed.
+//! Whoever reads the file cannot log in.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -91,8 +91,8 @@ pub enum TokenFileError {
 }
 
 impl TokenFile {
-    /// Reads the file. A token whose user is not known is refused, and the log has a warning: the removal of a user must not
-    /// wait for the removal of its tokens.
+    /// Reads the file. A token whose user is not known is refused, and the log has a warning: the removal of a user
+    /// must not wait for the removal of its tokens.
     ///
     /// # Errors
     /// See [`TokenFileError`].
@@ -129,8 +129,8 @@ impl TokenFile {
         Ok(names)
     }
 
-    /// Makes a token for a user and appends its hash to the file, which is created with mode 0600 if it is missing. The token
-    /// itself is nowhere but in the result.
+    /// Makes a token for a user and appends its hash to the file, which is created with mode 0600 if it is missing. The
+    /// token itself is nowhere but in the result.
     ///
     /// # Errors
     /// See [`TokenFileError`].
@@ -264,7 +264,8 @@ impl WithoutUser {
                 tokens = self.count,
                 first_line = line,
                 first_user = ?name,
-                "tokens are refused, because no user has their name; add the users to the configuration or remove the lines"
+                "tokens are refused, because no user has their name; add the users to the configuration or remove the \
+                 lines"
             );
         }
     }

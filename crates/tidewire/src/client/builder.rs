@@ -101,8 +101,8 @@ impl ClientBuilder {
     }
 
     /// Sets the credentials by which a server knows this client: a [`Token`](crate::auth::Token), or a
-    /// [provider](Credentials::provider) of tokens. They are sent in the hello of `tw1`; other codecs have no place for them.
-    /// They are never logged, and never sent to another machine without TLS: connecting fails with
+    /// [provider](Credentials::provider) of tokens. They are sent in the hello of `tw1`; other codecs have no place for
+    /// them. They are never logged, and never sent to another machine without TLS: connecting fails with
     /// [`ConnectFailure::PlaintextCredentials`](crate::ConnectFailure::PlaintextCredentials).
     #[must_use]
     pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
@@ -110,8 +110,8 @@ impl ClientBuilder {
         self
     }
 
-    /// Sends the credentials also to another machine without `tls://`, where others may read and use them. For a closed network,
-    /// or for [layers](Self::layers) that encrypt.
+    /// Sends the credentials also to another machine without `tls://`, where others may read and use them. For a closed
+    /// network, or for [layers](Self::layers) that encrypt.
     #[must_use]
     pub fn allow_plaintext_credentials(mut self) -> Self {
         self.allow_plaintext_credentials = true;
@@ -139,18 +139,19 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the longest time for which [`Client::close`] waits until the server has accepted the queued messages. Default 5
-    /// s.
+    /// Sets the longest time for which [`Client::close`] waits until the server has accepted the queued messages.
+    /// Default 5 s.
     #[must_use]
     pub fn close_timeout(mut self, timeout: Duration) -> Self {
         self.close_timeout = timeout;
         self
     }
 
-    /// Sets the longest time for which dropping the last clone of the client waits until its messages are with the server:
-    /// publications, one-way messages and what was said in rooms. Default 1 s. With 0 the drop ends the client at once, and what was
-    /// not written yet is lost. A client whose messages were all [confirmed](Client::flush) does not wait, nor one that has sent none.
-    /// A drop on a lane does not wait either: the client goes on by itself for this time.
+    /// Sets the longest time for which dropping the last clone of the client waits until its messages are with the
+    /// server: publications, one-way messages and what was said in rooms. Default 1 s. With 0 the drop ends the client
+    /// at once, and what was not written yet is lost. A client whose messages were all [confirmed](Client::flush) does
+    /// not wait, nor one that has sent none. A drop on a lane does not wait either: the client goes on by itself for
+    /// this time.
     #[must_use]
     pub fn linger(mut self, longest: Duration) -> Self {
         self.linger = longest;
@@ -171,9 +172,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the size of each event queue in bytes. A payload counts its length, and each event counts 128 more. Default 8
-    /// MiB. The client's own events have a queue, and so has each [`Subscription`](super::Subscription), which may have
-    /// [bounds of its own](super::Subscribe::event_bytes_max). An empty queue takes any event, however large it is.
+    /// Sets the size of each event queue in bytes. A payload counts its length, and each event counts 128 more. Default
+    /// 8 MiB. The client's own events have a queue, and so has each [`Subscription`](super::Subscription), which may
+    /// have [bounds of its own](super::Subscribe::event_bytes_max). An empty queue takes any event, however large it
+    /// is.
     #[must_use]
     pub fn event_bytes_max(mut self, bytes: usize) -> Self {
         self.event_bounds.bytes_max = bytes;
@@ -203,23 +205,25 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets whether the client goes where a draining server sends it: the next connection is to that address, if it has the transport of
-    /// the first one, `tcp://`, `tls://`, `ws://` or `wss://`. At `tls://` and `wss://` the certificate must be valid for the new host.
-    /// Credentials go there as they go to an address of your own. Default: no, and the client connects to the same address again.
+    /// Sets whether the client goes where a draining server sends it: the next connection is to that address, if it has
+    /// the transport of the first one, `tcp://`, `tls://`, `ws://` or `wss://`. At `tls://` and `wss://` the
+    /// certificate must be valid for the new host. Credentials go there as they go to an address of your own. Default:
+    /// no, and the client connects to the same address again.
     ///
     /// The client stays with the new server until an attempt to connect there fails, and then returns. It needs
-    /// [`reconnect`](Self::reconnect) or [`connect_lazy`](Self::connect_lazy). A client with [`layers`](Self::layers) of its own does not
-    /// follow. Only `tw1` and `json` have such addresses. What a server may not ask for is ignored, with a warning in the log.
+    /// [`reconnect`](Self::reconnect) or [`connect_lazy`](Self::connect_lazy). A client with [`layers`](Self::layers)
+    /// of its own does not follow. Only `tw1` and `json` have such addresses. What a server may not ask for is ignored,
+    /// with a warning in the log.
     #[must_use]
     pub fn follow_moves(mut self, follow: bool) -> Self {
         self.follow_moves = follow;
         self
     }
 
-    /// Waits for the server of an `inproc://` name that is not bound yet, up to [`Limits::handshake_timeout`], instead of
-    /// failing at once. It is for threads of one process that start in any order. For a server in another process use
-    /// [`connect_lazy`](Self::connect_lazy), which tries again at each use. With any other address connecting fails with
-    /// [`InprocConnectError::CannotWait`](crate::socket::InprocConnectError::CannotWait).
+    /// Waits for the server of an `inproc://` name that is not bound yet, up to [`Limits::handshake_timeout`], instead
+    /// of failing at once. It is for threads of one process that start in any order. For a server in another process
+    /// use [`connect_lazy`](Self::connect_lazy), which tries again at each use. With any other address connecting fails
+    /// with [`InprocConnectError::CannotWait`](crate::socket::InprocConnectError::CannotWait).
     #[must_use]
     pub fn wait_for_server(mut self) -> Self {
         self.wait_for_server = true;
@@ -241,8 +245,9 @@ impl ClientBuilder {
         self
     }
 
-    /// Puts layers such as TLS between the socket and the codec. `make` is called for every connection, with the server's
-    /// address as it was given, host name included. It returns the layers; the first one is next to the network.
+    /// Puts layers such as TLS between the socket and the codec. `make` is called for every connection, with the
+    /// server's address as it was given, host name included. It returns the layers; the first one is next to the
+    /// network.
     #[must_use]
     pub fn layers(
         mut self,
@@ -252,38 +257,39 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets whom the client trusts at a `tls://` or `wss://` address, and which certificate it shows. Default: it trusts the authorities of
-    /// the system, and shows none.
+    /// Sets whom the client trusts at a `tls://` or `wss://` address, and which certificate it shows. Default: it
+    /// trusts the authorities of the system, and shows none.
     #[must_use]
     pub fn tls(mut self, settings: ClientTls) -> Self {
         self.tls = settings;
         self
     }
 
-    /// Connects. A host name may have several addresses: the client begins with the one that it was connected to last, begins the
-    /// next one after 250 ms or as soon as one fails, and keeps the first that accepts it. Await the client, or
-    /// [`wait`](Connecting::wait) for it. This call does not block: a separate thread looks up the host name. It looks the name
-    /// up again after an attempt has failed with each of its addresses.
+    /// Connects. A host name may have several addresses: the client begins with the one that it was connected to last,
+    /// begins the next one after 250 ms or as soon as one fails, and keeps the first that accepts it. Await the client,
+    /// or [`wait`](Connecting::wait) for it. This call does not block: a separate thread looks up the host name. It
+    /// looks the name up again after an attempt has failed with each of its addresses.
     ///
     /// # Errors
-    /// See [`ConnectError`]. If several addresses fail, it is the error of the one where a server answered, else of the last one.
-    /// The first attempt is never repeated.
+    /// See [`ConnectError`]. If several addresses fail, it is the error of the one where a server answered, else of the
+    /// last one. The first attempt is never repeated.
     pub fn connect(self, address: &str) -> Connecting {
         Connecting::new(self.start(address, false))
     }
 
-    /// Creates a client that connects at its first use: a request, a message or a subscription. This call does not block,
-    /// and the server need not run yet.
+    /// Creates a client that connects at its first use: a request, a message or a subscription. This call does not
+    /// block, and the server need not run yet.
     ///
-    /// Submissions wait while the client connects, requests within their deadlines. If the attempt fails, the requests fail
-    /// with [`RequestError::CannotConnect`](crate::RequestError::CannotConnect), and [`Event::Lost`](crate::Event::Lost) has
-    /// the number of lost messages. The next request tries again. If the server does not answer, requests fail with
-    /// [`RequestError::TimedOut`](crate::RequestError::TimedOut) at their deadlines.
+    /// Submissions wait while the client connects, requests within their deadlines. If the attempt fails, the requests
+    /// fail with [`RequestError::CannotConnect`](crate::RequestError::CannotConnect), and
+    /// [`Event::Lost`](crate::Event::Lost) has the number of lost messages. The next request tries again. If the server
+    /// does not answer, requests fail with [`RequestError::TimedOut`](crate::RequestError::TimedOut) at their
+    /// deadlines.
     ///
     /// The client stays when its connection ends. It connects again at its next use and resumes its subscriptions. With
-    /// [`reconnect`](Self::reconnect) it connects without waiting for a use. The client ends when it is closed or dropped,
-    /// or when a server refuses it [for good](crate::CloseReason::is_final), which [`Event::Closed`](crate::Event::Closed)
-    /// reports.
+    /// [`reconnect`](Self::reconnect) it connects without waiting for a use. The client ends when it is closed or
+    /// dropped, or when a server refuses it [for good](crate::CloseReason::is_final), which
+    /// [`Event::Closed`](crate::Event::Closed) reports.
     ///
     /// ```
     /// use std::time::Duration;
@@ -304,8 +310,8 @@ impl ClientBuilder {
     /// ```
     ///
     /// # Errors
-    /// [`ConnectError::Address`] if the text is no address. [`ConnectError::Start`] if the address does not allow layers or
-    /// the client's own lane cannot start.
+    /// [`ConnectError::Address`] if the text is no address. [`ConnectError::Start`] if the address does not allow
+    /// layers or the client's own lane cannot start.
     pub fn connect_lazy(self, address: &str) -> Result<Client, ConnectError> {
         self.start(address, true)
     }

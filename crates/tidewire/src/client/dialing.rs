@@ -9,9 +9,9 @@
 //!                                                       └── refused for good ──▶ Refused, the end
 //! ```
 //!
-//! A separate thread looks up the host name, gets the credentials, and reads files of TLS that have changed, because that may
-//! take seconds and the lane has deadlines to keep. The addresses are used until an attempt has failed with all of them. The
-//! addresses of one attempt are a [`Race`].
+//! A separate thread looks up the host name, gets the credentials, and reads files of TLS that have changed, because
+//! that may take seconds and the lane has deadlines to keep. The addresses are used until an attempt has failed with
+//! all of them. The addresses of one attempt are a [`Race`].
 
 use std::mem::replace;
 use std::sync::Arc;
@@ -147,8 +147,8 @@ impl Dialing {
         matches!(self.state, State::Refused)
     }
 
-    /// Ends the state `Failed` after the submissions that waited for the attempt have failed. The next submission begins
-    /// another attempt.
+    /// Ends the state `Failed` after the submissions that waited for the attempt have failed. The next submission
+    /// begins another attempt.
     pub(super) fn note_told(&mut self) {
         if matches!(self.state, State::Failed) {
             self.state = State::Idle;
@@ -161,7 +161,8 @@ impl Dialing {
         provider.filter(|it| it.fixed().is_none()).cloned()
     }
 
-    /// Notes that a session is open. Returns the sessions of the other addresses, or `None` if another address has won already.
+    /// Notes that a session is open. Returns the sessions of the other addresses, or `None` if another address has won
+    /// already.
     fn note_open(&mut self, id: SessionId, link: &Link) -> Option<Vec<SessionId>> {
         let State::Connecting(race) = &mut self.state else {
             return None;
@@ -293,7 +294,8 @@ impl ClientService {
         Ok(session)
     }
 
-    /// Takes the session as that of the client. Returns whether it is: the session of another address may have been open before.
+    /// Takes the session as that of the client. Returns whether it is: the session of another address may have been
+    /// open before.
     pub(super) fn take_open(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(losers) = self.dialing.note_open(cx.id(), &self.link) else {
             cx.close();

@@ -5,17 +5,18 @@
 //! next attempt.
 //!
 //! Approach: such a request is never cancelled. It fails for the caller, and the client keeps waiting for the reply. If
-//! the server agrees, the client undoes the effect. A reply may also be in its slot, unread, when the future is dropped.
-//! The lock of the [table](super::table) orders the two, so one side notices it, and the lane undoes the effect.
+//! the server agrees, the client undoes the effect. A reply may also be in its slot, unread, when the future is
+//! dropped. The lock of the [table](super::table) orders the two, so one side notices it, and the lane undoes the
+//! effect.
 //!
 //! A request that waits for its reply like this still counts as pending. So a server that never replies uses up the
-//! connection's window, but no unbounded memory. Over UDP the reply may be lost, so the client stops waiting for it after ten
-//! minutes.
+//! connection's window, but no unbounded memory. Over UDP the reply may be lost, so the client stops waiting for it
+//! after ten minutes.
 //!
 //! Rejected: cancelling the request. The cancel and the reply may cross, and then the effect stays.
 //!
-//! A flush is marked as well, because its reply changes what the client [knows](super::unconfirmed). It is cancelled like a
-//! request without an effect.
+//! A flush is marked as well, because its reply changes what the client [knows](super::unconfirmed). It is cancelled
+//! like a request without an effect.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

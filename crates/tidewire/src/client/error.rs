@@ -67,8 +67,8 @@ pub enum RequestError {
     /// There is no connection now. The request was not sent.
     #[error("the request was not sent: there is no connection to the server")]
     NotConnected,
-    /// There is no connection, because the last attempt to connect failed. The request was not sent. Try again later, unless
-    /// [`Event::Closed`](crate::Event::Closed) says that the server refused the client for good.
+    /// There is no connection, because the last attempt to connect failed. The request was not sent. Try again later,
+    /// unless [`Event::Closed`](crate::Event::Closed) says that the server refused the client for good.
     #[error("{cause}")]
     CannotConnect {
         /// The error of that attempt, for people.
@@ -78,10 +78,11 @@ pub enum RequestError {
     /// [bytes](crate::Limits::queue_bytes_max). The request was not sent. Try again after a reply.
     #[error("too many requests wait for their replies; try again after a reply")]
     WindowFull,
-    /// The codec matches replies by their order. Over UDP a reply may get lost, and the next one would be mistaken for it.
-    /// The request was not sent.
+    /// The codec matches replies by their order. Over UDP a reply may get lost, and the next one would be mistaken for
+    /// it. The request was not sent.
     #[error(
-        "replies without ids cannot be matched over UDP; use tcp:// or a codec with ids (tw1, json, srmp, srmp-rpc, uvrpc)"
+        "replies without ids cannot be matched over UDP; use tcp:// or a codec with ids (tw1, json, srmp, srmp-rpc, \
+         uvrpc)"
     )]
     CannotMatch,
     /// The codec cannot express the request. It was not sent.
@@ -93,31 +94,33 @@ pub enum RequestError {
     /// The reply does not have the form that this kind of request expects.
     #[error("the reply does not have the form that this request expects")]
     MalformedReply,
-    /// The [flush](crate::Client::flush) confirms nothing: messages that were sent before it went down with their connection, or
-    /// were not sent for lack of one. The next flush does not report them again. Send what was not confirmed again. Some of it may
-    /// come twice.
+    /// The [flush](crate::Client::flush) confirms nothing: messages that were sent before it went down with their
+    /// connection, or were not sent for lack of one. The next flush does not report them again. Send what was not
+    /// confirmed again. Some of it may come twice.
     #[error(
-        "the connection ended since the last confirmation: up to {messages} messages may be lost; send again what was not confirmed"
+        "the connection ended since the last confirmation: up to {messages} messages may be lost; send again what was \
+         not confirmed"
     )]
     MayBeLost {
         /// The number of messages without a confirmation: publications, one-way messages and what was said in rooms.
         messages: u64,
     },
-    /// The client belongs to another process: this one is its child by `fork`. Nothing was sent from here. Connect after the fork.
+    /// The client belongs to another process: this one is its child by `fork`. Nothing was sent from here. Connect
+    /// after the fork.
     #[error("this client belongs to another process; connect after the fork")]
     OtherProcess,
     /// The client has ended: it was shut down, its connection ended and it does not reconnect, or the server
     /// [forbade](crate::GoAwayCode::is_final) that. An earlier [`Event::Closed`](crate::Event::Closed) has the reason.
     #[error("the client has ended")]
     Shutdown,
-    /// The call would have waited on a lane, for example in a handler, and so would have stopped all sessions of the lane. The
-    /// request may have been sent.
+    /// The call would have waited on a lane, for example in a handler, and so would have stopped all sessions of the
+    /// lane. The request may have been sent.
     #[error("cannot wait for a reply: {NO_WAIT_ON_A_LANE}")]
     OnLane,
 }
 
-/// The reason why a connection ended, with the peer's explanation. `Display` escapes the text, so the result is safe for a
-/// terminal and a log. A cause of [`RequestError::Closed`](crate::RequestError::Closed).
+/// The reason why a connection ended, with the peer's explanation. `Display` escapes the text, so the result is safe
+/// for a terminal and a log. A cause of [`RequestError::Closed`](crate::RequestError::Closed).
 ///
 /// ```
 /// use tidewire::{CloseReason, Disconnected};

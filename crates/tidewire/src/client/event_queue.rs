@@ -4,8 +4,8 @@
 //! either, unless the application chooses that. Approach: one pair of bounds, and a policy for what happens at them.
 //! [`State::admit`] applies the policy, and [`Reading`] decides whether the lane reads. An event reports dropped ones.
 //!
-//! Rejected: one bound for all queues of a client. A single queue that is never read, often that of the client's own events,
-//! would use up the room of all others.
+//! Rejected: one bound for all queues of a client. A single queue that is never read, often that of the client's own
+//! events, would use up the room of all others.
 
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -22,8 +22,8 @@ pub use state::WhenEventsFull;
 
 mod state;
 
-/// An event of an [`EventQueue`]. The trait is public because it seals [`ClientEvent`](super::ClientEvent), but it cannot be
-/// named outside this crate.
+/// An event of an [`EventQueue`]. The trait is public because it seals [`ClientEvent`](super::ClientEvent), but it
+/// cannot be named outside this crate.
 pub trait Queued: PartialEq {
     /// The event that reports this many dropped events.
     fn lost(count: u64) -> Self;
@@ -52,9 +52,9 @@ pub(crate) struct EventQueue<E> {
 
 /// Decides whether the lane may read, by how full the event queues are.
 ///
-/// A queue that is full under [`PauseReading`](WhenEventsFull::PauseReading) adds 1 to a count here, and subtracts it when
-/// half of its events have been taken. The lane reads while the count is 0. It checks the count after each event, so it stops
-/// right after the event that filled a queue. The thread that brings the count back to 0 wakes the lane.
+/// A queue that is full under [`PauseReading`](WhenEventsFull::PauseReading) adds 1 to a count here, and subtracts it
+/// when half of its events have been taken. The lane reads while the count is 0. It checks the count after each event,
+/// so it stops right after the event that filled a queue. The thread that brings the count back to 0 wakes the lane.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     full_queues: AtomicUsize,
@@ -220,8 +220,8 @@ impl<E: Queued> EventQueue<E> {
         event
     }
 
-    /// Makes the lane stop reading when the queue is full, and resume when half of the events have been taken. The gap keeps
-    /// lane and application from waking each other for every event.
+    /// Makes the lane stop reading when the queue is full, and resume when half of the events have been taken. The gap
+    /// keeps lane and application from waking each other for every event.
     fn note_level(&self, state: &mut State<E>) {
         if self.bounds.when_full != WhenEventsFull::PauseReading {
             return;
@@ -250,7 +250,8 @@ impl Reading {
         &self.waker
     }
 
-    /// Whether a queue is full. Relaxed is enough: the count changes before the lane is woken, and the waker orders memory.
+    /// Whether a queue is full. Relaxed is enough: the count changes before the lane is woken, and the waker orders
+    /// memory.
     #[inline]
     pub(super) fn is_held(&self) -> bool {
         self.full_queues.load(Ordering::Relaxed) > 0
@@ -313,12 +314,12 @@ impl<E> Drop for EventQueue<E> {
 /// Default number of events that a queue holds.
 const EVENTS_MAX: usize = 65_536;
 
-/// Default bytes that a queue holds. It equals the server's bound for a slow subscriber, so an application that keeps up
-/// with one bound keeps up with the other. It is also the size of `EVENTS_MAX` events without payload.
+/// Default bytes that a queue holds. It equals the server's bound for a slow subscriber, so an application that keeps
+/// up with one bound keeps up with the other. It is also the size of `EVENTS_MAX` events without payload.
 const EVENT_BYTES_MAX: usize = 8 << 20;
 
-/// Bytes that each event counts beside its payload: its element in a list that doubles when it grows, and an allocation's
-/// header.
+/// Bytes that each event counts beside its payload: its element in a list that doubles when it grows, and an
+/// allocation's header.
 const EVENT_OVERHEAD_BYTES: usize = 128;
 
 #[cfg(all(test, tidewire_model))]

@@ -1,5 +1,5 @@
-//! Events of a client: messages, opening, closing, reconnecting. This module also has the ways to take the events of clients
-//! and of subscriptions.
+//! Events of a client: messages, opening, closing, reconnecting. This module also has the ways to take the events of
+//! clients and of subscriptions.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -21,16 +21,16 @@ use crate::session::CloseReason;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The connection is open. After a reconnect, rooms must be joined again. A room that keeps a history then sends what was
-    /// said in between, see [`Event::Recovered`].
+    /// The connection is open. After a reconnect, rooms must be joined again. A room that keeps a history then sends
+    /// what was said in between, see [`Event::Recovered`].
     Opened {
         /// The server's description of itself, if the codec transmits one.
         agent: String,
     },
     /// A message that answers no request.
     Message(OwnedMessage),
-    /// The server refused a message that has no reply: something said, published or sent one way. [`Client::flush`] reports the
-    /// first such refusal, too.
+    /// The server refused a message that has no reply: something said, published or sent one way. [`Client::flush`]
+    /// reports the first such refusal, too.
     Refused {
         /// The number of the room or method that the message was for; 0 if it had none.
         channel: u16,
@@ -38,8 +38,8 @@ pub enum Event {
         code: ErrorCode,
         /// The number of the reason on the wire. It says more than the code for codecs with numbers of their own.
         number: i32,
-        /// The reason, for people. It is foreign text: pass it through [`visible`](tidewire_proto::text::visible) before you
-        /// show it.
+        /// The reason, for people. It is foreign text: pass it through [`visible`](tidewire_proto::text::visible)
+        /// before you show it.
         text: String,
     },
     /// A member is in a room, came into it, or left it.
@@ -86,16 +86,16 @@ pub enum Event {
         /// Number of dropped events.
         count: u64,
     },
-    /// A room that keeps a history was joined again. The messages that were said in between, and that the server still has,
-    /// follow.
+    /// A room that keeps a history was joined again. The messages that were said in between, and that the server still
+    /// has, follow.
     Recovered {
         /// The room.
         room: RoomId,
         /// The number of messages that are missing: 0 if none is, `None` if the server does not know it.
         missing: Option<u64>,
     },
-    /// A handler of the server has put this client into a room. Its messages follow as [`Event::Message`] with this channel, and
-    /// its members as [`Event::Presence`], until the connection ends or [`Event::Removed`].
+    /// A handler of the server has put this client into a room. Its messages follow as [`Event::Message`] with this
+    /// channel, and its members as [`Event::Presence`], until the connection ends or [`Event::Removed`].
     Joined {
         /// The room, for [`Client::room`].
         room: RoomId,
@@ -108,8 +108,8 @@ pub enum Event {
         /// The number of members.
         members: usize,
     },
-    /// A handler of the server has subscribed this client to a pattern. The messages follow as [`Event::Message`] with this
-    /// channel, until the connection ends or [`Event::Removed`].
+    /// A handler of the server has subscribed this client to a pattern. The messages follow as [`Event::Message`] with
+    /// this channel, until the connection ends or [`Event::Removed`].
     Subscribed {
         /// The subscription.
         subscription: SubscriptionId,
@@ -160,7 +160,8 @@ pub struct OwnedMessage {
 pub trait ClientEvent: Queued {}
 
 /// The next event of a client or of a subscription, as [`Client::next_event`] and
-/// [`Subscription::next_event`](crate::Subscription::next_event) give it: a future for any executor, with blocking twins.
+/// [`Subscription::next_event`](crate::Subscription::next_event) give it: a future for any executor, with blocking
+/// twins.
 ///
 /// After the end it returns [`Event::Ended`] or [`TopicEvent::Ended`](crate::TopicEvent::Ended) at once, every time.
 ///
@@ -234,8 +235,8 @@ impl<E: ClientEvent> Drop for NextEvent<'_, E> {
 }
 
 impl Client {
-    /// Returns the next event: await it, or wait for it. Several threads or tasks share the events; each event goes to one
-    /// of them.
+    /// Returns the next event: await it, or wait for it. Several threads or tasks share the events; each event goes to
+    /// one of them.
     ///
     /// ```
     /// # use tidewire::{Client, Event};
@@ -248,8 +249,8 @@ impl Client {
         NextEvent::new(&self.inner.link.events)
     }
 
-    /// Returns the events as a stream. One thread can serve many clients with it: an executor polls the streams of all of
-    /// them, and is woken for each that has an event.
+    /// Returns the events as a stream. One thread can serve many clients with it: an executor polls the streams of all
+    /// of them, and is woken for each that has an event.
     ///
     /// ```
     /// use std::future::poll_fn;

@@ -1,5 +1,5 @@
-//! State that a client's lane shares with the application's threads: the request table, the events, the first connection and
-//! the time to close.
+//! State that a client's lane shares with the application's threads: the request table, the events, the first
+//! connection and the time to close.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -75,7 +75,8 @@ pub(crate) struct Subscribe {
 pub(crate) struct Join {
     pub(crate) room: Box<str>,
     pub(crate) name: Box<str>,
-    /// The position from which the application asks for messages. Without it the lane knows one from an earlier connection.
+    /// The position from which the application asks for messages. Without it the lane knows one from an earlier
+    /// connection.
     pub(crate) since: Option<Since>,
     pub(crate) deadline_ns: u64,
     pub(crate) when_full: WhenWindowFull,
@@ -115,8 +116,8 @@ impl Link {
         self.table.waker().wake();
     }
 
-    /// Sets the time at which the client ends, and submits this control, which ends its connection. An earlier time that was set
-    /// before stays.
+    /// Sets the time at which the client ends, and submits this control, which ends its connection. An earlier time
+    /// that was set before stays.
     pub(super) fn close_by(&self, at_ns: u64, control: Control) -> Result<(), SendError> {
         let before_ns = self.close_at_ns.fetch_min(at_ns, Ordering::SeqCst);
         // An earlier call has already submitted the close.
@@ -198,8 +199,8 @@ impl Link {
         self.lock_first().endpoint.clone()
     }
 
-    /// Stores the results of a lookup and wakes the lane. Credentials for an earlier connection may come late. They do not take
-    /// the place of addresses that the lane waits for: it would wait for ever.
+    /// Stores the results of a lookup and wakes the lane. Credentials for an earlier connection may come late. They do
+    /// not take the place of addresses that the lane waits for: it would wait for ever.
     pub(super) fn set_found(&self, found: Found) {
         let mut first = self.lock_first();
         let has_addresses = |it: &Found| it.endpoints.is_some();

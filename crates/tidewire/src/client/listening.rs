@@ -1,8 +1,8 @@
 //! The lane's side of a client's subscriptions: the channel of each, and the requests that they still need.
 //!
 //! The client requests a subscription, gets an alias for it, requests it again on every new connection, and finally
-//! unsubscribes. Messages arrive under the alias until the server has confirmed the end. Until then the entry of a dropped
-//! subscription stays here, without a queue, and its messages are ignored.
+//! unsubscribes. Messages arrive under the alias until the server has confirmed the end. Until then the entry of a
+//! dropped subscription stays here, without a queue, and its messages are ignored.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -269,8 +269,8 @@ impl Listening {
         }
     }
 
-    /// Ends a subscription whose request was not answered in time. The entry stays, so that the client can unsubscribe if
-    /// the server agrees later.
+    /// Ends a subscription whose request was not answered in time. The entry stays, so that the client can unsubscribe
+    /// if the server agrees later.
     pub(super) fn handle_timeout(&mut self, key: usize) {
         let Some(entry) = self.entries.get_mut(key) else {
             return;
@@ -291,7 +291,8 @@ impl Listening {
         }
     }
 
-    /// Passes a published message to every subscription that matches. It is used with codecs whose subscribers register.
+    /// Passes a published message to every subscription that matches. It is used with codecs whose subscribers
+    /// register.
     pub(super) fn handle_broadcast(&self, message: &Message<'_>) {
         for (_, entry) in &self.entries {
             let pattern = Pattern::parse(&entry.pattern);
@@ -371,8 +372,8 @@ impl Listening {
         self.due.extend(self.entries.iter().map(|(key, _)| key));
     }
 
-    /// Handles the end of the connection: aliases and pending requests are void. Subscriptions that the server never agreed
-    /// to are removed; their requests have failed.
+    /// Handles the end of the connection: aliases and pending requests are void. Subscriptions that the server never
+    /// agreed to are removed; their requests have failed.
     pub(super) fn handle_close(&mut self, end: &Disconnected) {
         self.by_alias.clear();
         self.entries

@@ -1,8 +1,8 @@
 //! A client for programs that are not lanes: threads, scripts, async tasks.
 //!
-//! The connection lives on a lane of its own. A call puts a submission into a bounded queue, and wakes the lane only if it
-//! sleeps. The lane publishes the replies of a turn in blocks. Each call returns a future that runs on any executor and has
-//! a blocking twin.
+//! The connection lives on a lane of its own. A call puts a submission into a bounded queue, and wakes the lane only if
+//! it sleeps. The lane publishes the replies of a turn in blocks. Each call returns a future that runs on any executor
+//! and has a blocking twin.
 
 mod builder;
 mod dialing;
@@ -96,7 +96,8 @@ struct Inner {
 }
 
 impl Client {
-    /// Connects with the native protocol and the default limits. Await the client, or [`wait`](Connecting::wait) for it.
+    /// Connects with the native protocol and the default limits. Await the client, or [`wait`](Connecting::wait) for
+    /// it.
     ///
     /// # Errors
     /// See [`ConnectError`].
@@ -111,14 +112,14 @@ impl Client {
     }
 
     /// Sends a message that has no reply: a payload as a one-way message, or any [`Message`], for example
-    /// `Message::one_way(b"..").with_name("method")`. It costs a copy, and no system call while the lane is awake. It is written
-    /// at the end of the lane's turn, together with other messages. It never waits.
+    /// `Message::one_way(b"..").with_name("method")`. It costs a copy, and no system call while the lane is awake. It
+    /// is written at the end of the lane's turn, together with other messages. It never waits.
     ///
     /// # Errors
     /// [`SendError::QueueFull`] if the queue to the lane is full, [`SendError::Ended`] if the client has ended, and
-    /// [`SendError::Encode`] if the codec cannot express the message or it is too large. With `Ok` the message is on its way
-    /// to the socket. If the connection is down by then, an [`Event::Lost`] says so. [`Client::flush`] confirms that the server has
-    /// it.
+    /// [`SendError::Encode`] if the codec cannot express the message or it is too large. With `Ok` the message is on
+    /// its way to the socket. If the connection is down by then, an [`Event::Lost`] says so. [`Client::flush`] confirms
+    /// that the server has it.
     pub fn send<'a>(&self, message: impl Into<Message<'a>>) -> Result<(), SendError> {
         let Inner { link, codec, .. } = &*self.inner;
         let (limit, message) = (link.table.frame_bytes_max(), message.into());
@@ -126,8 +127,8 @@ impl Client {
             .send(|out| encode_within(limit, out, |out| codec.encode(&message, out)))
     }
 
-    /// Returns the endpoint of the last connection that was open: of the addresses of a host name, the one that was kept. `None` before
-    /// the first connection.
+    /// Returns the endpoint of the last connection that was open: of the addresses of a host name, the one that was
+    /// kept. `None` before the first connection.
     ///
     /// ```
     /// use tidewire::Client;
@@ -149,11 +150,12 @@ impl Client {
     }
 
     /// Writes the queued messages, closes the connection and ends the client, at the latest after
-    /// [`ClientBuilder::close_timeout`]. Messages that the server has not accepted by then are dropped, and [`Event::Lost`] says
-    /// how many one-way messages were still queued. A client that is [connecting lazily](ClientBuilder::connect_lazy) and
-    /// has taken messages waits for that attempt and sends them. Closing does not wait for the replies to requests. It takes
-    /// no events: the remaining ones, and [`Event::Ended`] after them, can still be taken. Dropping the last clone closes, too, but
-    /// waits for [`ClientBuilder::linger`] at most, and nobody learns what was lost.
+    /// [`ClientBuilder::close_timeout`]. Messages that the server has not accepted by then are dropped, and
+    /// [`Event::Lost`] says how many one-way messages were still queued. A client that is [connecting
+    /// lazily](ClientBuilder::connect_lazy) and has taken messages waits for that attempt and sends them. Closing does
+    /// not wait for the replies to requests. It takes no events: the remaining ones, and [`Event::Ended`] after them,
+    /// can still be taken. Dropping the last clone closes, too, but waits for [`ClientBuilder::linger`] at most, and
+    /// nobody learns what was lost.
     ///
     /// The client begins to close at this call. Await the end, [`wait`](Closing::wait) for it, or ignore it.
     pub fn close(&self) -> Closing {
@@ -164,10 +166,11 @@ impl Client {
         Closing::new(self.clone())
     }
 
-    /// Closes as [`Client::close`] does, and sends the server the reason: a code for programs, and a text for people of at
-    /// most 255 bytes. A longer text is cut. The server's service sees [`CloseReason::GoAway`](crate::CloseReason::GoAway)
-    /// with the code, and reads the text with [`SessionView::peer_farewell`](crate::SessionView::peer_farewell). Only `tw1` can
-    /// express a reason. With other codecs this is a plain close. Only the first close of a client has an effect.
+    /// Closes as [`Client::close`] does, and sends the server the reason: a code for programs, and a text for people of
+    /// at most 255 bytes. A longer text is cut. The server's service sees
+    /// [`CloseReason::GoAway`](crate::CloseReason::GoAway) with the code, and reads the text with
+    /// [`SessionView::peer_farewell`](crate::SessionView::peer_farewell). Only `tw1` can express a reason. With other
+    /// codecs this is a plain close. Only the first close of a client has an effect.
     pub fn close_with(&self, code: GoAwayCode, text: &str) -> Closing {
         let timeout_ns = nanoseconds(self.inner.close_timeout);
         let at_ns = now_ns().saturating_add(timeout_ns);
@@ -178,7 +181,8 @@ impl Client {
 }
 
 impl Drop for Inner {
-    /// The link may outlive the client, because another thread can still hold a reference to it. In a child by `fork` a drop forgets.
+    /// The link may outlive the client, because another thread can still hold a reference to it. In a child by `fork` a
+    /// drop forgets.
     fn drop(&mut self) {
         if !self.link.table.is_here() {
             return;

@@ -1,11 +1,12 @@
 //! Follows a draining server to the address that its go-away has.
 //!
-//! The address comes from a peer, so it is checked as that of an operator, and its transport must be that of the address that the
-//! program gave: what was encrypted stays encrypted. TLS checks the certificate of the new host by its own name. Credentials go only where they would go from
-//! the program's own address; see [`ClientBuilder::credentials`](crate::ClientBuilder::credentials).
+//! The address comes from a peer, so it is checked as that of an operator, and its transport must be that of the
+//! address that the program gave: what was encrypted stays encrypted. TLS checks the certificate of the new host by its
+//! own name. Credentials go only where they would go from the program's own address; see
+//! [`ClientBuilder::credentials`](crate::ClientBuilder::credentials).
 //!
-//! The client stays with the new server until an attempt to connect there fails, and then returns to the program's address. So a wrong address costs one
-//! attempt, and a server that is gone is not tried for ever.
+//! The client stays with the new server until an attempt to connect there fails, and then returns to the program's
+//! address. So a wrong address costs one attempt, and a server that is gone is not tried for ever.
 
 use std::sync::Arc;
 
@@ -79,8 +80,8 @@ impl Dialing {
     }
 }
 
-/// Makes the layers of an address, with WebSocket and TLS beneath those of the program if the address asks for it. `tls` is the
-/// configuration for an address with TLS, and `None` for others.
+/// Makes the layers of an address, with WebSocket and TLS beneath those of the program if the address asks for it.
+/// `tls` is the configuration for an address with TLS, and `None` for others.
 pub(super) fn secured(
     address: &Address,
     tls: Option<&Arc<ClientConfigs>>,

@@ -1,4 +1,5 @@
-//! Calls of a client whose result is not a reply, connecting and closing included: each is a future with a blocking twin.
+//! Calls of a client whose result is not a reply, connecting and closing included: each is a future with a blocking
+//! twin.
 
 use std::fmt;
 use std::future::Future;
@@ -15,8 +16,8 @@ use crate::on_lane;
 /// A call that was sent to the server. Its output is made from the reply. Await it with any executor, or
 /// [`wait`](Self::wait) for it.
 ///
-/// Every call of a [`Client`](crate::Client) that takes time returns a future with such a `wait`. The call begins when the
-/// method is called, not at the first poll.
+/// Every call of a [`Client`](crate::Client) that takes time returns a future with such a `wait`. The call begins when
+/// the method is called, not at the first poll.
 ///
 /// # Cancel safety
 /// Dropping it before it is ready abandons the call. The server may have processed it or not. The client undoes its
@@ -120,8 +121,8 @@ pub struct Connecting {
     started: Option<Result<Client, ConnectError>>,
 }
 
-/// A client that is closing, made by [`Client::close`]. Await the end, or [`wait`](Self::wait) for it. [`Client`] has an
-/// example.
+/// A client that is closing, made by [`Client::close`]. Await the end, or [`wait`](Self::wait) for it. [`Client`] has
+/// an example.
 ///
 /// # Cancel safety
 /// Dropping it changes nothing: the client goes on closing as long as a clone of it exists, and then for

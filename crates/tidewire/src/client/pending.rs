@@ -1,7 +1,7 @@
 //! The requests that a client's lane has taken: sent requests that wait for their replies, and queued requests.
 //!
-//! A request is queued if the window is full and its caller chose to wait. It is also queued if it may be repeated and there
-//! is no connection. Both kinds share one queue in order of arrival, and each has its deadline.
+//! A request is queued if the window is full and its caller chose to wait. It is also queued if it may be repeated and
+//! there is no connection. Both kinds share one queue in order of arrival, and each has its deadline.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -67,7 +67,8 @@ pub(super) struct Kept {
     payload: Vec<u8>,
 }
 
-/// Requests that are sent together. Their session is looked up once, and is written after them if the block is large enough.
+/// Requests that are sent together. Their session is looked up once, and is written after them if the block is large
+/// enough.
 #[derive(Debug)]
 struct Block<'a> {
     /// `None` if there is no session.
@@ -115,8 +116,8 @@ impl Pending {
         }
     }
 
-    /// Sends the next requests of the list, queues them, or fails them. Requests that the session has no room for stay in
-    /// the list. So do those after a full block, because the block is written first.
+    /// Sends the next requests of the list, queues them, or fails them. Requests that the session has no room for stay
+    /// in the list. So do those after a full block, because the block is written first.
     #[inline]
     pub(super) fn send_all(&mut self, cx: &mut Context<'_>, list: &mut Submissions<Control>) {
         let mut block = Block::begin(cx, self.session);
@@ -313,8 +314,8 @@ impl Pending {
         });
     }
 
-    /// Returns the id of the request that a message answers: its own id, or 0 for the oldest request where requests have no
-    /// ids. `None` if the message is no answer.
+    /// Returns the id of the request that a message answers: its own id, or 0 for the oldest request where requests
+    /// have no ids. `None` if the message is no answer.
     pub(super) fn answered_id(&self, message: &Message<'_>) -> Option<u32> {
         match message.kind {
             Kind::Reply | Kind::Error if message.id != 0 => Some(message.id),
@@ -375,8 +376,8 @@ impl Pending {
     /// Fails the requests whose deadlines have passed. Calls `tell` for each of them that was sent.
     ///
     /// The search walks over all requests, at the earliest deadline that the last search found. Nearly all requests are
-    /// answered long before their deadlines. So most searches find nothing, and a search happens once in the length of a
-    /// deadline. A timer for each request would cost more than all other work for it here.
+    /// answered long before their deadlines. So most searches find nothing, and a search happens once in the length of
+    /// a deadline. A timer for each request would cost more than all other work for it here.
     pub(super) fn expire(
         &mut self,
         cx: &mut Context<'_>,
@@ -417,8 +418,8 @@ impl Pending {
         self.due_ns = (next_ns < u64::MAX).then(|| next_ns.max(now_ns + DEADLINE_TICK_NS));
     }
 
-    /// Stops waiting for a reply, and sends a cancel if the codec can express it. A request with an [effect](super::effect)
-    /// stays pending without a slot until a later deadline, so that its reply can be undone.
+    /// Stops waiting for a reply, and sends a cancel if the codec can express it. A request with an
+    /// [effect](super::effect) stays pending without a slot until a later deadline, so that its reply can be undone.
     fn give_up(&mut self, cx: &mut Context<'_>, id: u32, error: RequestError) {
         if let Some(Sent { head, kept }) = self.sent.find_mut(id)
             && let Some(effect) = head.effect
@@ -508,8 +509,8 @@ impl From<SendError> for NotSent {
     }
 }
 
-/// Largest number of queued requests. It equals the number of submissions that wait for the lane, so a burst may be twice as
-/// large.
+/// Largest number of queued requests. It equals the number of submissions that wait for the lane, so a burst may be
+/// twice as large.
 const QUEUED_MAX: usize = 4096;
 
 /// Bytes of names and payloads that fill a block. An output of this size is written at once.

@@ -1,7 +1,7 @@
 //! Newer credentials for an open connection, before the present ones expire.
 //!
-//! The server says after which time they expire. That time goes on while this machine sleeps, and the monotonic clock does
-//! not. So the time that has passed is the longer one of the two clocks, and the client looks every few seconds.
+//! The server says after which time they expire. That time goes on while this machine sleeps, and the monotonic clock
+//! does not. So the time that has passed is the longer one of the two clocks, and the client looks every few seconds.
 
 use std::time::{Duration, SystemTime};
 

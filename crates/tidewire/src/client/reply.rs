@@ -1,16 +1,16 @@
 //! Replies to requests and other outcomes, from the lane to the threads, and the reuse of their memory.
 //!
-//! The lane collects completions and publishes them in blocks. Publishing each reply alone would cost a lock and a wake for
-//! each, and the woken thread would take the replies one by one. A block costs one lock. A thread that waits for several
-//! replies is woken once and finds all of them.
+//! The lane collects completions and publishes them in blocks. Publishing each reply alone would cost a lock and a wake
+//! for each, and the woken thread would take the replies one by one. A block costs one lock. A thread that waits for
+//! several replies is woken once and finds all of them.
 //!
 //! Memory is reused: a thread fetches a short reply into a buffer, the application drops the reply, and the same thread
-//! fetches its next reply into that buffer. Free buffers belong to a thread, because a lock for them would be a third of the
-//! cost of a request. All clients of a thread share them.
+//! fetches its next reply into that buffer. Free buffers belong to a thread, because a lock for them would be a third
+//! of the cost of a request. All clients of a thread share them.
 //!
-//! The lane puts a reply that does not fit its slot into a buffer of its own. The thread that fetches such a reply leaves a
-//! buffer for the lane in exchange. All requests of a client share a [pile](Pile) of them. Rejected: a buffer in each slot,
-//! because there are as many slots as requests were ever open at once.
+//! The lane puts a reply that does not fit its slot into a buffer of its own. The thread that fetches such a reply
+//! leaves a buffer for the lane in exchange. All requests of a client share a [pile](Pile) of them. Rejected: a buffer
+//! in each slot, because there are as many slots as requests were ever open at once.
 
 use std::cell::RefCell;
 use std::task::Waker;
@@ -23,18 +23,18 @@ use super::slots::SlotId;
 
 /// The reply to a request.
 ///
-/// Dropping it frees its buffer for another reply. The buffer of a short reply has room for 120 bytes, unless the payload is
-/// empty. [`Call`](crate::Call) has an example.
+/// Dropping it frees its buffer for another reply. The buffer of a short reply has room for 120 bytes, unless the
+/// payload is empty. [`Call`](crate::Call) has an example.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     payload: Vec<u8>,
-    /// A full word, because it is moved together with the payload: reading a word after a store of two bytes into it stalls
-    /// the processor.
+    /// A full word, because it is moved together with the payload: reading a word after a store of two bytes into it
+    /// stalls the processor.
     channel: u64,
 }
 
-/// The outcome of a request: its reply, or an error. The error is boxed to keep the type small, because outcomes are moved
-/// often.
+/// The outcome of a request: its reply, or an error. The error is boxed to keep the type small, because outcomes are
+/// moved often.
 pub(super) type Outcome = Result<Reply, Box<RequestError>>;
 
 /// Completions that the lane has not published. The lists keep their memory.

@@ -1,9 +1,9 @@
 //! A request: its settings, and the future of its reply with a blocking twin.
 //!
 //! The requests of a thread reuse references to their client's link. Cloning and dropping an `Arc` costs two atomic
-//! operations, and each costs as much as the rest of a request on this side. The kept references do not keep a client alive
-//! for long. The thread that drops a client drops its kept references at once. Any other thread does so when it next
-//! finishes a request, or when it ends.
+//! operations, and each costs as much as the rest of a request on this side. The kept references do not keep a client
+//! alive for long. The thread that drops a client drops its kept references at once. Any other thread does so when it
+//! next finishes a request, or when it ends.
 
 use std::cell::RefCell;
 use std::future::{Future, IntoFuture};
@@ -72,8 +72,8 @@ pub(crate) enum Payload<'a> {
 ///
 /// Dropping it before its reply abandons the request. The server gets a cancel if the codec can express one.
 ///
-/// If many requests are pending, await the oldest first. Replies come in blocks, so most of the others are there by then and
-/// cost no wait.
+/// If many requests are pending, await the oldest first. Replies come in blocks, so most of the others are there by
+/// then and cost no wait.
 #[derive(Debug)]
 #[must_use = "a request does nothing useful unless its reply is awaited"]
 pub struct Request {
@@ -94,8 +94,8 @@ enum State {
 struct SleepingThread(Thread);
 
 impl Client {
-    /// Makes a request. Methods of the returned [`Call`] set options, such as method, deadline and repetition; `send`, `wait` or
-    /// `.await` sends it.
+    /// Makes a request. Methods of the returned [`Call`] set options, such as method, deadline and repetition; `send`,
+    /// `wait` or `.await` sends it.
     ///
     /// ```
     /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
@@ -167,8 +167,8 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Declares that the request may be processed twice. If the connection ends before the reply, a client that reconnects
-    /// sends it again, until its deadline. The pauses are those of the client's [`Backoff`](crate::Backoff).
+    /// Declares that the request may be processed twice. If the connection ends before the reply, a client that
+    /// reconnects sends it again, until its deadline. The pauses are those of the client's [`Backoff`](crate::Backoff).
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
@@ -192,8 +192,8 @@ impl<'a> Call<'a> {
             slot: None,
             kind: self.kind,
             channel: self.channel,
-            // Reading the exact clock would be a tenth of the cost of a request. One tick is added so that no request times
-            // out early.
+            // Reading the exact clock would be a tenth of the cost of a request. One tick is added so that no request
+            // times out early.
             deadline_ns: coarse_now_ns()
                 .saturating_add(inner.coarse_tick_ns)
                 .saturating_add(nanoseconds(self.timeout)),
@@ -268,9 +268,9 @@ impl Request {
         }
     }
 
-    /// Returns the reply or the error, if it is there already. It never blocks and makes no system call. A task that waits
-    /// for the reply keeps waiting. After a wait for one reply, call this for the next requests in the order they were sent,
-    /// and wait again at the first `None`.
+    /// Returns the reply or the error, if it is there already. It never blocks and makes no system call. A task that
+    /// waits for the reply keeps waiting. After a wait for one reply, call this for the next requests in the order they
+    /// were sent, and wait again at the first `None`.
     ///
     /// # Panics
     /// When the result was taken before.
@@ -352,8 +352,8 @@ pub(super) fn share(link: &Arc<Link>) -> Arc<Link> {
     }
 }
 
-/// Keeps a reference for the next request, unless the link has ended. Only references to one link are kept, the last one
-/// used.
+/// Keeps a reference for the next request, unless the link has ended. Only references to one link are kept, the last
+/// one used.
 #[inline]
 pub(super) fn give_back_share(link: Arc<Link>) {
     let _ = LINKS.try_with(|links| {

@@ -270,8 +270,8 @@ mod tests {
         })
     }
 
-    /// Regression: a refused join freed its key while another join of the same room had no reply. The next room got the key, and
-    /// its position from that reply.
+    /// Regression: a refused join freed its key while another join of the same room had no reply. The next room got the
+    /// key, and its position from that reply.
     #[test]
     fn a_late_reply_to_a_join_never_moves_another_room() {
         let mut rooms = RoomPositions::default();

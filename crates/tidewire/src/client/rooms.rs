@@ -17,10 +17,11 @@ use crate::broker::Position;
 use crate::limits::nanoseconds;
 use crate::session::SendError;
 
-/// A room that a client is in, made by [`Client::join`]. It keeps its client alive, and dropping it does not leave the room.
+/// A room that a client is in, made by [`Client::join`]. It keeps its client alive, and dropping it does not leave the
+/// room.
 ///
-/// The messages of the room come as events of the client, with [`Self::id`] as their channel. The room ends with the connection:
-/// after a reconnect it must be joined again.
+/// The messages of the room come as events of the client, with [`Self::id`] as their channel. The room ends with the
+/// connection: after a reconnect it must be joined again.
 ///
 /// ```
 /// use tidewire::{Chat, Client, Event, Kind, Server};
@@ -55,20 +56,20 @@ pub struct Join<'a> {
 }
 
 impl Client {
-    /// Enters a room. Methods of the returned value set the name and the position; a client that has a name already needs none.
-    /// [`Room`] has an example.
+    /// Enters a room. Methods of the returned value set the name and the position; a client that has a name already
+    /// needs none. [`Room`] has an example.
     ///
-    /// A join that is dropped or times out leaves the room again if the server agrees to it later. Until then, another join
-    /// of that room is refused with [`ErrorCode::AlreadyJoined`](crate::ErrorCode::AlreadyJoined).
+    /// A join that is dropped or times out leaves the room again if the server agrees to it later. Until then, another
+    /// join of that room is refused with [`ErrorCode::AlreadyJoined`](crate::ErrorCode::AlreadyJoined).
     ///
-    /// If the room keeps a history, its messages follow as [`Event::Message`](crate::Event::Message). A client that was in
-    /// the room on an earlier connection gets only those that it does not have, and before them an
-    /// [`Event::Recovered`](crate::Event::Recovered) that says whether some are missing. Its own messages after the last one
-    /// that it got are among them.
+    /// If the room keeps a history, its messages follow as [`Event::Message`](crate::Event::Message). A client that was
+    /// in the room on an earlier connection gets only those that it does not have, and before them an
+    /// [`Event::Recovered`](crate::Event::Recovered) that says whether some are missing. Its own messages after the
+    /// last one that it got are among them.
     ///
     /// # Errors
-    /// [`RequestError::Refused`] if the name is empty, malformed or taken (try another) or a limit is reached, and the other
-    /// [`RequestError`]s if there is no reply.
+    /// [`RequestError::Refused`] if the name is empty, malformed or taken (try another) or a limit is reached, and the
+    /// other [`RequestError`]s if there is no reply.
     pub fn join<'a>(&'a self, room: &'a str) -> Join<'a> {
         Join {
             client: self,
@@ -78,7 +79,8 @@ impl Client {
         }
     }
 
-    /// Returns a room that a handler of the server has put this client into, as [`Event::Joined`](crate::Event::Joined) says.
+    /// Returns a room that a handler of the server has put this client into, as [`Event::Joined`](crate::Event::Joined)
+    /// says.
     #[must_use]
     pub fn room(&self, id: RoomId) -> Room {
         Room {
@@ -90,14 +92,15 @@ impl Client {
 }
 
 impl<'a> Join<'a> {
-    /// Sets the name under which the client enters. It is unique in the server, and the client keeps it for the connection.
+    /// Sets the name under which the client enters. It is unique in the server, and the client keeps it for the
+    /// connection.
     pub fn named(mut self, name: &'a str) -> Self {
         self.name = name;
         self
     }
 
-    /// Asks for the messages of the room's history after this position, which is that of the last message that the application
-    /// has, for example from an earlier run.
+    /// Asks for the messages of the room's history after this position, which is that of the last message that the
+    /// application has, for example from an earlier run.
     pub fn since(mut self, position: Position) -> Self {
         self.since = Some(Since::Position(position));
         self
@@ -142,7 +145,8 @@ impl<'a> Join<'a> {
         })
     }
 
-    /// Sends the request and blocks until the server has agreed. On a lane it fails at once, with [`RequestError::OnLane`].
+    /// Sends the request and blocks until the server has agreed. On a lane it fails at once, with
+    /// [`RequestError::OnLane`].
     ///
     /// # Errors
     /// The errors of [`Client::join`].
@@ -167,8 +171,8 @@ impl Room {
         self.id
     }
 
-    /// Returns the client's own number in the room. `None` if a handler of the server has put it there, and the number is in
-    /// [`Event::Joined`](crate::Event::Joined).
+    /// Returns the client's own number in the room. `None` if a handler of the server has put it there, and the number
+    /// is in [`Event::Joined`](crate::Event::Joined).
     #[must_use]
     pub fn own_member(&self) -> Option<MemberId> {
         Some(self.joined?.member)

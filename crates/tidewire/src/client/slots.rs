@@ -13,13 +13,13 @@
 //!   completed then    Done, by the lane          Short or Long         = free
 //! ```
 //!
-//! The lane writes the words of the payload before it stores the answer with `Release`; the application reads them after it
-//! loads the answer with `Acquire`. The application reads them before it stores the interest with `Release`; the thread that
-//! opens the slot again loads the interest with `Acquire`. Only a thread that holds the lock of the [table](super::table)
-//! may open a slot, abandon it, or clean it up after an abandoned request.
+//! The lane writes the words of the payload before it stores the answer with `Release`; the application reads them
+//! after it loads the answer with `Acquire`. The application reads them before it stores the interest with `Release`;
+//! the thread that opens the slot again loads the interest with `Acquire`. Only a thread that holds the lock of the
+//! [table](super::table) may open a slot, abandon it, or clean it up after an abandoned request.
 //!
-//! Rejected: one word for both sides, which needs a lock or a read-modify-write for each reply. Rejected too: a list of free
-//! slots, which needs the lock whenever a reply is fetched. A [`Cursor`] goes round all slots instead.
+//! Rejected: one word for both sides, which needs a lock or a read-modify-write for each reply. Rejected too: a list of
+//! free slots, which needs the lock whenever a reply is fetched. A [`Cursor`] goes round all slots instead.
 
 use std::num::NonZeroU32;
 use std::sync::OnceLock;
@@ -166,8 +166,8 @@ impl<P: Primitives> Slots<P> {
         self.slot(id).answer.store(LONG, Ordering::Release);
     }
 
-    /// Records that both sides are done with the request: the application has the outcome, or does not want it and the lane
-    /// has finished.
+    /// Records that both sides are done with the request: the application has the outcome, or does not want it and the
+    /// lane has finished.
     pub(super) fn note_done(&self, id: SlotId) {
         self.slot(id).interest.store(DONE, Ordering::Release);
     }

@@ -30,14 +30,14 @@ pub(crate) trait Control: std::fmt::Debug {
     fn deadline(&self) -> Option<(u64, SlotId)>;
 }
 
-/// The policy for a request that finds the window full: as many requests wait for their replies as allowed.
-/// A choice of [`Call::when_full`](crate::Call::when_full) and, as in the example of [`ClientBuilder`](crate::ClientBuilder),
-/// of [`ClientBuilder::when_window_full`](crate::ClientBuilder::when_window_full).
+/// The policy for a request that finds the window full: as many requests wait for their replies as allowed. A choice of
+/// [`Call::when_full`](crate::Call::when_full) and, as in the example of [`ClientBuilder`](crate::ClientBuilder), of
+/// [`ClientBuilder::when_window_full`](crate::ClientBuilder::when_window_full).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenWindowFull {
-    /// The request fails with [`RequestError::WindowFull`](crate::RequestError::WindowFull). This is the default, because
-    /// the caller knows best what to do under load.
+    /// The request fails with [`RequestError::WindowFull`](crate::RequestError::WindowFull). This is the default,
+    /// because the caller knows best what to do under load.
     #[default]
     Refuse,
     /// The request waits for its turn, within its deadline. At most 4,096 requests wait; more are refused. Requests are
@@ -178,8 +178,8 @@ impl<C: Control> Submissions<C> {
         self.message_bytes
     }
 
-    /// Number of bytes of its requests. Requests that passed their deadline count until the list is cleared, because their
-    /// bytes stay.
+    /// Number of bytes of its requests. Requests that passed their deadline count until the list is cleared, because
+    /// their bytes stay.
     #[inline]
     pub(crate) fn request_bytes(&self) -> usize {
         self.whole - self.message_bytes
@@ -279,10 +279,12 @@ impl<C: Control> Submissions<C> {
     }
 }
 
-/// Largest number of submissions that wait for the lane; each request counts as one, and consecutive messages count as one.
+/// Largest number of submissions that wait for the lane; each request counts as one, and consecutive messages count as
+/// one.
 pub(super) const SUBMISSIONS_MAX: usize = 4096;
 
-/// Extra bytes that each submission counts in [`Submissions::weight_bytes`], so that many small ones count as much work.
+/// Extra bytes that each submission counts in [`Submissions::weight_bytes`], so that many small ones count as much
+/// work.
 const SUBMISSION_WEIGHT_BYTES: usize = 256;
 
 /// A control type without values, for tests.

@@ -31,8 +31,8 @@ use crate::session::CloseReason;
 /// [`TopicEvent::Recovered`] follows, and the messages.
 ///
 /// It is also a stream of its events. The stream ends instead of returning [`TopicEvent::Ended`]. A poll after the end
-/// returns `None` again. An event is taken when a poll is ready with it, so dropping a pending `next()` of the stream loses
-/// none.
+/// returns `None` again. An event is taken when a poll is ready with it, so dropping a pending `next()` of the stream
+/// loses none.
 #[derive(Debug)]
 pub struct Subscription {
     client: Client,
@@ -81,11 +81,11 @@ pub enum TopicEvent {
     },
     /// The subscription was made again on a new connection.
     Resumed,
-    /// The server keeps a history, and was told a position: that of the last message before [`TopicEvent::Interrupted`], or
-    /// [`Subscribe::since`]. The messages after it that the server still has follow.
+    /// The server keeps a history, and was told a position: that of the last message before
+    /// [`TopicEvent::Interrupted`], or [`Subscribe::since`]. The messages after it that the server still has follow.
     Recovered {
-        /// The number of messages that are missing: 0 if none is, `None` if the server does not know it. A pattern with a
-        /// wildcard has no positions, so the number is not known.
+        /// The number of messages that are missing: 0 if none is, `None` if the server does not know it. A pattern with
+        /// a wildcard has no positions, so the number is not known.
         missing: Option<u64>,
     },
     /// The server refused to resume the subscription on a new connection. The subscription has ended.
@@ -109,15 +109,15 @@ pub struct TopicMessage {
 pub(super) type TopicQueue = EventQueue<TopicEvent>;
 
 impl Client {
-    /// Subscribes to a [pattern](tidewire_proto::topic). Methods of the returned value set options; the defaults are the
-    /// settings of the server and of the client's builder. The operation is done when the server has agreed.
+    /// Subscribes to a [pattern](tidewire_proto::topic). Methods of the returned value set options; the defaults are
+    /// the settings of the server and of the client's builder. The operation is done when the server has agreed.
     ///
-    /// With the codec of UVRPC over UDP the client registers for all published messages, repeats the registration every 15
-    /// seconds, and selects the messages that match. The server does not confirm a registration, so this call does not wait
-    /// for one.
+    /// With the codec of UVRPC over UDP the client registers for all published messages, repeats the registration every
+    /// 15 seconds, and selects the messages that match. The server does not confirm a registration, so this call does
+    /// not wait for one.
     ///
-    /// If a subscription is given up or times out, and the server agrees to it later, the client unsubscribes. It can be
-    /// made again at once, with the same policy.
+    /// If a subscription is given up or times out, and the server agrees to it later, the client unsubscribes. It can
+    /// be made again at once, with the same policy.
     ///
     /// ```
     /// use tidewire::{Client, Policy, TopicEvent, WhenEventsFull};
@@ -135,8 +135,8 @@ impl Client {
     /// ```
     ///
     /// # Errors
-    /// [`RequestError::Pattern`] if the text is no pattern, [`RequestError::Refused`] if this client is subscribed to it already
-    /// or the server refuses the policy, and the other [`RequestError`]s if there is no reply.
+    /// [`RequestError::Pattern`] if the text is no pattern, [`RequestError::Refused`] if this client is subscribed to
+    /// it already or the server refuses the policy, and the other [`RequestError`]s if there is no reply.
     pub fn subscribe<'a>(&'a self, pattern: &'a str) -> Subscribe<'a> {
         Subscribe {
             client: self,
@@ -147,12 +147,12 @@ impl Client {
         }
     }
 
-    /// Publishes a message to all subscribers whose pattern matches `topic`, this client included. It is written at the end
-    /// of the lane's turn, together with other messages.
+    /// Publishes a message to all subscribers whose pattern matches `topic`, this client included. It is written at the
+    /// end of the lane's turn, together with other messages.
     ///
     /// # Errors
-    /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::Send`] if the message cannot be queued. With
-    /// `Ok` the message is on its way to the socket. If the connection is down by then, an
+    /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::Send`] if the message cannot be queued.
+    /// With `Ok` the message is on its way to the socket. If the connection is down by then, an
     /// [`Event::Lost`](super::Event::Lost) says so. [`Client::flush`] confirms that the server has it.
     pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         validate_topic(topic)?;
@@ -161,19 +161,20 @@ impl Client {
     }
 
     /// Asks a publish/subscribe server to reply after it has passed on all earlier messages to the subscriptions. A
-    /// publisher that waits for this reply from time to time never runs ahead of its server. `Ok` confirms all that this client
-    /// has sent before and that no earlier flush has confirmed: publications, one-way messages and what was said in rooms.
+    /// publisher that waits for this reply from time to time never runs ahead of its server. `Ok` confirms all that
+    /// this client has sent before and that no earlier flush has confirmed: publications, one-way messages and what was
+    /// said in rooms.
     ///
     /// # Errors
-    /// [`RequestError::MayBeLost`], once, if the connection has ended since the last confirmation, although the client may have
-    /// another one by now. [`RequestError::Refused`], once, if the server has refused messages before this flush; the text has
-    /// the first reason. The other [`RequestError`]s if there is no reply. After an error send again what is not confirmed.
-    /// Some of it may then come twice.
+    /// [`RequestError::MayBeLost`], once, if the connection has ended since the last confirmation, although the client
+    /// may have another one by now. [`RequestError::Refused`], once, if the server has refused messages before this
+    /// flush; the text has the first reason. The other [`RequestError`]s if there is no reply. After an error send
+    /// again what is not confirmed. Some of it may then come twice.
     ///
-    /// If the server is a node whose [backplane keeps histories](crate::backplane::NodeSettings::keeps_histories), the reply comes
-    /// when they have stored all that this client has sent before on the connection to topics and rooms with a history. It may take as
-    /// long as the backplane is gone; [`RequestError::TimedOut`] says that the fate of the messages is not known.
-    /// [`RequestError::Refused`] says that some may not be stored.
+    /// If the server is a node whose [backplane keeps histories](crate::backplane::NodeSettings::keeps_histories), the
+    /// reply comes when they have stored all that this client has sent before on the connection to topics and rooms
+    /// with a history. It may take as long as the backplane is gone; [`RequestError::TimedOut`] says that the fate of
+    /// the messages is not known. [`RequestError::Refused`] says that some may not be stored.
     pub fn flush(&self) -> Request {
         self.request(&[]).flushing().send()
     }
@@ -187,11 +188,11 @@ impl Subscribe<'_> {
     }
 
     /// Asks for the messages of the topic's history after this position, which is that of the last message that the
-    /// application has, for example from an earlier run. [`TopicEvent::Recovered`] says whether some are missing. A server
-    /// without a history ignores it.
+    /// application has, for example from an earlier run. [`TopicEvent::Recovered`] says whether some are missing. A
+    /// server without a history ignores it.
     ///
-    /// Without it a new subscription gets all that the server keeps. A reconnect needs no such call: the client knows the
-    /// position of the last message.
+    /// Without it a new subscription gets all that the server keeps. A reconnect needs no such call: the client knows
+    /// the position of the last message.
     pub fn since(mut self, position: Position) -> Self {
         self.since = Some(Since::Position(position));
         self
@@ -216,8 +217,8 @@ impl Subscribe<'_> {
         self
     }
 
-    /// Sets how many bytes its queue holds. [`ClientBuilder::event_bytes_max`](super::ClientBuilder::event_bytes_max) is the
-    /// default and says how events count.
+    /// Sets how many bytes its queue holds. [`ClientBuilder::event_bytes_max`](super::ClientBuilder::event_bytes_max)
+    /// is the default and says how events count.
     pub fn event_bytes_max(mut self, bytes: usize) -> Self {
         self.bounds.bytes_max = bytes;
         self
@@ -263,7 +264,8 @@ impl Subscribe<'_> {
         Operation::new(Request::new(link, sent), move |_| Ok(subscription))
     }
 
-    /// Sends the request and blocks until the server has agreed. On a lane it fails at once, with [`RequestError::OnLane`].
+    /// Sends the request and blocks until the server has agreed. On a lane it fails at once, with
+    /// [`RequestError::OnLane`].
     ///
     /// # Errors
     /// The errors of [`Client::subscribe`].

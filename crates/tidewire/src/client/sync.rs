@@ -105,8 +105,8 @@ impl<T: Debug + Default> Lock<T> for Mutex<T> {
     }
 }
 
-/// The waker of a lane, set once when the lane runs. It holds a weak reference, because a client's link may live longer than
-/// the lane.
+/// The waker of a lane, set once when the lane runs. It holds a weak reference, because a client's link may live longer
+/// than the lane.
 #[derive(Debug, Default)]
 pub(super) struct OnceWaker(OnceLock<Weak<LaneWaker>>);
 

@@ -18,11 +18,13 @@
 //! empty one, and completes all replies of a turn as one block. A thread takes the lock when it submits and when it has
 //! to wait. It fetches a short reply without the lock.
 //!
-//! Three rules make this correct. `table/model.rs` runs this code under a model checker, and again with each rule broken.
+//! Three rules make this correct. `table/model.rs` runs this code under a model checker, and again with each rule
+//! broken.
 //! - A payload is written before its slot is stored with `Release`, and read after the slot is loaded with `Acquire`.
-//! - A thread registers its waker under the lock, and only if the slot is pending then. `complete` takes the lock after the
-//!   slots were stored. So the thread sees the reply, or the lane sees the waker.
-//! - The thread that changes `news` to `NEW` wakes the lane. That wake begins with a fence, and so does the lane's sleep.
+//! - A thread registers its waker under the lock, and only if the slot is pending then. `complete` takes the lock after
+//!   the slots were stored. So the thread sees the reply, or the lane sees the waker.
+//! - The thread that changes `news` to `NEW` wakes the lane. That wake begins with a fence, and so does the lane's
+//!   sleep.
 //!
 //! The decision records 0002 and 0028 follow a request through these functions, and have what was rejected.
 
@@ -54,8 +56,8 @@ pub(super) struct RequestTable<C: Control, P: Primitives = Native> {
     process: Process,
     shared: P::Lock<TableShared<C>>,
     slots: Slots<P>,
-    /// Whether submissions wait: one of the constants below. With it a lane that is about to sleep does not need the lock.
-    /// It changes only under the lock.
+    /// Whether submissions wait: one of the constants below. With it a lane that is about to sleep does not need the
+    /// lock. It changes only under the lock.
     news: P::Word,
     /// Number of abandoned requests that are not completed yet. While it is 0, the lane need not check each request. It
     /// changes only under the lock.
@@ -88,8 +90,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
     }
 
-    /// Submits a request and wakes the lane if it sleeps. Returns the slot of the reply. A request that fits no frame is
-    /// refused before it is copied.
+    /// Submits a request and wakes the lane if it sleeps. Returns the slot of the reply. A request that fits no frame
+    /// is refused before it is copied.
     #[inline]
     pub(super) fn submit(
         &self,
@@ -128,8 +130,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         })
     }
 
-    /// Submits a control that is never refused for lack of room. Such controls are bounded by what was accepted before: a
-    /// subscription ends only once. Wakes the lane if it sleeps.
+    /// Submits a control that is never refused for lack of room. Such controls are bounded by what was accepted before:
+    /// a subscription ends only once. Wakes the lane if it sleeps.
     pub(super) fn control(&self, control: C) -> Result<(), SendError> {
         self.add(|shared| {
             shared.submissions.push(Submission::Control(control));
@@ -252,7 +254,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
     }
 
-    /// Whether the request was abandoned. The read is relaxed: a lane that sees it late only sends a request for nothing.
+    /// Whether the request was abandoned. The read is relaxed: a lane that sees it late only sends a request for
+    /// nothing.
     #[inline]
     pub(super) fn is_abandoned(&self, slot: Option<SlotId>) -> bool {
         self.has_abandoned() && slot.is_some_and(|slot| self.slots.is_abandoned(slot))
@@ -285,9 +288,9 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         self.news.load(Ordering::Acquire) == NEW
     }
 
-    /// Whether `list` has another submission. At its end the waiting submissions become the new list, until the turn has
-    /// taken enough, which `turn_bytes` counts in [weight](Submissions::weight_bytes). The limit keeps a sender that never
-    /// pauses from delaying the lane's socket, deadlines and completions. The table stays
+    /// Whether `list` has another submission. At its end the waiting submissions become the new list, until the turn
+    /// has taken enough, which `turn_bytes` counts in [weight](Submissions::weight_bytes). The limit keeps a sender
+    /// that never pauses from delaying the lane's socket, deadlines and completions. The table stays
     /// [occupied](Self::is_occupied), so the next turn comes at once.
     #[inline]
     pub(super) fn refill(&self, list: &mut Submissions<C>, turn_bytes: &mut usize) -> bool {
@@ -303,8 +306,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         !list.is_empty()
     }
 
-    /// Fails waiting submissions whose deadlines have passed. Returns the next deadline. A lane that cannot take submissions
-    /// now calls it.
+    /// Fails waiting submissions whose deadlines have passed. Returns the next deadline. A lane that cannot take
+    /// submissions now calls it.
     pub(super) fn expire(&self, now_ns: u64, completions: &mut Completions) -> Option<u64> {
         if !self.is_occupied() {
             return None;
@@ -387,8 +390,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         drop(unwanted);
     }
 
-    /// Ends the table: it takes no more submissions, and all pending requests fail with this error. Returns the number of
-    /// waiting one-way messages, which are lost.
+    /// Ends the table: it takes no more submissions, and all pending requests fail with this error. Returns the number
+    /// of waiting one-way messages, which are lost.
     pub(super) fn end(&self, error: &RequestError) -> u64 {
         let mut shared = self.shared.lock();
         self.news.store(ENDED, Ordering::Relaxed);
@@ -452,9 +455,9 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     /// Records that there is a new submission. Returns whether the caller must wake the lane. Call it with the lock.
     ///
     /// If `news` is `NEW` already, the thread that stored it has woken the lane or is about to. A lane that takes the
-    /// submissions before that wake also takes this one, because taking them needs the lock that the caller holds. `Relaxed`
-    /// is enough: the lock protects the list, and the wake begins with a fence. The fence ensures that the lane sees the
-    /// news or the caller sees that the lane sleeps.
+    /// submissions before that wake also takes this one, because taking them needs the lock that the caller holds.
+    /// `Relaxed` is enough: the lock protects the list, and the wake begins with a fence. The fence ensures that the
+    /// lane sees the news or the caller sees that the lane sleeps.
     #[inline]
     fn note_news(&self) -> bool {
         let is_new = self.news.load(Ordering::Relaxed) != NEW;

@@ -1,8 +1,8 @@
 //! The messages without a reply that a client has sent and that no flush has confirmed.
 //!
-//! Problem: one-way messages, publications and what is said in rooms have no reply. A flush on the next connection would
-//! be answered like any other, although what was sent before it went down with the connection before. A server that
-//! refuses a publication answers the flush after it, too.
+//! Problem: one-way messages, publications and what is said in rooms have no reply. A flush on the next connection
+//! would be answered like any other, although what was sent before it went down with the connection before. A server
+//! that refuses a publication answers the flush after it, too.
 //!
 //! Approach: the lane counts what it has sent, and notes at each flush how much that was. The reply confirms that much.
 //! Messages without a confirmation at the end of a connection fail the next flush, once. So do refused messages.

@@ -2,9 +2,10 @@
 //!
 //! Each may take seconds, and a lane has deadlines to keep. So they are looked up on a thread of their own.
 //!
-//! Problem: the resolver of the system may take a minute, and cannot be interrupted. Approach: a name has as long as a handshake. Its
-//! resolver runs on one thread more, which is left behind after that time. At most [`LOOKUPS_MAX`] threads are left behind at a time.
-//! Credentials and files have no such time: the program provides them, and some ask another server.
+//! Problem: the resolver of the system may take a minute, and cannot be interrupted. Approach: a name has as long as a
+//! handshake. Its resolver runs on one thread more, which is left behind after that time. At most [`LOOKUPS_MAX`]
+//! threads are left behind at a time. Credentials and files have no such time: the program provides them, and some ask
+//! another server.
 
 use std::net::IpAddr;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
@@ -110,7 +111,8 @@ impl Target {
         self.endpoints = endpoints;
     }
 
-    /// The endpoints in the order in which to try them: the last good one, and then the others as the resolver has them.
+    /// The endpoints in the order in which to try them: the last good one, and then the others as the resolver has
+    /// them.
     pub(crate) fn in_order(&self) -> Vec<Endpoint> {
         let mut endpoints = self.endpoints.clone();
         if let Some(good) = &self.last_good
@@ -126,8 +128,8 @@ impl Target {
         self.last_good = Some(endpoint);
     }
 
-    /// Drops the resolved endpoints after an attempt has failed with all of them. The server may have moved, so its name is
-    /// looked up again.
+    /// Drops the resolved endpoints after an attempt has failed with all of them. The server may have moved, so its
+    /// name is looked up again.
     pub(crate) fn forget_addresses(&mut self) {
         if self.resolver.is_some() {
             self.endpoints.clear();
@@ -203,7 +205,8 @@ fn resolve_within(
     }
 }
 
-/// The places of threads that ask the resolver. A thread keeps its place until the resolver answers, also if nobody waits for it.
+/// The places of threads that ask the resolver. A thread keeps its place until the resolver answers, also if nobody
+/// waits for it.
 #[derive(Debug)]
 struct Places {
     taken: Mutex<usize>,
@@ -241,8 +244,8 @@ impl Drop for Place {
     }
 }
 
-/// Threads of a process that ask the resolver. Lookups that answer take milliseconds, so more threads than this wait for a resolver
-/// that does not, and each costs memory.
+/// Threads of a process that ask the resolver. Lookups that answer take milliseconds, so more threads than this wait
+/// for a resolver that does not, and each costs memory.
 const LOOKUPS_MAX: usize = 16;
 
 #[cfg(test)]

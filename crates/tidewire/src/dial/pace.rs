@@ -1,8 +1,8 @@
 //! The pauses between attempts to connect.
 //!
-//! Problem: a server that accepts a connection and ends it at once looks like a server that works. Pauses that begin anew at
-//! each accepted connection never grow, and such a server is dialled many times a second for ever.
-//! Approach: the pauses begin anew only after a connection that lasted longer than the longest pause.
+//! Problem: a server that accepts a connection and ends it at once looks like a server that works. Pauses that begin
+//! anew at each accepted connection never grow, and such a server is dialled many times a second for ever. Approach:
+//! the pauses begin anew only after a connection that lasted longer than the longest pause.
 
 use std::time::Duration;
 
@@ -12,16 +12,17 @@ use tidewire_proto::connection::CloseReason;
 use crate::limits::nanoseconds;
 use crate::transport::ConnectFailure;
 
-/// The pauses between attempts to reconnect, for [`ClientBuilder::reconnect`](crate::ClientBuilder::reconnect). Each pause is
-/// twice as long as the one before. A random part spreads the clients of a server that comes back. The pauses begin anew after
-/// a connection that lasted longer than `max`.
+/// The pauses between attempts to reconnect, for [`ClientBuilder::reconnect`](crate::ClientBuilder::reconnect). Each
+/// pause is twice as long as the one before. A random part spreads the clients of a server that comes back. The pauses
+/// begin anew after a connection that lasted longer than `max`.
 ///
-/// While a server refuses a client, the pauses are longer: 1 s, and then four times as long each time, up to 60 s. A refusal is
-/// an attempt that ends because of the credentials, and a short connection that the server ends because of them, or because
-/// the client reads too slowly. So few clients behind one address do not use up the failures that a server allows it.
+/// While a server refuses a client, the pauses are longer: 1 s, and then four times as long each time, up to 60 s. A
+/// refusal is an attempt that ends because of the credentials, and a short connection that the server ends because of
+/// them, or because the client reads too slowly. So few clients behind one address do not use up the failures that a
+/// server allows it.
 ///
-/// After a handshake that was not answered in time the pause is any time up to 2 s, then up to 4 s and 5 s: the many clients of a
-/// server that signs for each of them must not come back all at once.
+/// After a handshake that was not answered in time the pause is any time up to 2 s, then up to 4 s and 5 s: the many
+/// clients of a server that signs for each of them must not come back all at once.
 ///
 /// [`ClientBuilder`](crate::ClientBuilder) has an example.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,8 @@ pub(crate) struct Pace {
     backoff: Backoff,
     /// Attempts since the last connection that lasted.
     attempts: u32,
-    /// How often the server has refused this side since the last connection that lasted, or that ended for another reason.
+    /// How often the server has refused this side since the last connection that lasted, or that ended for another
+    /// reason.
     refusals: u32,
     /// Handshakes without an answer in time since the last connection.
     timeouts: u32,
@@ -55,8 +57,8 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// Returns the pause before attempt number `attempt`, counted from 0. `jitter` is a random number from 0 to 1: the pause
-    /// is half as long at 0 and full at 1.
+    /// Returns the pause before attempt number `attempt`, counted from 0. `jitter` is a random number from 0 to 1: the
+    /// pause is half as long at 0 and full at 1.
     #[must_use]
     pub fn delay(&self, attempt: u32, jitter: f64) -> Duration {
         let doubled = self
@@ -140,17 +142,17 @@ fn is_refusal(reason: CloseReason) -> bool {
     )
 }
 
-/// The least pauses while a server refuses this side. Each is four times as long as the one before, because the number of
-/// refusals counts twice. A server allows an address 30 failures in a minute; so a client has five at most in its first minute,
-/// and two in each later one.
+/// The least pauses while a server refuses this side. Each is four times as long as the one before, because the number
+/// of refusals counts twice. A server allows an address 30 failures in a minute; so a client has five at most in its
+/// first minute, and two in each later one.
 const WHILE_REFUSED: Backoff = Backoff {
     first: Duration::from_secs(1),
     max: Duration::from_secs(60),
 };
 
-/// The longest pauses after handshakes without an answer in time. A pause is a random part of one: a herd that comes back in the
-/// second half of its pauses would leave the server idle in the first half. Longer ones would delay the last clients: 4,000 are back
-/// at a server that signs for 6 ms within 29 s.
+/// The longest pauses after handshakes without an answer in time. A pause is a random part of one: a herd that comes
+/// back in the second half of its pauses would leave the server idle in the first half. Longer ones would delay the
+/// last clients: 4,000 are back at a server that signs for 6 ms within 29 s.
 const WHILE_OVERLOADED: Backoff = Backoff {
     first: Duration::from_secs(2),
     max: Duration::from_secs(5),
@@ -220,8 +222,8 @@ mod tests {
         assert_eq!(backoff.delay(50, 0.0), Duration::from_millis(500));
     }
 
-    /// Regression: pauses began anew at each accepted connection, and a server that accepts and closes was dialled 5 to 19 times
-    /// a second for ever.
+    /// Regression: pauses began anew at each accepted connection, and a server that accepts and closes was dialled 5 to
+    /// 19 times a second for ever.
     #[test]
     fn pauses_grow_although_each_connection_is_accepted() {
         let mut pace = Pace::new(Backoff::default());
@@ -235,7 +237,8 @@ mod tests {
         assert!(pace.next_pause() <= Backoff::default().first);
     }
 
-    /// Regression: a client whose token was revoked tried again every 4 s, so three of them used up the failures of their address.
+    /// Regression: a client whose token was revoked tried again every 4 s, so three of them used up the failures of
+    /// their address.
     #[test]
     fn a_server_that_refuses_is_tried_a_few_times_in_a_minute() {
         use GoAwayCode::{SlowSubscriber, Unauthenticated};

@@ -1,9 +1,9 @@
-//! One attempt to connect to a host with several addresses: the next address begins before the one before has failed, as in
-//! [RFC 8305](https://www.rfc-editor.org/rfc/rfc8305).
+//! One attempt to connect to a host with several addresses: the next address begins before the one before has failed,
+//! as in [RFC 8305](https://www.rfc-editor.org/rfc/rfc8305).
 //!
-//! Problem: an address may be silent. If addresses are tried one after the other, each silent one costs a whole timeout.
-//! Approach: the next address begins [`STAGGER_NS`] after the one before, or at once if that failed. The first whose handshake
-//! ends wins, and the others are closed. One timeout holds for all of them.
+//! Problem: an address may be silent. If addresses are tried one after the other, each silent one costs a whole
+//! timeout. Approach: the next address begins [`STAGGER_NS`] after the one before, or at once if that failed. The first
+//! whose handshake ends wins, and the others are closed. One timeout holds for all of them.
 //!
 //! A server that refuses is the right one: no further address begins. Those that have begun may still win.
 
@@ -85,7 +85,8 @@ impl Race {
         self.running.iter().any(|(running, _)| *running == id)
     }
 
-    /// Notes that a session has ended without being open. Returns its address, or `None` if it does not belong to the race.
+    /// Notes that a session has ended without being open. Returns its address, or `None` if it does not belong to the
+    /// race.
     pub(crate) fn take(&mut self, id: SessionId) -> Option<Endpoint> {
         let index = self.running.iter().position(|(it, _)| *it == id)?;
         Some(self.running.swap_remove(index).1)
@@ -142,8 +143,8 @@ fn ends_search(failure: &ConnectFailure) -> bool {
     )
 }
 
-/// The time that an address has for itself before the next one begins: the value that RFC 8305 recommends. It is longer than a
-/// round trip to most servers, and shorter than a person notices.
+/// The time that an address has for itself before the next one begins: the value that RFC 8305 recommends. It is longer
+/// than a round trip to most servers, and shorter than a person notices.
 const STAGGER_NS: u64 = 250_000_000;
 
 #[cfg(test)]

@@ -1,13 +1,15 @@
-//! The holders of memory: the bytes that each address and each user hold, and the share that each has when memory is short.
+//! The holders of memory: the bytes that each address and each user hold, and the share that each has when memory is
+//! short.
 //!
-//! Problem: one address with many idle sessions could hold the whole account, and then everybody else was refused. Approach:
-//! nothing is counted for an address while there is room. Under pressure each lane sums what its sessions hold, by their
-//! holders, and notes the sums here. The share is a level, as of water: all who hold less keep what they have, and what those
-//! above hold beyond the level is what must go. So one large holder pays alone, fifty equal ones pay alike, and a small one
-//! notices nothing.
+//! Problem: one address with many idle sessions could hold the whole account, and then everybody else was refused.
+//! Approach: nothing is counted for an address while there is room. Under pressure each lane sums what its sessions
+//! hold, by their holders, and notes the sums here. The share is a level, as of water: all who hold less keep what they
+//! have, and what those above hold beyond the level is what must go. So one large holder pays alone, fifty equal ones
+//! pay alike, and a small one notices nothing.
 //!
-//! Rejected: a fixed part of the limit for each address. A quarter is too much if fifty addresses attack, and too little for
-//! the proxy that all clients come from. Rejected: counting at each change of a buffer, because every message would pay.
+//! Rejected: a fixed part of the limit for each address. A quarter is too much if fifty addresses attack, and too
+//! little for the proxy that all clients come from. Rejected: counting at each change of a buffer, because every
+//! message would pay.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

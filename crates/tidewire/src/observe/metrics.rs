@@ -25,7 +25,8 @@ impl Counter {
         );
     }
 
-    /// As [`Counter::add`], for any thread. Use it once the lane has ended, or for a counter that the lane never changes.
+    /// As [`Counter::add`], for any thread. Use it once the lane has ended, or for a counter that the lane never
+    /// changes.
     pub(crate) fn add_shared(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
@@ -53,8 +54,8 @@ pub enum DropReason {
     Left,
     /// The server was near its memory limit: the subscriber was among those furthest behind, or the log could not grow.
     Memory,
-    /// The policy `conflate_by_topic` replaced it by a newer message of the topic, or there were more topics than the limits
-    /// of a lagging subscriber allow.
+    /// The policy `conflate_by_topic` replaced it by a newer message of the topic, or there were more topics than the
+    /// limits of a lagging subscriber allow.
     Replaced,
     /// The subscriber was getting the history of the room or topic, and got or gets the message from there.
     Replayed,
@@ -66,8 +67,8 @@ impl DropReason {
         ["closed", "policy", "left", "memory", "replaced", "replayed"];
 }
 
-/// The reason why a datagram, or the rest of one, was dropped. The last two reasons are about datagrams to send, all others
-/// about received ones. [`Metrics`] has an example.
+/// The reason why a datagram, or the rest of one, was dropped. The last two reasons are about datagrams to send, all
+/// others about received ones. [`Metrics`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramDrop {
     /// The sender has no session, and the datagram cannot begin one.
@@ -88,7 +89,8 @@ pub enum DatagramDrop {
     Early,
     /// The source is an address of this server, so the server would answer itself.
     OwnAddress,
-    /// The datagram was one of many that brought nothing new and were answered. Two servers may be answering each other.
+    /// The datagram was one of many that brought nothing new and were answered. Two servers may be answering each
+    /// other.
     Loop,
     /// The receiver is an unvalidated address, which may be sent no more bytes than it sent.
     OverBudget,
@@ -124,7 +126,8 @@ macro_rules! counters {
             pub(crate) datagrams_dropped: [Counter; DatagramDrop::NAMES.len()],
         }
 
-        /// The counters of one lane, or the sum over lanes, at one moment. All counters only grow, except the two of memory.
+        /// The counters of one lane, or the sum over lanes, at one moment. All counters only grow, except the two of
+        /// memory.
         ///
         /// ```
         /// use tidewire::metrics::{DatagramDrop, DropReason};
@@ -162,8 +165,8 @@ macro_rules! counters {
         }
 
         impl Metrics {
-            /// The counters that have no reason, each with its name, its meaning as its field documents it, and its count.
-            /// Exporters read them.
+            /// The counters that have no reason, each with its name, its meaning as its field documents it, and its
+            /// count. Exporters read them.
             ///
             /// ```
             /// let metrics = tidewire::metrics::Metrics { frames_in: 7, ..tidewire::metrics::Metrics::default() };
@@ -206,11 +209,11 @@ counters! {
     auth_refused,
     /// Messages that were refused because the identity of their sender is not allowed to send them.
     forbidden,
-    /// Sessions that waited for something when a drain reached its deadline: for their output, for answers, for messages of
-    /// rooms, or for requests that were read but not handled.
+    /// Sessions that waited for something when a drain reached its deadline: for their output, for answers, for
+    /// messages of rooms, or for requests that were read but not handled.
     sessions_cut_off,
-    /// Messages for rooms, topics or sessions of another lane that had ended. Each message counts once, for any number of
-    /// sessions.
+    /// Messages for rooms, topics or sessions of another lane that had ended. Each message counts once, for any number
+    /// of sessions.
     mail_undelivered,
     /// Failures of `accept`, including the exhaustion of descriptors.
     accept_errors,
@@ -222,8 +225,8 @@ counters! {
     frames_in,
     /// Write calls that accepted bytes.
     writes,
-    /// System calls that waited for events, read or wrote, with or without a result. Calls that open and close sessions, change
-    /// the interest of a poller, or wake a lane are not counted.
+    /// System calls that waited for events, read or wrote, with or without a result. Calls that open and close
+    /// sessions, change the interest of a poller, or wake a lane are not counted.
     system_calls,
     /// Times that an idle lane spun before it went to sleep; see
     /// [`ServerBuilder::spin_us`](crate::ServerBuilder::spin_us).
@@ -249,21 +252,23 @@ counters! {
     gaps_announced,
     /// Times that a publisher was held because a room blocks.
     publishers_held,
-    /// Times that reading paused because a session did not take its output, or the application did not take a client's events.
+    /// Times that reading paused because a session did not take its output, or the application did not take a client's
+    /// events.
     reads_paused,
     /// Events that a client dropped because the application did not take them; see
     /// [`WhenEventsFull`](crate::WhenEventsFull).
     events_dropped,
     /// Connections refused because the server was near its memory limit. `sessions_refused` counts them too.
     memory_refused_sessions,
-    /// Connections refused because their address began too many handshakes of layers such as TLS. `sessions_refused` counts them
-    /// too.
+    /// Connections refused because their address began too many handshakes of layers such as TLS. `sessions_refused`
+    /// counts them too.
     handshakes_refused,
     /// Hellos of TLS that were answered, which costs a signature each.
     handshakes_answered,
     /// Connections whose peer had gone before the costly step of its handshake, or before the authenticator was asked.
     handshakes_abandoned,
-    /// Connections that were left out there, because their peer had waited for nearly as long as the handshake may take.
+    /// Connections that were left out there, because their peer had waited for nearly as long as the handshake may
+    /// take.
     handshakes_expired,
     /// Turns in which handshakes had to wait, and authentications that had to wait for a later turn.
     handshakes_deferred,
@@ -279,9 +284,11 @@ counters! {
     websocket_handshakes_refused,
     /// Handshakes of WebSocket that were refused because a page of an unknown origin asked.
     websocket_origins_refused,
-    /// WebSocket sessions that ended because a frame broke the rules, or because the peer sends pings and does not read the pongs.
+    /// WebSocket sessions that ended because a frame broke the rules, or because the peer sends pings and does not read
+    /// the pongs.
     websocket_frames_refused,
-    /// Messages for rooms and topics that were refused at the memory limit, and messages of other lanes that were dropped there.
+    /// Messages for rooms and topics that were refused at the memory limit, and messages of other lanes that were
+    /// dropped there.
     memory_refused_messages,
     /// Messages that a service refused with a typed error.
     refused,
@@ -301,21 +308,22 @@ counters! {
     datagrams_in,
     /// Datagrams that the system accepted. It is not known whether they arrive.
     datagrams_out,
-    /// Datagrams that reached this machine and found no room in a socket of a lane. A segment run from the same machine counts
-    /// as one.
+    /// Datagrams that reached this machine and found no room in a socket of a lane. A segment run from the same machine
+    /// counts as one.
     kernel_drops,
     /// Challenges sent to unvalidated addresses that said hello.
     challenges,
     /// Hellos sent again because no answer came.
     hellos_repeated,
-    /// Joins and subscriptions refused because there are too many rooms or patterns: of the server, the address or the session.
+    /// Joins and subscriptions refused because there are too many rooms or patterns: of the server, the address or the
+    /// session.
     rooms_refused,
     /// Registrations of subscribers, without repeated ones.
     registrations,
     /// Registrations refused because of the limit, or because the address was unvalidated.
     registrations_refused,
-    /// Requests that were missing, by their ids, when a later one came over UDP. `requests_late` counts those that came after
-    /// all, so the difference is the number of lost requests.
+    /// Requests that were missing, by their ids, when a later one came over UDP. `requests_late` counts those that came
+    /// after all, so the difference is the number of lost requests.
     requests_missing,
     /// Requests that came over UDP after later ones.
     requests_late,
@@ -331,8 +339,8 @@ counters! {
     deferred_answered,
     /// Deferred answers that came too late: the session had ended or the caller had cancelled.
     deferred_undelivered,
-    /// Requests to upstreams that were sent, or wait for a connection. Each is answered, failed, timed out, cancelled or
-    /// still in flight.
+    /// Requests to upstreams that were sent, or wait for a connection. Each is answered, failed, timed out, cancelled
+    /// or still in flight.
     upstream_requests,
     /// Requests to upstreams that were refused at once: too many waited, or the upstream was down.
     upstream_refused,
@@ -346,7 +354,8 @@ counters! {
     upstream_cancelled,
     /// Connections made to upstreams.
     upstream_connections,
-    /// Connections of proxies that were closed, because they began without a usable PROXY header, or it did not come in time.
+    /// Connections of proxies that were closed, because they began without a usable PROXY header, or it did not come in
+    /// time.
     proxy_headers_refused,
     /// Connections that reached their maximum age and were asked to end.
     connections_retired,
@@ -367,7 +376,8 @@ counters! {
     history_skipped,
     /// Messages that went to other nodes over the backplane.
     backplane_sent,
-    /// Messages that could not go to other nodes: the backplane was gone or too slow. The other nodes find them missing.
+    /// Messages that could not go to other nodes: the backplane was gone or too slow. The other nodes find them
+    /// missing.
     backplane_unsent,
     /// Messages of other nodes that came.
     backplane_received,
@@ -383,8 +393,8 @@ counters! {
     backplane_reconnects,
     /// Packets of another node with the id of this one.
     backplane_duplicates,
-    /// Requests to services of other nodes. Each is counted as answered, unserved, orphaned, unasked, timed out or abandoned, or
-    /// waits for its answer.
+    /// Requests to services of other nodes. Each is counted as answered, unserved, orphaned, unasked, timed out or
+    /// abandoned, or waits for its answer.
     backplane_asked,
     /// Of these, requests that another node has answered, with a reply or a refusal.
     backplane_answered,
@@ -409,7 +419,8 @@ counters! {
 }
 
 impl Metrics {
-    /// The number of sessions closed with this name of [`CloseReason::NAMES`], such as `"idle_timeout"`. 0 for an unknown name.
+    /// The number of sessions closed with this name of [`CloseReason::NAMES`], such as `"idle_timeout"`. 0 for an
+    /// unknown name.
     #[must_use]
     pub fn closed_by(&self, name: &str) -> u64 {
         CloseReason::NAMES
@@ -475,8 +486,8 @@ impl MetricsReader {
         &self.lanes[0]
     }
 
-    /// Reads the counters of each lane at this moment, in the order of the lanes. The three figures of memory belong to the whole
-    /// server, and are 0 here.
+    /// Reads the counters of each lane at this moment, in the order of the lanes. The three figures of memory belong to
+    /// the whole server, and are 0 here.
     ///
     /// ```
     /// use tidewire::{Context, Message, Server};

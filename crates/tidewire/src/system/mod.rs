@@ -1,9 +1,9 @@
 //! Types of the layer over the operating system that addresses and errors name, and helpers for whole programs.
 //!
 //! The errors are causes of [`ServeError`](crate::ServeError), [`ConnectFailure`](crate::ConnectFailure) and
-//! [`LaneError`](crate::LaneError). [`InprocName::connect`](crate::address::InprocName::connect) returns a [`RingStream`].
-//! [`raise_descriptor_limit`] lets a server hold more than the usual 1,024 connections. A [`CountingAllocator`] makes
-//! [`Metrics::allocations`](crate::metrics::Metrics::allocations) count:
+//! [`LaneError`](crate::LaneError). [`InprocName::connect`](crate::address::InprocName::connect) returns a
+//! [`RingStream`]. [`raise_descriptor_limit`] lets a server hold more than the usual 1,024 connections. A
+//! [`CountingAllocator`] makes [`Metrics::allocations`](crate::metrics::Metrics::allocations) count:
 //!
 //! ```
 //! use tidewire::system::CountingAllocator;

@@ -1,15 +1,15 @@
 //! Files that decide who is let in, or that must stay secret.
 //!
-//! Problem: whoever can write a file of tokens, keys or authorities can let himself in, and a server reads such files again by
-//! itself. Approach: one function opens all of them. It looks at the owner and the mode of the file that it has opened, so nobody can
-//! put another file in its place between the look and the read.
+//! Problem: whoever can write a file of tokens, keys or authorities can let himself in, and a server reads such files
+//! again by itself. Approach: one function opens all of them. It looks at the owner and the mode of the file that it
+//! has opened, so nobody can put another file in its place between the look and the read.
 //!
-//! The rule is that of OpenSSH: the owner is root or the user of this process, and neither the group nor others may write. Others may
-//! not read a secret; a group may, because servers often read keys as members of one.
+//! The rule is that of OpenSSH: the owner is root or the user of this process, and neither the group nor others may
+//! write. Others may not read a secret; a group may, because servers often read keys as members of one.
 //!
-//! Rejected: to allow a group to write, as the rule for users was once. Each member could then make himself an administrator. Rejected:
-//! to look at the folders above. A secret mount and a link have folders that look different, and a writable folder is a mistake
-//! that harms every program.
+//! Rejected: to allow a group to write, as the rule for users was once. Each member could then make himself an
+//! administrator. Rejected: to look at the folders above. A secret mount and a link have folders that look different,
+//! and a writable folder is a mistake that harms every program.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -21,7 +21,8 @@ use thiserror::Error;
 /// The reason why a file must be trusted. See [`open_trusted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// It decides who is let in: users, tokens, issuers, public keys, authorities. Others may read it and must not write it.
+    /// It decides who is let in: users, tokens, issuers, public keys, authorities. Others may read it and must not
+    /// write it.
     Decides,
     /// Whoever reads it can pass as its owner: keys, tokens, shared secrets.
     Secret,
@@ -33,7 +34,8 @@ pub enum Trust {
 pub enum Untrusted {
     /// The group, or every user of this machine, may write it.
     #[error(
-        "{} may be written by other users of this machine (mode {mode:03o}); run `chmod go-w` on it, and check what is in it",
+        "{} may be written by other users of this machine (mode {mode:03o}); run `chmod go-w` on it, and check what is \
+         in it",
         path.display()
     )]
     Writable {
@@ -44,8 +46,8 @@ pub enum Untrusted {
     },
     /// Every user of this machine may read or run it.
     #[error(
-        "{} is open to other users of this machine (mode {mode:03o}); run `chmod 600` on it, and replace the secret if others may have \
-         read it",
+        "{} is open to other users of this machine (mode {mode:03o}); run `chmod 600` on it, and replace the secret if \
+         others may have read it",
         path.display()
     )]
     Readable {
@@ -56,8 +58,8 @@ pub enum Untrusted {
     },
     /// Another user owns it, and so can change it.
     #[error(
-        "{} belongs to user {owner}, who can change it; give it to root or to the user of this process (`chown {process}`), and check \
-         what is in it",
+        "{} belongs to user {owner}, who can change it; give it to root or to the user of this process (`chown \
+         {process}`), and check what is in it",
         path.display()
     )]
     Owner {
@@ -81,7 +83,8 @@ pub enum OpenError {
     Untrusted(#[from] Untrusted),
 }
 
-/// Opens a file that must be trusted. It is what all of this library's files with tokens, keys and authorities are opened by.
+/// Opens a file that must be trusted. It is what all of this library's files with tokens, keys and authorities are
+/// opened by.
 ///
 /// ```
 /// use std::fs::{self, Permissions};
@@ -106,7 +109,8 @@ pub fn open_trusted(path: &Path, trust: Trust) -> Result<File, OpenError> {
     Ok(file)
 }
 
-/// Checks a file that is open, as [`open_trusted`] does. The path is only for the error. A terminal is always trusted: it has no content.
+/// Checks a file that is open, as [`open_trusted`] does. The path is only for the error. A terminal is always trusted:
+/// it has no content.
 ///
 /// # Errors
 /// See [`OpenError`].

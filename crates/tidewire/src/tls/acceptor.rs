@@ -44,7 +44,8 @@ struct Configs {
     web: Arc<ServerConfig>,
 }
 
-/// Reads the certificate and the key of a running server again. [`Server::tls_reloader`](crate::Server::tls_reloader) makes it.
+/// Reads the certificate and the key of a running server again. [`Server::tls_reloader`](crate::Server::tls_reloader)
+/// makes it.
 ///
 /// New connections use the new pair; open sessions go on. If the new pair cannot be used, the server keeps the old one.
 ///
@@ -101,8 +102,8 @@ impl Acceptor {
         ServerConnection::new(Arc::clone(config))
     }
 
-    /// Reads the files again. Returns whether they hold something else than what is in use. Tickets of earlier sessions become
-    /// invalid then, so that nobody comes back with an identity whose authority was taken away.
+    /// Reads the files again. Returns whether they hold something else than what is in use. Tickets of earlier sessions
+    /// become invalid then, so that nobody comes back with an identity whose authority was taken away.
     pub(super) fn reload(&self) -> Result<bool, TlsError> {
         // Held to the end, so that of two reloads at once the later one reads the later files.
         let mut seen = self.seen();
@@ -144,7 +145,8 @@ impl Acceptor {
     }
 }
 
-/// Makes the server's side of TLS for connections that the caller accepts, as a [`Layer`]. [`ServerTls::layers`] makes it.
+/// Makes the server's side of TLS for connections that the caller accepts, as a [`Layer`]. [`ServerTls::layers`] makes
+/// it.
 ///
 /// ```no_run
 /// use tidewire::layer::Stack;
@@ -165,8 +167,8 @@ impl TlsLayers {
         self.0.layer(false)
     }
 
-    /// Reads certificate and key again if one of their files has changed since they were last read. Returns whether they were
-    /// read. The log says how it ended.
+    /// Reads certificate and key again if one of their files has changed since they were last read. Returns whether
+    /// they were read. The log says how it ended.
     ///
     /// # Errors
     /// The new pair cannot be used, and the old one stays.
@@ -201,9 +203,10 @@ impl TlsReloader {
         *expires.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the files now. Nothing happens if they hold what is in use, so a signal that rotates logs costs no tickets. Otherwise the
-    /// log says how it ended, and the counters
-    /// [`tls_reloads`](crate::metrics::Metrics::tls_reloads) and [`tls_reloads_refused`](crate::metrics::Metrics::tls_reloads_refused) count it.
+    /// Reads the files now. Nothing happens if they hold what is in use, so a signal that rotates logs costs no
+    /// tickets. Otherwise the log says how it ended, and the counters
+    /// [`tls_reloads`](crate::metrics::Metrics::tls_reloads) and
+    /// [`tls_reloads_refused`](crate::metrics::Metrics::tls_reloads_refused) count it.
     ///
     /// # Errors
     /// The new pair cannot be used, and the server keeps the old one.
@@ -217,7 +220,8 @@ impl TlsReloader {
         outcome
     }
 
-    /// Reads the files if one of them has changed since they were last read. Returns whether there is another certificate now.
+    /// Reads the files if one of them has changed since they were last read. Returns whether there is another
+    /// certificate now.
     ///
     /// # Errors
     /// As [`Self::reload`]. Files that could not be used are not read again before they change once more.
@@ -230,8 +234,8 @@ impl TlsReloader {
 }
 
 impl ServerTls {
-    /// Makes the server's side of TLS for one connection, as a layer. `protocol` is the name that is offered by ALPN, which is that
-    /// of the codec.
+    /// Makes the server's side of TLS for one connection, as a layer. `protocol` is the name that is offered by ALPN,
+    /// which is that of the codec.
     ///
     /// # Errors
     /// See [`TlsError`].
@@ -239,8 +243,8 @@ impl ServerTls {
         Ok(Acceptor::load(self.clone(), protocol)?.layer(false))
     }
 
-    /// As [`Self::layer`], for many connections: the files are read once, and [again](TlsLayers::reload_if_changed) when they
-    /// change.
+    /// As [`Self::layer`], for many connections: the files are read once, and [again](TlsLayers::reload_if_changed)
+    /// when they change.
     ///
     /// # Errors
     /// See [`TlsError`].

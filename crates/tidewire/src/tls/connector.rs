@@ -24,8 +24,8 @@ use crate::system::FileState;
 
 /// The configuration of connections to servers, from files that are read again when they have changed.
 ///
-/// Reading may block, so it happens at the start, and later on a thread that is no lane: before an attempt to connect of a
-/// client or an upstream, and once a second for the connections of handlers.
+/// Reading may block, so it happens at the start, and later on a thread that is no lane: before an attempt to connect
+/// of a client or an upstream, and once a second for the connections of handlers.
 #[derive(Debug)]
 pub(crate) struct ClientConfigs {
     settings: ClientTls,
@@ -39,7 +39,8 @@ pub(crate) struct ClientConfigs {
 struct Present {
     /// It offers no name by ALPN.
     base: ClientConfig,
-    /// Configurations with a name, which share the tickets of `base`. There are few names: that of the codec, and [`HTTP`].
+    /// Configurations with a name, which share the tickets of `base`. There are few names: that of the codec, and
+    /// [`HTTP`].
     named: Vec<(&'static str, Arc<ClientConfig>)>,
 }
 
@@ -88,8 +89,8 @@ impl ClientConfigs {
         self.settings.pems().any(|pem| matches!(pem, Pem::File(_)))
     }
 
-    /// Reads the files again if one of them has changed. If the new ones cannot be used, the old ones stay, and the log says so.
-    /// It blocks, so never call it on a lane.
+    /// Reads the files again if one of them has changed. If the new ones cannot be used, the old ones stay, and the log
+    /// says so. It blocks, so never call it on a lane.
     pub(crate) fn refresh(&self) {
         let mut reading = lock(&self.reading);
         let states = self.settings.states();
@@ -133,7 +134,8 @@ impl ClientConfigs {
         if let Err(error) = thread.spawn(watch) {
             tracing::warn!(
                 %error,
-                "no thread compares the certificates for connections to other servers: restart the server when they change"
+                "no thread compares the certificates for connections to other servers: restart the server when they \
+                 change"
             );
         }
     }
@@ -239,8 +241,8 @@ fn layer(connection: Result<ClientConnection, rustls::Error>) -> Box<dyn Layer> 
     }
 }
 
-/// The name that a certificate must have. A zone of an IPv6 address says how this machine reaches the address, and is in no
-/// certificate.
+/// The name that a certificate must have. A zone of an IPv6 address says how this machine reaches the address, and is
+/// in no certificate.
 fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {
     let without_zone = name.split_once('%').map(|(address, _)| address);
     let address = without_zone.filter(|address| address.parse::<Ipv6Addr>().is_ok());
@@ -253,8 +255,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ClientTls {
-    /// Makes the client's side of TLS for one connection, as a layer. `host` is the host of the server's address, and `protocol` the
-    /// name that is offered by ALPN, which is that of the codec.
+    /// Makes the client's side of TLS for one connection, as a layer. `host` is the host of the server's address, and
+    /// `protocol` the name that is offered by ALPN, which is that of the codec.
     ///
     /// # Errors
     /// See [`TlsError`].

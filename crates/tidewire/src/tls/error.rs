@@ -65,8 +65,8 @@ pub enum TlsError {
     },
     /// The system has no usable store of authorities.
     #[error(
-        "cannot read the authorities that this system trusts: {detail}; install the package ca-certificates, or give a CA \
-         file"
+        "cannot read the authorities that this system trusts: {detail}; install the package ca-certificates, or give a \
+         CA file"
     )]
     NoSystemRoots {
         /// The error text of the TLS library.
@@ -80,8 +80,7 @@ pub enum TlsError {
     },
 }
 
-/// The part of the TLS settings that a PEM file is for.
-/// [`TlsError`] has an example.
+/// The part of the TLS settings that a PEM file is for. [`TlsError`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PemPart {
@@ -103,8 +102,7 @@ impl PemPart {
     }
 }
 
-/// Certificates or a key cannot be read from PEM.
-/// [`TlsError`] has an example.
+/// Certificates or a key cannot be read from PEM. [`TlsError`] has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PemError {
@@ -139,7 +137,8 @@ pub enum PemError {
         limit: usize,
     },
     /// The file has no entry of the kind that is needed.
-    #[error("the {} {origin} has no {} in PEM: it needs a line `-----BEGIN {}-----`", part.name(), part.name(), label(*part))]
+    #[error("the {} {origin} has no {} in PEM: it needs a line `-----BEGIN \
+        {}-----`", part.name(), part.name(), label(*part))]
     Empty {
         /// The part that was read.
         part: PemPart,

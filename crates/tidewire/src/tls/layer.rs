@@ -1,7 +1,7 @@
 //! TLS as a layer: rustls between the bytes of the socket and the plaintext of the codec.
 //!
-//! Bytes are copied once on each way, from and to the buffers of rustls. It allocates for each record, and a record holds all that
-//! waited, up to 16 KiB of it.
+//! Bytes are copied once on each way, from and to the buffers of rustls. It allocates for each record, and a record
+//! holds all that waited, up to 16 KiB of it.
 
 use std::io::{BufRead, IoSlice, Write};
 
@@ -45,8 +45,8 @@ impl TlsLayer {
         }
     }
 
-    /// Checks the peer's first bytes. Without it, a peer that sends less than the header of a record would wait until the
-    /// handshake times out. Returns whether there are enough of them.
+    /// Checks the peer's first bytes. Without it, a peer that sends less than the header of a record would wait until
+    /// the handshake times out. Returns whether there are enough of them.
     fn check_first(&mut self, network: &[u8]) -> Result<bool, LayerError> {
         let may_be_record = match network {
             [kind] => RECORD_TYPES.contains(kind),
@@ -191,8 +191,8 @@ pub(super) fn failed(error: &Error) -> Box<dyn Layer> {
     Box::new(FailedLayer(TlsFault::NotReady.into()))
 }
 
-/// Converts an error into what both operators need to know. The log has the library's own words, in which names of the peer may
-/// stand.
+/// Converts an error into what both operators need to know. The log has the library's own words, in which names of the
+/// peer may stand.
 fn explain(error: Error) -> LayerError {
     tracing::debug!(error = escaped(error.to_string().as_bytes()), "TLS failed");
     let fault = match error {
@@ -252,5 +252,6 @@ const SESSION_BYTES: usize = 12 << 10;
 /// The memory of rustls for a handshake that has begun, beside the message that it receives.
 const HANDSHAKE_BYTES: usize = 16 << 10;
 
-/// The most bytes of a handshake that rustls holds: the peer's chain and the message that follows it. It accepts 64 KiB of each.
+/// The most bytes of a handshake that rustls holds: the peer's chain and the message that follows it. It accepts 64 KiB
+/// of each.
 const MESSAGES_BYTES_MAX: usize = 128 << 10;

@@ -4,12 +4,13 @@
 //!
 //! [`ServerTls`] has an example.
 //!
-//! TLS 1.3 is spoken, and 1.2 where it is allowed. There is no 0-RTT, because its data can be replayed. Sessions are resumed: a
-//! server that asks for no client certificates gives tickets, and a client keeps them in memory. The codec's name is offered by ALPN, so that two sides with different
-//! codecs find out in the handshake; a peer that offers no name is accepted.
+//! TLS 1.3 is spoken, and 1.2 where it is allowed. There is no 0-RTT, because its data can be replayed. Sessions are
+//! resumed: a server that asks for no client certificates gives tickets, and a client keeps them in memory. The codec's
+//! name is offered by ALPN, so that two sides with different codecs find out in the handshake; a peer that offers no
+//! name is accepted.
 //!
-//! The other modules see only a [`Layer`](crate::layer::Layer). All of rustls is behind this folder, because its next version
-//! changes who owns the buffers.
+//! The other modules see only a [`Layer`](crate::layer::Layer). All of rustls is behind this folder, because its next
+//! version changes who owns the buffers.
 
 mod acceptor;
 mod connector;
@@ -66,9 +67,9 @@ enum ClientAuth {
 
 /// The TLS settings of a client, of an upstream, or of connections that handlers make.
 ///
-/// Files are read again when they have changed: before each attempt to connect of a client or an upstream, and within a second for
-/// connections that handlers make. If the new files cannot be used, the old ones stay, and the log says so. The authorities of
-/// the system are read once.
+/// Files are read again when they have changed: before each attempt to connect of a client or an upstream, and within a
+/// second for connections that handlers make. If the new files cannot be used, the old ones stay, and the log says so.
+/// The authorities of the system are read once.
 ///
 /// [`ServerTls`] has an example.
 #[derive(Clone, Debug, Default)]
@@ -83,8 +84,9 @@ pub struct ClientTls {
 }
 
 impl ServerTls {
-    /// Settings with this certificate and its key, from files or bytes in PEM. The chain begins with the server's certificate;
-    /// certificates of authorities between it and the root follow. The key is in PKCS #8, SEC1 or PKCS #1, without a password.
+    /// Settings with this certificate and its key, from files or bytes in PEM. The chain begins with the server's
+    /// certificate; certificates of authorities between it and the root follow. The key is in PKCS #8, SEC1 or PKCS #1,
+    /// without a password.
     pub fn new(chain: impl Into<Pem>, key: impl Into<Pem>) -> Self {
         Self {
             chain: chain.into(),
@@ -131,8 +133,8 @@ impl ClientTls {
         self
     }
 
-    /// Trusts these authorities, and not those of the system. Use it where all servers have certificates of your own authority:
-    /// then no public authority can vouch for a false one.
+    /// Trusts these authorities, and not those of the system. Use it where all servers have certificates of your own
+    /// authority: then no public authority can vouch for a false one.
     #[must_use]
     pub fn only_ca(mut self, ca: impl Into<Pem>) -> Self {
         self.ca = Some(ca.into());

@@ -12,8 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use super::error::{PemError, PemPart};
 use crate::system::{FileState, OpenError, Trust, open_trusted};
 
-/// Certificates or a key in PEM. A path converts into it.
-/// [`TlsError`](crate::tls::TlsError) has an example.
+/// Certificates or a key in PEM. A path converts into it. [`TlsError`](crate::tls::TlsError) has an example.
 #[derive(Clone)]
 pub enum Pem {
     /// A file. It is read again when it has changed.

@@ -1,9 +1,10 @@
 //! WebSocket for `ws://` and `wss://` addresses, so that browsers reach a server.
 //!
-//! The subprotocol is the codec's name: a page opens `new WebSocket("ws://HOST:PORT/PATH", "tw1")`. A peer that names no
-//! subprotocol is accepted; one that names others only is refused. The bytes of binary messages are those of a connection
-//! over `tcp://`, wherever messages begin and end. Codecs of text ([`Format::is_text`](crate::codec::Format::is_text))
-//! send text messages of whole lines, and a received message without a line end gets one.
+//! The subprotocol is the codec's name: a page opens `new WebSocket("ws://HOST:PORT/PATH", "tw1")`. A peer that names
+//! no subprotocol is accepted; one that names others only is refused. The bytes of binary messages are those of a
+//! connection over `tcp://`, wherever messages begin and end. Codecs of text
+//! ([`Format::is_text`](crate::codec::Format::is_text)) send text messages of whole lines, and a received message
+//! without a line end gets one.
 //!
 //! A server has one path for each address, and answers everything else with an HTTP status. Pages of other origins are
 //! refused, unless [`ServerBuilder::websocket_origins`](crate::ServerBuilder::websocket_origins) names them.

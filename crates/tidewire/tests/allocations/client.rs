@@ -7,8 +7,8 @@ use tidewire_io::allocation::{mark_this_thread, marked_allocations};
 
 use crate::{alone, echo, without_pings};
 
-/// Measures both sides of a client, on a thread of its own: the test runner allocates on the test's thread after the test,
-/// possibly while the next one counts.
+/// Measures both sides of a client, on a thread of its own: the test runner allocates on the test's thread after the
+/// test, possibly while the next one counts.
 #[test]
 fn a_client_allocates_nothing_per_request() {
     let _alone = alone();
@@ -50,8 +50,8 @@ fn exchange_requests() {
         exchange(WARM_UP);
         let before = (marked_allocations(), client.metrics().allocations);
         exchange(REQUESTS);
-        // The lists of requests and replies double until they hold a whole block. That is dozens of allocations at most, and
-        // none per request.
+        // The lists of requests and replies double until they hold a whole block. That is dozens of allocations at
+        // most, and none per request.
         let application = marked_allocations() - before.0;
         let lane = client.metrics().allocations - before.1;
         assert!(

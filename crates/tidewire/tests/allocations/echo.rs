@@ -17,8 +17,8 @@ fn wasteful_echo(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
     cx.reply(&copy)
 }
 
-/// Echoes rounds of `batch` requests on each of several connections. Returns the number of messages and of allocations after
-/// the warm-up.
+/// Echoes rounds of `batch` requests on each of several connections. Returns the number of messages and of allocations
+/// after the warm-up.
 fn echo_rounds<S: Service + Clone>(service: &S, batch: usize, rounds: usize) -> (usize, u64) {
     let server = TestServer::over_tcp(Server::builder().limits(without_pings()), &tw1(), |_| {
         Counted(service.clone())
@@ -37,8 +37,8 @@ fn echo_rounds_on(server: TestServer, batch: usize, rounds: usize) -> (usize, u6
             (peer.into_wire(), frames)
         })
         .collect();
-    // Most buffers are in use when all sessions are ready in the same turn. Left to chance, that might happen only after the
-    // warm-up.
+    // Most buffers are in use when all sessions are ready in the same turn. Left to chance, that might happen only
+    // after the warm-up.
     let mut holder = server.peer();
     for _ in 0..3 {
         while_held(&mut holder, || write_all(&mut wires));

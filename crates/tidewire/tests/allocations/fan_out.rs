@@ -13,8 +13,8 @@ use tidewire_testkit::{Peer, TestServer, Wire, wait_until};
 
 use crate::{Counted, alone, tw1, without_pings};
 
-/// Sends `chunks` of messages to a room. Its members read on their own threads, at most one chunk behind. Returns the number
-/// of delivered messages and of allocations after the warm-up.
+/// Sends `chunks` of messages to a room. Its members read on their own threads, at most one chunk behind. Returns the
+/// number of delivered messages and of allocations after the warm-up.
 fn fan_out(lanes: usize, chunk: usize, chunks: usize) -> (usize, u64) {
     let builder = Server::builder().lanes(lanes).limits(without_pings());
     let server = TestServer::over_tcp(builder, &tw1(), |_| Counted(Chat::new()));
@@ -49,8 +49,8 @@ fn fan_out_on(server: TestServer, chunk: usize, chunks: usize) -> (usize, u64) {
     (READERS * chunk * chunks, allocations)
 }
 
-/// Publishes to a topic. Some subscribers use an exact pattern, some a wildcard; the publisher is not one of them. Returns
-/// the same numbers as [`fan_out`].
+/// Publishes to a topic. Some subscribers use an exact pattern, some a wildcard; the publisher is not one of them.
+/// Returns the same numbers as [`fan_out`].
 fn publish_out(lanes: usize, chunk: usize, chunks: usize) -> (usize, u64) {
     const TOPIC: &str = "load.test";
     let builder = Server::builder().lanes(lanes).limits(without_pings());
@@ -177,8 +177,8 @@ fn fan_out_over_udp_allocates_nothing_per_message() {
     let server = TestServer::over_udp(builder, &tw1(), |_| Counted(Chat::new()));
     let (messages, allocations) = fan_out_on(server, 100, 60);
     assert_eq!(messages, 120_000);
-    // How much a sweep finds depends on when datagrams come. The lane's only buffer for them doubles if one finds more than any
-    // before.
+    // How much a sweep finds depends on when datagrams come. The lane's only buffer for them doubles if one finds more
+    // than any before.
     assert!(allocations <= 2, "{allocations}");
 }
 

@@ -90,7 +90,8 @@ fn sessions_give_their_memory_back() {
     for number in 5..25 {
         round(number);
     }
-    // Memory is kept once for all sessions, not per session. A leak of a hundred bytes per session would be 100,000 bytes.
+    // Memory is kept once for all sessions, not per session. A leak of a hundred bytes per session would be 100,000
+    // bytes.
     let grown = bytes_held() - before;
     assert!(grown < 50_000, "{grown} bytes more after 1,000 sessions");
     server.stop();

@@ -1,5 +1,5 @@
-//! Servers of one process as nodes of a cluster: the conformance suite of backplanes, and losses that only this engine makes on
-//! demand.
+//! Servers of one process as nodes of a cluster: the conformance suite of backplanes, and losses that only this engine
+//! makes on demand.
 
 mod duplicates;
 mod lost_ends;
@@ -95,7 +95,8 @@ fn the_loss_of_the_last_message_is_told_without_a_next_one() {
     while told == 0 {
         engine.lose(1);
         ann.say(b"last");
-        // The packet that is lost may tell members or a position alone. Then the message comes, and another one shall be lost.
+        // The packet that is lost may tell members or a position alone. Then the message comes, and another one shall
+        // be lost.
         told = loop {
             match bob.hear().expect("an event, not the end") {
                 Heard::Gap(lost) => break lost,
@@ -405,8 +406,8 @@ fn published_messages_at_the_limit_of_packets_cross() {
     assert_eq!(two.stop().backplane_lost, 0);
 }
 
-/// Regression: such a message counted as malformed, and once more as dropped for each lane with members. Only its payload was
-/// compared with the limit, so a frame with header and name could be longer than clients take.
+/// Regression: such a message counted as malformed, and once more as dropped for each lane with members. Only its
+/// payload was compared with the limit, so a frame with header and name could be longer than clients take.
 #[test]
 fn a_kept_message_that_is_too_long_for_one_node_is_told_and_counted_there_once() {
     const LIMIT: usize = 4_096;
@@ -437,8 +438,8 @@ fn a_kept_message_that_is_too_long_for_one_node_is_told_and_counted_there_once()
     assert_eq!(metrics.backplane_malformed, 0);
 }
 
-/// Regression: the hook was asked when the node had subscribed to the room already, so anybody could make a node subscribe to any
-/// number of rooms.
+/// Regression: the hook was asked when the node had subscribed to the room already, so anybody could make a node
+/// subscribe to any number of rooms.
 #[test]
 fn a_join_that_the_hook_refuses_subscribes_to_nothing_and_one_that_waits_is_asked_once() {
     let engine = InprocEngine::default();

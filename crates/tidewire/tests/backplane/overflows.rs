@@ -57,7 +57,8 @@ fn overflows_are_counted_and_what_they_dropped_is_told() {
     );
 }
 
-/// After an overflow a node reads its streams. So it gets the last message, although no next one shows that it is missing.
+/// After an overflow a node reads its streams. So it gets the last message, although no next one shows that it is
+/// missing.
 #[test]
 fn what_an_overflow_dropped_of_a_kept_room_or_topic_is_read_from_the_stream() {
     const MESSAGES: usize = 5;
@@ -86,8 +87,8 @@ fn what_an_overflow_dropped_of_a_kept_room_or_topic_is_read_from_the_stream() {
     }
 }
 
-/// Regression: nothing showed a node that the last message was lost on its way, as between two servers of NATS, until the next one
-/// came. Now a node reads streams that are silent.
+/// Regression: nothing showed a node that the last message was lost on its way, as between two servers of NATS, until
+/// the next one came. Now a node reads streams that are silent.
 #[test]
 fn the_last_message_of_a_kept_room_or_topic_that_is_lost_in_silence_is_read_from_the_stream() {
     for kind in [HistoryKind::Room, HistoryKind::Topic] {

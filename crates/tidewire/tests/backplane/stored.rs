@@ -32,8 +32,8 @@ fn connect(server: &TestServer) -> Client {
     client.connect(&server.url()).wait().expect("a server")
 }
 
-/// Returns when the node has handled all that the client sent before. Both answers need the node, and the second question leaves
-/// the lane behind the turn of the first one.
+/// Returns when the node has handled all that the client sent before. Both answers need the node, and the second
+/// question leaves the lane behind the turn of the first one.
 fn pass_through_node(client: &Client, name: &str) {
     for part in ["first", "second"] {
         let pattern = format!("{name}.{part}");
@@ -130,7 +130,8 @@ fn a_stream_without_space_keeps_only_its_own_publishers_waiting() {
     assert_eq!(stop(server).backplane_lost, 0);
 }
 
-/// The stream keeps two messages, and removes the others before the node sees them. So it does not know whether they were stored.
+/// The stream keeps two messages, and removes the others before the node sees them. So it does not know whether they
+/// were stored.
 #[test]
 fn a_message_that_its_stream_does_not_give_back_is_told_once_to_whoever_still_waits() {
     const MESSAGES: usize = 10;

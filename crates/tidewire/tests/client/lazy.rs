@@ -205,8 +205,8 @@ fn a_lazy_client_connects_again_at_its_next_use() {
     drop(server);
 }
 
-/// While a client waits between attempts, requests that may be repeated wait for the server. All other requests fail at once
-/// with the reason.
+/// While a client waits between attempts, requests that may be repeated wait for the server. All other requests fail at
+/// once with the reason.
 #[test]
 fn a_lazy_client_that_reconnects_goes_on_trying() {
     let (held, address) = dead_end();

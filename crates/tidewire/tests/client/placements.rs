@@ -47,7 +47,8 @@ fn delivered(event: Event) -> (u16, String, Vec<u8>) {
     }
 }
 
-/// Regression: `cx.join` and `cx.subscribe` of a handler were invisible to clients, which got messages of unknown channels.
+/// Regression: `cx.join` and `cx.subscribe` of a handler were invisible to clients, which got messages of unknown
+/// channels.
 #[test]
 fn a_client_learns_of_the_rooms_and_subscriptions_that_a_handler_gives_it() {
     for name in ["tw1", "json"] {

@@ -121,8 +121,8 @@ fn requests_that_wait_learn_why_the_server_closed() {
     assert_eq!(server.stop().sessions_opened, 1);
 }
 
-/// Regression: the server did not read messages that crossed its go-away, so its system reset the connection. The client
-/// took that for an accident and reconnected.
+/// Regression: the server did not read messages that crossed its go-away, so its system reset the connection. The
+/// client took that for an accident and reconnected.
 #[test]
 fn a_kick_lasts_for_a_client_whose_messages_cross_it() {
     for _ in 0..20 {

@@ -284,8 +284,8 @@ fn clients_of_json_go_there_too() {
     assert_eq!(new.metrics().sessions_opened, 1);
 }
 
-/// Regression: the length of the address and the address were the beginning of the text. Over UDP such a go-away may overtake
-/// the welcome.
+/// Regression: the length of the address and the address were the beginning of the text. Over UDP such a go-away may
+/// overtake the welcome.
 #[test]
 fn a_refusal_with_an_address_has_its_text() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -327,8 +327,8 @@ impl Authenticate for Brief {
     }
 }
 
-/// Regression: newer credentials that came while the name of the next server was looked up were taken for its addresses, and the
-/// lane of the client panicked.
+/// Regression: newer credentials that came while the name of the next server was looked up were taken for its
+/// addresses, and the lane of the client panicked.
 #[test]
 fn late_credentials_are_no_addresses_of_the_next_server() {
     let old = serve(Server::builder().authenticate(Brief), "tcp://127.0.0.1:0");

@@ -38,7 +38,8 @@ fn assert_refused<T: std::fmt::Debug>(result: Result<T, RequestError>) {
     }
 }
 
-/// Regression: the client ended without an event, and pending requests failed with the error that the client was shut down.
+/// Regression: the client ended without an event, and pending requests failed with the error that the client was shut
+/// down.
 #[test]
 fn a_lazy_client_that_is_refused_for_good_tells_why() {
     for code in [GoAwayCode::Removed, GoAwayCode::Other(4_500)] {

@@ -66,8 +66,8 @@ fn a_chat_without_history_tells_nothing_and_whispers_are_not_kept() {
     server.stop();
 }
 
-/// Regression: all messages of the history were dropped for one that was too large, which was then not kept either. On other
-/// lanes it had the number of the next message.
+/// Regression: all messages of the history were dropped for one that was too large, which was then not kept either. On
+/// other lanes it had the number of the next message.
 #[test]
 fn a_message_too_large_for_a_history_is_said_and_leaves_the_others() {
     for lanes in 1..=3 {
@@ -138,7 +138,8 @@ fn lines_have_a_history_too() {
     server.stop();
 }
 
-/// Members of all lanes send while others join. Each new member gets all messages of each sender, from the history or live.
+/// Members of all lanes send while others join. Each new member gets all messages of each sender, from the history or
+/// live.
 #[test]
 fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
     const MESSAGES: u32 = 400;

@@ -140,7 +140,8 @@ fn read_topic(cutter: &Cutter, messages: u64, all_are_there: &Barrier) -> Ledger
     ledger
 }
 
-/// Publishes numbered messages while readers are cut off at random. Each twentieth is of this size. Returns their ledgers.
+/// Publishes numbered messages while readers are cut off at random. Each twentieth is of this size. Returns their
+/// ledgers.
 fn cut_readers(lanes: usize, history: History, large_bytes: usize) -> Vec<Ledger> {
     const MESSAGES: u64 = 4_000;
     const READERS: usize = 4;

@@ -43,10 +43,11 @@ fn many_who_come_back_at_once_and_do_not_read_cost_little_and_hold_up_nobody() {
     const KEPT: u64 = 4_000;
     const LIVE: u64 = 500;
     const STALLED: u64 = 300;
-    /// Above what all of them may hold, with the history and the rest: at 128 MiB a busy machine reached the level `full`.
+    /// Above what all of them may hold, with the history and the rest: at 128 MiB a busy machine reached the level
+    /// `full`.
     const MEMORY_MAX: u64 = 160 << 20;
-    /// A piece of 64 KiB and a message in a buffer that may have doubled for the message, and the rest of the server in the same
-    /// measure. Three pieces took 267 kB. A full Unix socket counts 208 KiB for the kernel beside this.
+    /// A piece of 64 KiB and a message in a buffer that may have doubled for the message, and the rest of the server in
+    /// the same measure. Three pieces took 267 kB. A full Unix socket counts 208 KiB for the kernel beside this.
     const EACH_MAX: u64 = (140 + 208) << 10;
     for lanes in 1..=2 {
         let history = History {

@@ -1,5 +1,5 @@
-//! A codec whose deliveries begin with the number of their subscription, while the log holds the part that all subscribers
-//! share.
+//! A codec whose deliveries begin with the number of their subscription, while the log holds the part that all
+//! subscribers share.
 
 use tidewire::{
     AnyCodec, Context, HandlerError, HandlerResult, Kind, Limits, Message, OwnedMessage, Policy,
@@ -11,8 +11,8 @@ use tidewire_proto::codec::{
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_testkit::{Peer, TestServer};
 
-/// The frame: the length of kind and payload (u16), an id or the number of the subscription (u32), the kind, the payload.
-/// Deliveries share the last two.
+/// The frame: the length of kind and payload (u16), an id or the number of the subscription (u32), the kind, the
+/// payload. Deliveries share the last two.
 struct Topical;
 
 const KINDS: [Kind; 9] = [

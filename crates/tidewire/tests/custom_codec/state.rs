@@ -1,4 +1,5 @@
-//! A codec that numbers every frame of a connection, in both directions, and ends the connection if a number is missing.
+//! A codec that numbers every frame of a connection, in both directions, and ends the connection if a number is
+//! missing.
 
 use std::thread;
 use std::time::Duration;

@@ -12,7 +12,8 @@ use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
 use crate::{arrived, codec, echo, limited, one_way, payloads, port_of, received, unknown_peer};
 
-/// A socket that sends from `source`, a port of a server with several lanes, and receives nothing that is sent to that port.
+/// A socket that sends from `source`, a port of a server with several lanes, and receives nothing that is sent to that
+/// port.
 fn forger(source: SocketAddr) -> UdpSocket {
     let mut options = DatagramOptions::default();
     options.reuse_port = true;
@@ -24,8 +25,8 @@ fn forger(source: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Regression: after one datagram with its own address as the source, an echo server answered itself for ever and used a
-/// whole core.
+/// Regression: after one datagram with its own address as the source, an echo server answered itself for ever and used
+/// a whole core.
 #[test]
 fn a_server_never_answers_itself() {
     for name in ["raw", "delimited", "length-field", "lines", "srmp", "uvrpc"] {

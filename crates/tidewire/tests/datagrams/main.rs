@@ -1,5 +1,5 @@
-//! Faults that only UDP has: unknown peers, forged addresses, losses, malformed datagrams. Each is counted and bounded, and
-//! other peers are not affected.
+//! Faults that only UDP has: unknown peers, forged addresses, losses, malformed datagrams. Each is counted and bounded,
+//! and other peers are not affected.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

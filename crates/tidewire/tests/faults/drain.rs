@@ -15,8 +15,8 @@ use tidewire_testkit::{DEADLINE, Peer, TestServer, assert_conserved, wait_until}
 
 use crate::{echo, limited, tw1};
 
-/// Regression: lanes reach the deadline of a drain one after another. Messages for a lane that had ended were lost, although
-/// they were confirmed, and were not counted.
+/// Regression: lanes reach the deadline of a drain one after another. Messages for a lane that had ended were lost,
+/// although they were confirmed, and were not counted.
 fn publications_between_lanes_are_accounted_for(lanes: usize, drain: Duration) {
     let builder = limited(|limits| {
         limits.lag_bytes_max = u64::MAX;
@@ -111,8 +111,8 @@ fn confirmed_publications_are_not_lost_between_four_lanes_at_the_drain_deadline(
     publications_between_lanes_are_accounted_for(4, Duration::from_millis(50));
 }
 
-/// Sends new frames to a server that has sent a go-away, each with its id or without one. Returns the errors that come back.
-/// Then the peer ends its side.
+/// Sends new frames to a server that has sent a go-away, each with its id or without one. Returns the errors that come
+/// back. Then the peer ends its side.
 fn refused_after_go_away(
     server: TestServer,
     mut peer: Peer,
@@ -148,8 +148,8 @@ fn refused_after_go_away(
 
 const REFUSED: Option<ErrorCode> = Some(ErrorCode::Draining);
 
-/// Regression: docs/protocol.md said that new requests are refused after a go-away, but all of them were answered until the
-/// deadline.
+/// Regression: docs/protocol.md said that new requests are refused after a go-away, but all of them were answered until
+/// the deadline.
 #[test]
 fn an_echo_refuses_what_is_new_after_go_away() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
@@ -264,8 +264,8 @@ fn holding(held: mpsc::Sender<Deferred>) -> impl Service + Clone {
     }
 }
 
-/// Regression: the client sent new requests to the server that goes away, which does not answer them. Or it failed requests
-/// that may wait for the next connection.
+/// Regression: the client sent new requests to the server that goes away, which does not answer them. Or it failed
+/// requests that may wait for the next connection.
 #[test]
 fn a_client_sends_nothing_new_after_go_away() {
     let (held, is_held) = mpsc::channel();

@@ -168,8 +168,8 @@ fn a_native_client_of_a_lines_server_is_told_which_flag_to_look_at() {
     server.stop();
 }
 
-/// Regression: `curl` and `redis-cli` hung at a port of srmp, because their first bytes were taken for the beginning of a
-/// long frame.
+/// Regression: `curl` and `redis-cli` hung at a port of srmp, because their first bytes were taken for the beginning of
+/// a long frame.
 #[test]
 fn a_foreign_program_at_an_srmp_port_is_told_at_once() {
     for name in ["srmp", "srmp-rpc"] {

@@ -94,8 +94,8 @@ fn a_lane_that_panics_hangs_neither_its_clients_nor_the_shutdown() {
     assert_eq!(metrics.room_in_flight(), 0);
 }
 
-/// Panics lane `victim` of two while both lanes have members of one room, and then sends much more than the queue between
-/// lanes holds.
+/// Panics lane `victim` of two while both lanes have members of one room, and then sends much more than the queue
+/// between lanes holds.
 fn one_of_two_dies(victim: u8) {
     const MESSAGES: usize = 3000;
     let server = TestServer::over_tcp(Server::builder().lanes(2), &tw1(), |_| Fragile);
@@ -238,8 +238,8 @@ fn members_of_a_lane_that_leaves_are_said_to_have_left() {
     assert_conserved(&server.stop_unchecked());
 }
 
-/// Regression: the waker of a task may be the last reference to it, and the task may own the last client. The client's lane
-/// dropped the waker, then joined its own thread, and panicked.
+/// Regression: the waker of a task may be the last reference to it, and the task may own the last client. The client's
+/// lane dropped the waker, then joined its own thread, and panicked.
 #[test]
 fn the_last_client_may_go_with_a_waker_on_its_own_lane() {
     struct Task {

@@ -176,7 +176,8 @@ fn a_panic_at_the_opening_ends_the_session_that_opens() {
     server.stop();
 }
 
-/// Regression: a program whose only lane had failed ended with success, because the failure was in a value that `?` drops.
+/// Regression: a program whose only lane had failed ended with success, because the failure was in a value that `?`
+/// drops.
 #[test]
 fn a_lane_whose_turns_panic_again_and_again_ends_and_waiting_for_it_is_an_error() {
     let fragile = Fragile::default();

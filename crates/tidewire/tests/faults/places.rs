@@ -108,8 +108,8 @@ fn free_port(transport: &str) -> u16 {
     server.addresses()[0].socket_address().unwrap().port()
 }
 
-/// Regression: the second of the two was "in use", in both orders, and where the system's `bindv6only` is set, `[::]` alone served no
-/// IPv4.
+/// Regression: the second of the two was "in use", in both orders, and where the system's `bindv6only` is set, `[::]`
+/// alone served no IPv4.
 #[test]
 fn every_address_of_both_families_is_served_at_one_port_in_any_order() {
     if !has_ipv6() {
@@ -128,7 +128,8 @@ fn every_address_of_both_families_is_served_at_one_port_in_any_order() {
     }
 }
 
-/// Regression: a server listened at one of the two loopback addresses only, and clients that know the other one were refused.
+/// Regression: a server listened at one of the two loopback addresses only, and clients that know the other one were
+/// refused.
 #[test]
 fn localhost_is_listened_on_at_both_loopback_addresses() {
     for transport in ["tcp", "udp", "ws"] {

@@ -170,8 +170,8 @@ impl Scene {
     }
 }
 
-/// Resumes reading as the stalled subscriber, and checks that every gap is announced with its exact size. Returns the number
-/// of received and of lost messages, and the number of the last one.
+/// Resumes reading as the stalled subscriber, and checks that every gap is announced with its exact size. Returns the
+/// number of received and of lost messages, and the number of the last one.
 fn catch_up(peer: &mut Peer, total: usize) -> (usize, usize, usize) {
     let (mut heard, mut lost, mut last) = (0, 0, 0);
     while heard + lost < total {

@@ -52,7 +52,8 @@ fn only_allowed_methods_are_called() {
     assert_eq!(server.metrics().forbidden, 3);
 }
 
-/// Regression guard: frames with equal headers are served by a template, and must not carry another message past the check.
+/// Regression guard: frames with equal headers are served by a template, and must not carry another message past the
+/// check.
 #[test]
 fn a_burst_of_allowed_and_forbidden_messages_is_told_apart() {
     let permissions = Permissions {
@@ -209,7 +210,8 @@ fn a_line_client_joins_and_speaks_by_permission() {
     }
 }
 
-/// Regression: on a server with users a malformed pattern had the code of a handler that failed, and was counted as one.
+/// Regression: on a server with users a malformed pattern had the code of a handler that failed, and was counted as
+/// one.
 #[test]
 fn malformed_names_have_the_same_codes_with_users_as_without() {
     let tw1 = AnyCodec::by_name("tw1").unwrap();
@@ -333,8 +335,8 @@ fn send_each_kind(server: TestServer) {
     server.stop();
 }
 
-/// Regression: kinds of frames that only servers send needed no permission, and a closure looks at no kind. In a service of
-/// its own type, kinds that end something, malformed bodies, and messages for no room needed none.
+/// Regression: kinds of frames that only servers send needed no permission, and a closure looks at no kind. In a
+/// service of its own type, kinds that end something, malformed bodies, and messages for no room needed none.
 #[test]
 fn no_kind_of_frame_reaches_a_handler_without_permission() {
     let called = Arc::new(AtomicUsize::new(0));

@@ -263,7 +263,8 @@ impl Authenticate for Broken {
     }
 }
 
-/// Regression: after a panic of the authenticator at a reload, the sessions stayed, also those of users who were removed.
+/// Regression: after a panic of the authenticator at a reload, the sessions stayed, also those of users who were
+/// removed.
 #[test]
 fn a_panic_at_a_reload_ends_the_sessions_that_it_is_about() {
     let server = serve_with(Broken, |_| tell_name);

@@ -93,7 +93,8 @@ fn flooded(layers: u8) -> (TestServer, Peer) {
     (server, peer)
 }
 
-/// Reads everything in small pieces. A cut connection would fail, because the wire distinguishes it from an orderly end.
+/// Reads everything in small pieces. A cut connection would fail, because the wire distinguishes it from an orderly
+/// end.
 fn read_all(peer: &mut Peer) -> u32 {
     let mut next = 0_u32;
     while let Some(message) = peer.receive_in_pieces(1_500) {

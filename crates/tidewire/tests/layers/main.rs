@@ -1,5 +1,5 @@
-//! Layers over sockets, beyond the conformance suite: handshakes that fail or never end, cuts, orderly ends, and bytes that
-//! wait in layers at a drain or at the end of a turn.
+//! Layers over sockets, beyond the conformance suite: handshakes that fail or never end, cuts, orderly ends, and bytes
+//! that wait in layers at a drain or at the end of a turn.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

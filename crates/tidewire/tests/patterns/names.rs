@@ -93,7 +93,8 @@ fn names_that_look_alike_are_not_present_together() {
     assert_eq!(metrics.room_in_flight(), 0, "{metrics:?}");
 }
 
-/// Regression: a program that reads lines waited for ever for the end of the prompt, as the seed's own chat client does.
+/// Regression: a program that reads lines waited for ever for the end of the prompt, as the seed's own chat client
+/// does.
 #[test]
 fn the_prompt_is_a_line_and_a_typed_name_is_composed() {
     let server = TestServer::over_tcp(Server::builder(), &codec("lines"), |_| Chat::new());

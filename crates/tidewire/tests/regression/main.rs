@@ -20,8 +20,8 @@ use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_testkit::fixtures::{echo, limited, lines, tw1};
 use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer};
 
-/// Regression: reading pauses when the output is full. After the output had gone, the buffered frames waited for an event
-/// that no peer would cause, and the lane slept with complete requests.
+/// Regression: reading pauses when the output is full. After the output had gone, the buffered frames waited for an
+/// event that no peer would cause, and the lane slept with complete requests.
 #[test]
 fn a_paused_session_goes_on_with_the_frames_it_holds() {
     const REQUESTS: usize = 100;
@@ -63,7 +63,8 @@ fn a_whisper_to_oneself_arrives() {
     server.stop();
 }
 
-/// Regression: a session's only timer was set for the handshake timeout, so shorter heartbeats and timeouts fired too late.
+/// Regression: a session's only timer was set for the handshake timeout, so shorter heartbeats and timeouts fired too
+/// late.
 #[test]
 fn a_heartbeat_shorter_than_the_handshake_timeout_is_kept() {
     let builder = limited(|limits| {
@@ -77,8 +78,8 @@ fn a_heartbeat_shorter_than_the_handshake_timeout_is_kept() {
     server.stop();
 }
 
-/// Regression: `peers_that_read_nothing_are_paused` took the ping that a slow machine gets in front of an answer for the
-/// answer.
+/// Regression: `peers_that_read_nothing_are_paused` took the ping that a slow machine gets in front of an answer for
+/// the answer.
 #[test]
 fn the_raw_peer_skips_pings_in_front_of_an_answer() {
     let builder = limited(|limits| limits.heartbeat = Duration::from_millis(20));
@@ -246,8 +247,8 @@ impl Service for Gatekeeper {
     }
 }
 
-/// Regression: a failed write to a closed peer ended its session at once, and its last messages were not read. Over a Unix
-/// socket that lost the last messages of every client that sent and closed.
+/// Regression: a failed write to a closed peer ended its session at once, and its last messages were not read. Over a
+/// Unix socket that lost the last messages of every client that sent and closed.
 #[test]
 fn what_a_peer_said_before_it_closed_is_heard_although_it_cannot_be_written_to() {
     let (seen_sender, seen) = mpsc::channel();
@@ -277,7 +278,8 @@ fn what_a_peer_said_before_it_closed_is_heard_although_it_cannot_be_written_to()
     server.stop();
 }
 
-/// Regression: a request that was queued while the client's lane ended stayed in the queue, and its caller waited for ever.
+/// Regression: a request that was queued while the client's lane ended stayed in the queue, and its caller waited for
+/// ever.
 #[test]
 fn requests_that_race_with_the_end_of_their_client_all_resolve() {
     for _ in 0..50 {
@@ -307,8 +309,8 @@ fn requests_that_race_with_the_end_of_their_client_all_resolve() {
     }
 }
 
-/// Regression: lines that a client had sent before the end of the stream were read and not answered. The end of the stream
-/// is all that a line client sees of a drain.
+/// Regression: lines that a client had sent before the end of the stream were read and not answered. The end of the
+/// stream is all that a line client sees of a drain.
 #[test]
 fn lines_that_arrived_before_the_drain_are_answered() {
     const LINES: usize = 2000;
@@ -345,7 +347,8 @@ fn lines_that_arrived_before_the_drain_are_answered() {
     stopping.join().unwrap();
 }
 
-/// Regression: a service could not close a session whose write side had ended. The session stayed until the idle timeout.
+/// Regression: a service could not close a session whose write side had ended. The session stayed until the idle
+/// timeout.
 #[test]
 fn a_service_can_close_a_session_that_drains() {
     struct Quits {
@@ -384,8 +387,8 @@ fn a_service_can_close_a_session_that_drains() {
     assert_eq!(metrics.closed_by("service"), 1, "{metrics:#?}");
 }
 
-/// Regression: publishers of a blocking room were resumed only if the subscriber's own lane had paused some, else at the
-/// deadline.
+/// Regression: publishers of a blocking room were resumed only if the subscriber's own lane had paused some, else at
+/// the deadline.
 #[test]
 fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_another_lane() {
     const END: &[u8] = b"the end";
@@ -401,8 +404,8 @@ fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_anot
     reader.join("lobby", "reader").unwrap();
     let mut publisher = server.peer();
     publisher.join("lobby", "publisher").unwrap();
-    // The publisher's lane may read any number of messages before the reader's lane checks, so the test sends until it is
-    // paused.
+    // The publisher's lane may read any number of messages before the reader's lane checks, so the test sends until it
+    // is paused.
     let is_held = Arc::new(AtomicBool::new(false));
     let publishing = std::thread::spawn({
         let is_held = Arc::clone(&is_held);
@@ -470,8 +473,8 @@ fn a_lane_that_panicked_is_counted_out() {
     assert_eq!(stopped.failures, ["the service panicked: told to"]);
 }
 
-/// Regression: a room frames a message once for all members. A member with a smaller frame limit was cut off by the first
-/// long message.
+/// Regression: a room frames a message once for all members. A member with a smaller frame limit was cut off by the
+/// first long message.
 #[test]
 fn a_connection_with_smaller_frames_is_refused_by_rooms_and_not_cut_off_by_them() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Chat::new());
@@ -506,8 +509,8 @@ fn a_connection_with_smaller_frames_is_refused_by_rooms_and_not_cut_off_by_them(
     server.stop();
 }
 
-/// Regression: the remaining requests of a departed peer were answered until the output was full. Then reading paused for
-/// ever, and the session stayed until the idle timeout.
+/// Regression: the remaining requests of a departed peer were answered until the output was full. Then reading paused
+/// for ever, and the session stayed until the idle timeout.
 #[test]
 fn a_peer_that_left_with_many_requests_under_way_leaves_no_ghost() {
     let builder = limited(|limits| {
@@ -529,8 +532,8 @@ fn a_peer_that_left_with_many_requests_under_way_leaves_no_ghost() {
     server.stop();
 }
 
-/// Regression: messages that a client had accepted were dropped when the server read slowly, although the connection was up
-/// all the time.
+/// Regression: messages that a client had accepted were dropped when the server read slowly, although the connection
+/// was up all the time.
 #[test]
 fn a_slow_server_costs_a_client_patience_and_no_messages() {
     const MESSAGES: usize = 600;
@@ -599,7 +602,8 @@ impl Service for StopsReading {
     }
 }
 
-/// Regression: dropping a subscription waited in a busy loop for room in the client's queue, until the server read again.
+/// Regression: dropping a subscription waited in a busy loop for room in the client's queue, until the server read
+/// again.
 #[test]
 fn dropping_a_subscription_does_not_wait_for_a_slow_server() {
     const REFUSED_IN_A_ROW: usize = 5_000;

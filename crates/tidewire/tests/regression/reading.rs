@@ -31,7 +31,8 @@ fn a_handler_that_writes_its_full_output_itself_is_read_on() {
     assert!(server.stop().reads_paused > 0);
 }
 
-/// Regression: a peer that did not take immediate replies was not read any more, but deferred replies filled the memory.
+/// Regression: a peer that did not take immediate replies was not read any more, but deferred replies filled the
+/// memory.
 #[test]
 fn a_peer_that_does_not_take_deferred_answers_is_not_read() {
     const REQUESTS: u32 = 400;

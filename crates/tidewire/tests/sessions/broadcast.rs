@@ -290,8 +290,8 @@ fn number_of(peer: &mut Peer) -> SessionId {
     SessionId::from_number(u64::from_le_bytes(number[..].try_into().unwrap()))
 }
 
-/// A lane of either index ends: sends to its sessions are refused, a broadcast reports it and reaches the others, and new
-/// connections are accepted. The test covers every transport.
+/// A lane of either index ends: sends to its sessions are refused, a broadcast reports it and reaches the others, and
+/// new connections are accepted. The test covers every transport.
 #[test]
 fn a_lane_that_ended_is_told_of_and_the_server_stays_reachable() {
     for transport in TRANSPORTS {

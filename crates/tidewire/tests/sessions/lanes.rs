@@ -14,7 +14,8 @@ fn tell_lane(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
     cx.reply(&[cx.lane() as u8])
 }
 
-/// Regression: the lanes got connections in turn, so a health check after each connection that stays sent all of these to one lane.
+/// Regression: the lanes got connections in turn, so a health check after each connection that stays sent all of these
+/// to one lane.
 #[test]
 fn connections_that_stay_are_spread_over_the_lanes_whatever_ends_between_them() {
     let folder = tempfile::tempdir().unwrap();

@@ -136,7 +136,8 @@ fn limits_count_for_the_client_and_not_for_the_proxy() {
     assert_eq!((metrics.sessions_opened, metrics.sessions_refused), (3, 1));
 }
 
-/// Regression: until its header was whole, a connection counted for the proxy, so silent ones locked out the clients of the proxy.
+/// Regression: until its header was whole, a connection counted for the proxy, so silent ones locked out the clients of
+/// the proxy.
 #[test]
 fn connections_whose_headers_are_awaited_keep_out_nobody() {
     let server = server(limited(|limits| limits.sessions_per_address_max = 1));

@@ -97,7 +97,8 @@ fn a_session_that_takes_nothing_is_full_until_it_reads() {
         let session = scene.server.server().sessions().find(id).unwrap();
         let payload = [7; 1000];
         let mut accepted = 0_u64;
-        // The kernel's buffer fills first. A busy lane also makes its sessions look full, so the test waits for the lane.
+        // The kernel's buffer fills first. A busy lane also makes its sessions look full, so the test waits for the
+        // lane.
         wait_until("it is full although its lane is not behind", || {
             let is_settled = scene.server.metrics().sends_taken == accepted;
             match session.send(news(&payload)) {

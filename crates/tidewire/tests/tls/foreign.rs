@@ -1,5 +1,6 @@
-//! Peers of other makers: `openssl s_client`, Python's `ssl` and Go's `crypto/tls`. Where a program is not installed, the output
-//! says so; with `TIDEWIRE_PEERS_REQUIRED`, which `.ci/run` sets on machines of continuous integration, the test fails.
+//! Peers of other makers: `openssl s_client`, Python's `ssl` and Go's `crypto/tls`. Where a program is not installed,
+//! the output says so; with `TIDEWIRE_PEERS_REQUIRED`, which `.ci/run` sets on machines of continuous integration, the
+//! test fails.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
@@ -101,7 +102,8 @@ fn serve(tls: ServerTls) -> (TestServer, String) {
     (server, port)
 }
 
-/// The program `peer.go`. It is compiled once, because two compilations at the same time would both compile Go's library.
+/// The program `peer.go`. It is compiled once, because two compilations at the same time would both compile Go's
+/// library.
 fn go(directory: &TempDir, arguments: &[&str]) -> Option<Program> {
     static IS_INSTALLED: OnceLock<bool> = OnceLock::new();
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/peer.go");

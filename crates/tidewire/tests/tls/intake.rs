@@ -1,12 +1,12 @@
-//! Any bytes into a side of TLS, in any pieces and at any stage: it refuses them or waits, never panics, and stays bounded. The fuzz
-//! target `tls` calls the same function.
+//! Any bytes into a side of TLS, in any pieces and at any stage: it refuses them or waits, never panics, and stays
+//! bounded. The fuzz target `tls` calls the same function.
 
 use tidewire_proto::layer::OUTPUT_BYTES_MAX;
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::stacks::{carry, stack_of};
 
-/// Feeds one side. The first byte chooses the side and the stage, the second one the size of the pieces, and the rest is what
-/// comes from the network.
+/// Feeds one side. The first byte chooses the side and the stage, the second one the size of the pieces, and the rest
+/// is what comes from the network.
 #[allow(
     unreachable_pub,
     reason = "the fuzz target has this file as a module, too"

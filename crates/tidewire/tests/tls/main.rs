@@ -1,4 +1,5 @@
-//! TLS beyond the conformance suite: any bytes at all, records and cuts, certificates that must be refused, identities, reloads, foreign peers.
+//! TLS beyond the conformance suite: any bytes at all, records and cuts, certificates that must be refused, identities,
+//! reloads, foreign peers.
 
 #![expect(clippy::print_stdout, reason = "a check that is skipped says so")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]

@@ -157,8 +157,8 @@ fn settings_of_tls_leave_plain_connections_alone() {
     );
 }
 
-/// Regression: a token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as those of
-/// other machines.
+/// Regression: a token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as
+/// those of other machines.
 #[test]
 fn a_handler_sends_no_credentials_to_another_machine_in_plain_text() {
     let server = TestServer::over_tcp(

@@ -108,8 +108,8 @@ fn a_client_whose_authority_was_taken_away_does_not_come_back_by_its_ticket() {
     server.stop();
 }
 
-/// Regression: a client kept the certificate of its start. When that expired, the server refused the client for ever, although the
-/// file had a newer one.
+/// Regression: a client kept the certificate of its start. When that expired, the server refused the client for ever,
+/// although the file had a newer one.
 #[test]
 fn a_client_comes_back_with_the_certificate_and_the_authorities_that_its_files_have_now() {
     let directory = TempDir::new().unwrap();
@@ -152,7 +152,8 @@ fn a_client_comes_back_with_the_certificate_and_the_authorities_that_its_files_h
     server.stop();
 }
 
-/// The bug: each SIGHUP, such as that of logrotate, read the same certificate again, said so, and made all tickets useless.
+/// The bug: each SIGHUP, such as that of logrotate, read the same certificate again, said so, and made all tickets
+/// useless.
 #[test]
 fn a_certificate_that_is_the_same_is_not_taken_again() {
     let directory = TempDir::new().unwrap();

@@ -122,7 +122,8 @@ fn a_hello_that_arrived_too_long_ago_is_left_out_although_it_was_just_accepted()
     drop(late);
 }
 
-/// All of them come at once, so some wait for a later turn. None is lost, and the session that was there before is answered.
+/// All of them come at once, so some wait for a later turn. None is lost, and the session that was there before is
+/// answered.
 #[test]
 fn a_herd_is_let_in_whole_and_open_sessions_are_answered_meanwhile() {
     let server = serve(usual().1.server());

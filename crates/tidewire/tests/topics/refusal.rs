@@ -169,8 +169,8 @@ fn a_message_too_large_for_a_frame_is_refused_and_others_pass() {
     let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
     let client = Client::connect(&server.url()).wait().unwrap();
     let subscription = client.subscribe("a.>").wait().unwrap();
-    // With its topic the delivery is larger than the publication, by the size of the id. So this message fits only without
-    // the topic.
+    // With its topic the delivery is larger than the publication, by the size of the id. So this message fits only
+    // without the topic.
     let mut peer = server.peer();
     publish(&mut peer, "a.b", &[b'x'; 1024 - 12]);
     let refusal = peer.receive().unwrap();

@@ -76,8 +76,8 @@ impl Scene {
         }
     }
 
-    /// Resumes reading as the slow subscriber. Checks that every gap is announced with its exact size. Returns the number of
-    /// received messages.
+    /// Resumes reading as the slow subscriber. Checks that every gap is announced with its exact size. Returns the
+    /// number of received messages.
     fn catch_up(&mut self) -> usize {
         let (mut next, mut heard) = (0, 0);
         while next < MESSAGES {

@@ -19,8 +19,8 @@ struct Heard {
     lost: u64,
 }
 
-/// Publishes the numbers of the rounds to every topic, and waits until the client has received all of them for each of its
-/// `subscriptions`.
+/// Publishes the numbers of the rounds to every topic, and waits until the client has received all of them for each of
+/// its `subscriptions`.
 fn publish_rounds(server: &TestServer, client: &Client, subscriptions: u64) {
     let before = client.metrics().frames_in;
     let mut peer = server.peer();

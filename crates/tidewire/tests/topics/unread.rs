@@ -45,8 +45,8 @@ pub(super) fn flood(peer: &mut Peer, topic: &str) {
     }
 }
 
-/// Takes events until a whole flood is accounted for. Returns the numbers of delivered messages, of those that the server
-/// dropped, and of those that the client dropped.
+/// Takes events until a whole flood is accounted for. Returns the numbers of delivered messages, of those that the
+/// server dropped, and of those that the client dropped.
 pub(super) fn account(subscription: &Subscription) -> [u64; 3] {
     let mut counts = [0; 3];
     while counts.iter().sum::<u64>() < PUBLISHED {
@@ -89,8 +89,8 @@ fn by_default_replies_come_while_nobody_takes_events() {
     let client = client(&server, |builder| builder);
     let subscription = client.subscribe("a.b").wait().unwrap();
     flood(&mut server.peer(), "a.b");
-    // The welcome and the reply to the subscription are frames too. Frames after them would find the room that taking events
-    // makes.
+    // The welcome and the reply to the subscription are frames too. Frames after them would find the room that taking
+    // events makes.
     let frames = PUBLISHED + 2;
     wait_for("all has come", || client.metrics().frames_in >= frames);
     assert!(client.metrics().events_dropped > 0);

@@ -178,8 +178,8 @@ impl Running {
         CalculatorClient::new(self.client())
     }
 
-    /// Ends the client, then the server, and checks that every message is accounted for: no request was lost, every reply
-    /// had a request, and the client received only replies. Returns the server's counters.
+    /// Ends the client, then the server, and checks that every message is accounted for: no request was lost, every
+    /// reply had a request, and the client received only replies. Returns the server's counters.
     fn finish(self, client: &Client) -> Metrics {
         client.close().wait();
         assert_eq!(client.metrics().replies_unmatched, 0);

@@ -1,4 +1,5 @@
-//! Servers that send requests to other servers: answers, slow, absent or dying backends, and the conservation of requests.
+//! Servers that send requests to other servers: answers, slow, absent or dying backends, and the conservation of
+//! requests.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -44,7 +44,8 @@ impl Authenticate for OneToken {
     }
 }
 
-/// A backend over TLS that requires a certificate and the token `secret`, and the settings of a gateway with that certificate.
+/// A backend over TLS that requires a certificate and the token `secret`, and the settings of a gateway with that
+/// certificate.
 fn backend() -> (TestServer, ClientTls) {
     let (authority, identity) = usual();
     let clients = Authority::new("clients");

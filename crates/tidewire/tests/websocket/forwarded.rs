@@ -34,7 +34,8 @@ fn request(server: &Server, headers: &str) -> (String, TcpStream) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
     let request = format!(
-        "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+        "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Version: 13\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n{headers}\r\n"
     );
     stream.write_all(request.as_bytes()).unwrap();
@@ -98,7 +99,8 @@ fn a_request_with_both_headers_is_refused() {
     assert!(head.starts_with("HTTP/1.1 400"), "{head}");
 }
 
-/// Regression: until its handshake was over, a connection counted for the proxy, so one client could use up the share of all.
+/// Regression: until its handshake was over, a connection counted for the proxy, so one client could use up the share
+/// of all.
 #[test]
 fn one_client_of_a_proxy_cannot_use_up_what_its_other_clients_need() {
     let limits = Limits {
@@ -128,7 +130,8 @@ fn one_client_of_a_proxy_cannot_use_up_what_its_other_clients_need() {
     drop(silent);
 }
 
-/// Regression: at a full server a connection of a proxy displaced a session of another address before its client was known.
+/// Regression: at a full server a connection of a proxy displaced a session of another address before its client was
+/// known.
 #[test]
 fn a_silent_connection_of_a_proxy_displaces_nobody_and_a_named_client_may() {
     let limits = Limits {

@@ -57,7 +57,8 @@ fn a_peer_that_answers_no_ping_of_websocket_is_closed() {
     assert_eq!(server.stop().closed_by("idle_timeout"), 1);
 }
 
-/// Regression: a silent peer of a codec without pings kept its name for the whole idle timeout, although WebSocket has pings.
+/// Regression: a silent peer of a codec without pings kept its name for the whole idle timeout, although WebSocket has
+/// pings.
 #[test]
 fn a_name_of_a_silent_peer_without_pings_goes_to_whoever_wants_it() {
     let json = codec("json");

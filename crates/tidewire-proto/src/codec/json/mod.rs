@@ -1,8 +1,9 @@
 //! JSON: one object a line, for people and programs with a WebSocket or a socket and no library.
 //!
 //! Problem: a program in any language can write JSON, but the native protocol needs code. Approach: the vocabulary of
-//! TW1 with words. A line is a frame, and [`Codec::translate`] makes the message of it, with the same bytes in its payload
-//! that TW1 has there. So services, rooms and clients see no difference. `docs/protocol.md` has the specification.
+//! TW1 with words. A line is a frame, and [`Codec::translate`] makes the message of it, with the same bytes in its
+//! payload that TW1 has there. So services, rooms and clients see no difference. `docs/protocol.md` has the
+//! specification.
 //!
 //! Rejected: a decoder that borrows only from the line, because escapes and base64 cannot be undone there. Rejected:
 //! changing the line in place, because a refused line is read again for its error. Rejected: an own parser of JSON.

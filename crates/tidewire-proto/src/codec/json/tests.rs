@@ -180,11 +180,13 @@ fn a_fault_says_what_to_change() {
         ),
         (
             r#"{"channel":1}"#,
-            "field \"kind\" is missing; it must be a kind of message, such as \"join\", \"say\", \"request\", \"subscribe\" or \"publish\"",
+            "field \"kind\" is missing; it must be a kind of message, such as \"join\", \"say\", \"request\", \
+             \"subscribe\" or \"publish\"",
         ),
         (
             r#"{"kind":"jion"}"#,
-            "field \"kind\" must be a kind of message, such as \"join\", \"say\", \"request\", \"subscribe\" or \"publish\"",
+            "field \"kind\" must be a kind of message, such as \"join\", \"say\", \"request\", \"subscribe\" or \
+             \"publish\"",
         ),
         (
             r#"{"kind":"join","nmae":"ada"}"#,
@@ -224,7 +226,8 @@ fn a_fault_says_what_to_change() {
         ),
         (
             r#"{"kind":"subscribe","policy":"drop"}"#,
-            "field \"policy\" must be one of \"disconnect\", \"drop_oldest\", \"drop_newest\", \"conflate\", \"block\" and \"conflate_by_topic\"",
+            "field \"policy\" must be one of \"disconnect\", \"drop_oldest\", \"drop_newest\", \"conflate\", \"block\" \
+             and \"conflate_by_topic\"",
         ),
         (
             r#"{"kind":"say","data64":"YQ"}"#,
@@ -315,7 +318,8 @@ fn replies_about_rooms_have_words() {
         lines,
         [
             r#"{"kind":"joined","id":5,"channel":3,"member":9,"count":2}"#,
-            r#"{"kind":"members","id":5,"channel":3,"members":[{"member":9,"name":"ada"},{"member":10,"name":"o'neil"}]}"#,
+            "{\"kind\":\"members\",\"id\":5,\"channel\":3,\"members\":\
+             [{\"member\":9,\"name\":\"ada\"},{\"member\":10,\"name\":\"o'neil\"}]}",
         ]
     );
     let joined = joined.to_bytes();

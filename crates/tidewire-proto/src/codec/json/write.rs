@@ -32,8 +32,8 @@ pub(super) fn message(message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), En
     Ok(())
 }
 
-/// Writes the fields of a message. `None` if its payload is not a body of its kind, or if it has a channel that its kind
-/// cannot have.
+/// Writes the fields of a message. `None` if its payload is not a body of its kind, or if it has a channel that its
+/// kind cannot have.
 fn fields(message: &Message<'_>, line: &mut Line<'_>) -> Option<()> {
     let kind = line.kind;
     if message.channel != 0 && !kind.fields().contains(&F::Channel) {

@@ -1,7 +1,7 @@
 //! Key sets of issuers, in the form of RFC 7517 (JWKS).
 //!
-//! A set has keys for many purposes. Those that check signatures by a public key are used, each with one algorithm: the one that
-//! it names, or the usual one of its kind. A secret in a set is never used, because a set is published.
+//! A set has keys for many purposes. Those that check signatures by a public key are used, each with one algorithm: the
+//! one that it names, or the usual one of its kind. A secret in a set is never used, because a set is published.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -159,10 +159,19 @@ mod tests {
 
     /// The example of RFC 7517, appendix A.1, whose first key is for encryption, and of RFC 8037, appendix A.2.
     const RFC: &str = r#"{"keys":[
-        {"kty":"EC","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4","y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM","use":"enc","kid":"1"},
-        {"kty":"RSA","n":"0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_BJECPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0Ls1jF44-csFCur-kEgU8awapJzKnqDKgw","e":"AQAB","alg":"RS256","kid":"2011-04-29"},
+        {"kty":"EC","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
+         "y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM","use":"enc","kid":"1"},
+        {"kty":"RSA","n":"MODULUS","e":"AQAB","alg":"RS256","kid":"2011-04-29"},
         {"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}
     ]}"#;
+    const RFC_MODULUS: &str = "0vx7agoebGcQSuuPiLJXZptN9nndrQmbXEps2aiAFbWhM78LhWx4cbbfAAtVT86zwu1RK7aPFFxuhDR1L6tSoc_B\
+        JECPebWKRXjBZCiFV4n3oknjhMstn64tZ_2W-5JsGY4Hc5n9yBXArwl93lqt7_RN5w6Cf0h4QyQ5v-65YGjQR0_FDW2QvzqY368QQMicAtaSqzs\
+        8KJZgnYb9c7d0zgdAZHzu6qMQvRL5hajrn1n91CbOpbISD08qNLyrdkt-bFTWhAI4vMQFh6WeZu0fM4lFd2NcRwr3XPksINHaQ-G_xBniIqbw0L\
+        s1jF44-csFCur-kEgU8awapJzKnqDKgw";
+
+    fn rfc() -> String {
+        RFC.replace("MODULUS", RFC_MODULUS)
+    }
 
     fn names(text: &str) -> Vec<(Option<String>, String)> {
         let keys = read(text.as_bytes()).unwrap();
@@ -176,14 +185,14 @@ mod tests {
             (Some("2011-04-29".to_owned()), "RS256".to_owned()),
             (None, "EdDSA".to_owned()),
         ];
-        assert_eq!(names(RFC), expected);
-        let pss = RFC.replace("RS256", "PS512");
+        assert_eq!(names(&rfc()), expected);
+        let pss = rfc().replace("RS256", "PS512");
         assert_eq!(names(&pss)[0].1, "PS512");
         // A key that names an algorithm of another kind, or one that is no signature, is none.
         for other in ["ES256", "HS256", "RSA-OAEP", "none", "future"] {
-            assert_eq!(names(&RFC.replace("RS256", other)).len(), 1, "{other}");
+            assert_eq!(names(&rfc().replace("RS256", other)).len(), 1, "{other}");
         }
-        let signing = RFC.replace("\"enc\"", "\"sig\"");
+        let signing = rfc().replace("\"enc\"", "\"sig\"");
         assert_eq!(
             names(&signing)[0],
             (Some("1".to_owned()), "ES256".to_owned())
@@ -210,8 +219,8 @@ mod tests {
             assert!(error.to_string().contains(told), "{text}: {error}");
         }
         // Cut at each byte.
-        for end in 0..RFC.len() {
-            assert!(read(&RFC.as_bytes()[..end]).is_err(), "{end}");
+        for end in 0..rfc().len() {
+            assert!(read(&rfc().as_bytes()[..end]).is_err(), "{end}");
         }
     }
 

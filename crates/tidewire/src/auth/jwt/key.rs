@@ -1,7 +1,7 @@
 //! Keys that check the signatures of tokens.
 //!
-//! A key has its algorithm from the configuration. A public key must be of this algorithm, and a secret must not be a public
-//! key, so that no mistake in a configuration makes a published key a secret.
+//! A key has its algorithm from the configuration. A public key must be of this algorithm, and a secret must not be a
+//! public key, so that no mistake in a configuration makes a published key a secret.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +26,8 @@ pub struct JwtAlgorithm(pub(super) Algorithm);
 pub enum JwtKeyError {
     /// There is no such algorithm, or it is not supported. `none` is not.
     #[error(
-        "{0:?} is not an algorithm; use ES256, ES384, EdDSA, RS256, RS384, RS512, PS256, PS384, PS512, HS256, HS384 or HS512"
+        "{0:?} is not an algorithm; use ES256, ES384, EdDSA, RS256, RS384, RS512, PS256, PS384, PS512, HS256, HS384 or \
+         HS512"
     )]
     Algorithm(String),
     /// It is not a public key in PEM.
@@ -59,7 +60,8 @@ pub enum JwtKeyError {
     Set(String),
     /// No key of a set checks signatures of tokens.
     #[error(
-        "none of its {total} keys can check tokens: it needs public keys for signatures, of RSA with 2048 bits, P-256, P-384 or Ed25519"
+        "none of its {total} keys can check tokens: it needs public keys for signatures, of RSA with 2048 bits, P-256, \
+         P-384 or Ed25519"
     )]
     NoUsableKey {
         /// The keys of the set.

@@ -1,8 +1,8 @@
 //! JSON Web Tokens: an issuer signs the name of a client, and the server has the keys of the issuer.
 //!
-//! A token says which key it is signed by, and a forger writes tokens, too. So a key is found by issuer and key id together,
-//! and it is used with the algorithm of the configuration only. Nothing else of the header is used: no key in it, no address
-//! of one. Nothing that a token claims counts before its signature is right.
+//! A token says which key it is signed by, and a forger writes tokens, too. So a key is found by issuer and key id
+//! together, and it is used with the algorithm of the configuration only. Nothing else of the header is used: no key in
+//! it, no address of one. Nothing that a token claims counts before its signature is right.
 
 mod jwks;
 mod key;
@@ -30,8 +30,9 @@ pub use key::{JwtAlgorithm, JwtKeyError};
 /// Users who are known by a JWT. Peers without a token, and tokens of other issuers and keys, are left to the next
 /// authenticator.
 ///
-/// A token must have `exp`, an `aud` of the issuer and a name, and `nbf` must be past if it is there. The session expires at
-/// `exp`, with the leeway. A name that the users do not have gets the default permissions: the issuer decides who there is.
+/// A token must have `exp`, an `aud` of the issuer and a name, and `nbf` must be past if it is there. The session
+/// expires at `exp`, with the leeway. A name that the users do not have gets the default permissions: the issuer
+/// decides who there is.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -110,15 +111,16 @@ impl JwtIssuer {
         self
     }
 
-    /// Accepts only tokens whose header says this kind in `typ`, such as `at+jwt` for access tokens. Without it an ID token for the
-    /// same audience is as good as an access token. Set it before the keys.
+    /// Accepts only tokens whose header says this kind in `typ`, such as `at+jwt` for access tokens. Without it an ID
+    /// token for the same audience is as good as an access token. Set it before the keys.
     #[must_use]
     pub fn typ(mut self, typ: &str) -> Self {
         self.typ = Some(kind_of(typ));
         self
     }
 
-    /// Adds the keys of a set in JSON (JWKS, RFC 7517), as issuers publish them. Keys that do not check signatures are left out.
+    /// Adds the keys of a set in JSON (JWKS, RFC 7517), as issuers publish them. Keys that do not check signatures are
+    /// left out.
     ///
     /// # Errors
     /// It is no set, or no key of it can check tokens.
@@ -283,7 +285,8 @@ impl JwtKeys {
             .proved_by(Proof::Jwt(key.id)))
     }
 
-    /// The identity of a name, if an identity may have it: it must not be that of anonymous peers, nor look like a user's.
+    /// The identity of a name, if an identity may have it: it must not be that of anonymous peers, nor look like a
+    /// user's.
     fn identity(&self, name: &str) -> Option<Identity> {
         let is_plain =
             |it: char| it.is_alphanumeric() || (it.is_ascii_graphic() && !"*>".contains(it));
@@ -359,7 +362,8 @@ impl Authenticate for JwtKeys {
     }
 }
 
-/// Why a token has no key here, so that another authenticator may know it. The texts of the token in it are escaped and short.
+/// Why a token has no key here, so that another authenticator may know it. The texts of the token in it are escaped and
+/// short.
 #[derive(Debug, PartialEq, Eq, Error)]
 enum NoKey {
     #[error("it is longer than {LONG_CREDENTIALS_BYTES_MAX} bytes")]

@@ -101,8 +101,8 @@ fn a_lane_does_not_sleep_while_the_results_of_its_lookup_wait() {
     assert!(!service.has_work(), "late results are not awaited");
 }
 
-/// Regression: a token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as those of
-/// other machines.
+/// Regression: a token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as
+/// those of other machines.
 #[test]
 fn credentials_go_to_another_machine_only_over_tls_or_when_allowed() {
     let server =
@@ -252,8 +252,8 @@ fn one_timeout_holds_for_all_addresses() {
     assert_eq!(tried, [1, 0, 0], "the others would have begun later");
 }
 
-/// Regression: pauses began anew at each accepted connection, so a server that accepts and closes was dialled for ever without
-/// a longer pause.
+/// Regression: pauses began anew at each accepted connection, so a server that accepts and closes was dialled for ever
+/// without a longer pause.
 #[test]
 fn pauses_grow_at_a_server_that_accepts_and_closes() {
     const ROUNDS: u32 = 8;
@@ -315,8 +315,8 @@ fn an_attempt_ends_although_the_name_of_the_server_is_still_looked_up() {
     drop(gate);
 }
 
-/// Regression: credentials for an earlier connection that came late took the place of the addresses that the lane waited for, and the
-/// client never connected again.
+/// Regression: credentials for an earlier connection that came late took the place of the addresses that the lane
+/// waited for, and the client never connected again.
 #[test]
 fn late_credentials_do_not_take_the_place_of_addresses() {
     let link = Link::new(RequestTable::new(1 << 20, false), EventBounds::default());

@@ -1,8 +1,8 @@
 //! The events of one queue, and the policies at its bounds.
 //!
-//! The policies differ only in [`State::admit`], which drops an event when there is no room. [`Conflation`] is the state of
-//! the policy that knows topics. It exists from when the queue is full until it is empty. So other policies, and a queue
-//! that is not full, pay nothing for it.
+//! The policies differ only in [`State::admit`], which drops an event when there is no room. [`Conflation`] is the
+//! state of the policy that knows topics. It exists from when the queue is full until it is empty. So other policies,
+//! and a queue that is not full, pay nothing for it.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use std::task::Waker;
 
 use super::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES, EVENTS_MAX, Queued};
 
-/// The policy for a queue of events that is [full](crate::ClientBuilder::event_bytes_max), because the application does not
-/// take them. A [subscription](crate::Subscribe::when_events_full) may have a policy of its own.
+/// The policy for a queue of events that is [full](crate::ClientBuilder::event_bytes_max), because the application does
+/// not take them. A [subscription](crate::Subscribe::when_events_full) may have a policy of its own.
 /// [`Client::subscribe`](crate::Client::subscribe) has an example.
 ///
 /// Dropped events are counted in [`Metrics::events_dropped`](crate::metrics::Metrics::events_dropped). An
-/// [`Event::Lost`](crate::Event::Lost) or [`TopicEvent::Lost`](crate::TopicEvent::Lost) at their position has their number.
+/// [`Event::Lost`](crate::Event::Lost) or [`TopicEvent::Lost`](crate::TopicEvent::Lost) at their position has their
+/// number.
 ///
 /// | application | policy |
 /// |---|---|
@@ -26,29 +27,30 @@ use super::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES, EVENTS_MAX, Queued};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenEventsFull {
-    /// The oldest event is dropped for each new one. This is the default: replies are always read, so a thread may wait for
-    /// a reply even if no thread takes events.
+    /// The oldest event is dropped for each new one. This is the default: replies are always read, so a thread may wait
+    /// for a reply even if no thread takes events.
     #[default]
     DropOldest,
     /// New events are dropped until there is room.
     DropNewest,
-    /// A new message replaces the waiting message of the same topic, and the replaced one counts as lost. So a reader that
-    /// fell behind finds the latest value of every topic, in the order in which the topics came. If more topics wait than
-    /// the queue holds, the oldest event is dropped. The queue conflates from when it is full until it is empty.
+    /// A new message replaces the waiting message of the same topic, and the replaced one counts as lost. So a reader
+    /// that fell behind finds the latest value of every topic, in the order in which the topics came. If more topics
+    /// wait than the queue holds, the oldest event is dropped. The queue conflates from when it is full until it is
+    /// empty.
     ///
     /// It is meant for subscriptions with wildcards. The client's own events have no topics: for them it acts as
     /// [`DropOldest`](Self::DropOldest).
     ConflateByTopic,
-    /// The client stops reading from its connection until half of the queue has been taken. So the client drops nothing, and
-    /// the server's policy for slow subscribers decides: its gaps say what it dropped.
+    /// The client stops reading from its connection until half of the queue has been taken. So the client drops
+    /// nothing, and the server's policy for slow subscribers decides: its gaps say what it dropped.
     ///
     /// Replies are not read either. If a thread waits for a reply while no thread takes events, it waits until the
-    /// [timeout](crate::ClientBuilder::request_timeout). So take the events of every queue with this policy on threads or
-    /// tasks that do not wait for replies.
+    /// [timeout](crate::ClientBuilder::request_timeout). So take the events of every queue with this policy on threads
+    /// or tasks that do not wait for replies.
     ///
-    /// Some events cannot be held back: events of the client itself, and messages that were read before. They may use as
-    /// much room again, and then the oldest event is dropped. Over UDP the system drops datagrams that are not read, without
-    /// a count for this client. So another policy is better there.
+    /// Some events cannot be held back: events of the client itself, and messages that were read before. They may use
+    /// as much room again, and then the oldest event is dropped. Over UDP the system drops datagrams that are not read,
+    /// without a count for this client. So another policy is better there.
     PauseReading,
 }
 
@@ -66,16 +68,16 @@ pub(super) struct State<E> {
     pub(super) events: VecDeque<E>,
     /// Counted as for [`EventBounds::bytes_max`].
     pub(super) bytes: usize,
-    /// Number of dropped events that no event has reported yet. They were before the first event, or after the last one if
-    /// new ones are dropped.
+    /// Number of dropped events that no event has reported yet. They were before the first event, or after the last one
+    /// if new ones are dropped.
     lost: u64,
     /// Positions of topics, from when the queue is full until it is empty.
     conflation: Option<Box<Conflation>>,
     pub(super) ended: bool,
     /// Whether the queue counts as full in [`Reading`](super::Reading).
     pub(super) holds_reading: bool,
-    /// Number of threads blocked in [`EventQueue::next`](super::EventQueue::next). While it is 0, no notification is needed,
-    /// which saves a system call for each event.
+    /// Number of threads blocked in [`EventQueue::next`](super::EventQueue::next). While it is 0, no notification is
+    /// needed, which saves a system call for each event.
     pub(super) waiting: usize,
     /// Wakers of futures that wait for an event, each with its number.
     pub(super) wakers: Vec<(u64, Waker)>,
@@ -163,8 +165,8 @@ impl<E: Queued> State<E> {
             return dropped;
         };
         if event.missing() > 0 {
-            // A server that conflates too sends a gap before most messages. Gaps would use up the room of topics, so they
-            // are counted instead.
+            // A server that conflates too sends a gap before most messages. Gaps would use up the room of topics, so
+            // they are counted instead.
             return dropped + self.note_lost(&event);
         }
         let next = conflation.taken + self.events.len() as u64;
@@ -240,8 +242,8 @@ impl<E: Queued> State<E> {
         dropped
     }
 
-    /// Whether this many more events, with this many bytes in all, would exceed a bound. An empty queue has room for any
-    /// event.
+    /// Whether this many more events, with this many bytes in all, would exceed a bound. An empty queue has room for
+    /// any event.
     fn lacks_room(&self, events: usize, bytes: usize, bounds: &EventBounds) -> bool {
         !self.events.is_empty()
             && (self.events.len() + events > bounds.events_max

@@ -243,8 +243,8 @@ fn the_end_is_no_lost_event() {
     }
 }
 
-/// For random events and bounds, each message is delivered or reported as lost exactly once, and the values of a topic never
-/// go back.
+/// For random events and bounds, each message is delivered or reported as lost exactly once, and the values of a topic
+/// never go back.
 #[test]
 fn conflation_loses_nothing_untold() {
     let mut random = fastrand::Rng::with_seed(7);

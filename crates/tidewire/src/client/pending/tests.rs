@@ -67,8 +67,8 @@ impl Rig {
 
 const WAYS: [RequestIds; 3] = [RequestIds::Bits32, RequestIds::Bits8, RequestIds::None];
 
-/// Regression: each abandoned request was searched for, and dropping n requests cost the lane n² steps. The test drops the
-/// last one first, which a search finds last.
+/// Regression: each abandoned request was searched for, and dropping n requests cost the lane n² steps. The test drops
+/// the last one first, which a search finds last.
 #[test]
 fn dropping_many_requests_takes_no_search_for_each() {
     const WINDOW: usize = 60;

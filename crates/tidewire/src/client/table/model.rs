@@ -1,4 +1,5 @@
-//! The table under a model checker, which tries every interleaving of its threads and every value that a weak load may see.
+//! The table under a model checker, which tries every interleaving of its threads and every value that a weak load may
+//! see.
 //!
 //! The tests run the table itself with the primitives of `loom`. Each negative control breaks one of its rules and must
 //! fail.
@@ -86,8 +87,8 @@ impl<T: Debug + Default> Lock<T> for ModelledLock<T> {
     }
 }
 
-/// The event that a thread waits for. Threads of the model do not block: a thread that would sleep ends, and the test fails
-/// if its flag is never set.
+/// The event that a thread waits for. Threads of the model do not block: a thread that would sleep ends, and the test
+/// fails if its flag is never set.
 #[derive(Debug, Default)]
 struct WakeFlag(AtomicBool);
 

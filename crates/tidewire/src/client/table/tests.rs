@@ -186,8 +186,8 @@ fn an_abandoned_request_is_told_to_the_lane_once() {
     assert!(!table.is_abandoned(Some(open)));
 }
 
-/// Dropping a waker may drop the last reference to its task. The task's requests are dropped with it and need the table's
-/// lock.
+/// Dropping a waker may drop the last reference to its task. The task's requests are dropped with it and need the
+/// table's lock.
 #[test]
 fn a_task_may_end_with_its_waker() {
     struct Task(Arc<Table>, SlotId);
@@ -222,8 +222,8 @@ fn a_task_may_end_with_its_waker() {
     assert!(table.is_abandoned(Some(other)));
 }
 
-/// Threads submit, fetch without the lock, and abandon every tenth request, while a lane replies. Each thread gets its own
-/// replies, complete.
+/// Threads submit, fetch without the lock, and abandon every tenth request, while a lane replies. Each thread gets its
+/// own replies, complete.
 #[test]
 fn answers_find_their_requests_from_many_threads() {
     const ROUNDS: usize = 100;
@@ -290,8 +290,8 @@ fn answers_find_their_requests_from_many_threads() {
     assert!(fetched_at_once.into_inner() > 0, "all took the lock");
 }
 
-/// Regression: a turn took submissions as long as there were any. A sender that never paused kept the lane from its socket
-/// and its deadlines, and kept refused requests from their errors.
+/// Regression: a turn took submissions as long as there were any. A sender that never paused kept the lane from its
+/// socket and its deadlines, and kept refused requests from their errors.
 #[test]
 fn a_sender_that_never_pauses_ends_no_turn_late() {
     const REQUESTS: usize = 10_000;
@@ -328,8 +328,8 @@ fn a_sender_that_never_pauses_ends_no_turn_late() {
     }
 }
 
-/// Submissions that were taken before and could not be processed come first. A list is processed to its end, however long it
-/// is.
+/// Submissions that were taken before and could not be processed come first. A list is processed to its end, however
+/// long it is.
 #[test]
 fn a_turn_begins_with_what_the_last_one_left() {
     let table = Table::new(1_000, false);

@@ -61,14 +61,15 @@ pub(super) fn render(format: LogFormat, notice: &Notice) -> Vec<u8> {
         ),
         (LogFormat::Json, Some((lines, total))) => writeln!(
             line,
-            r#"{{"timestamp":"{time}","level":"{level}","fields":{{"message":"{text}","lines":{lines},"total":{total}}}}}"#
+            "{{\"timestamp\":\"{time}\",\"level\":\"{level}\",\
+             \"fields\":{{\"message\":\"{text}\",\"lines\":{lines},\"total\":{total}}}}}"
         ),
     };
     line.into_bytes()
 }
 
-/// Appends a line, and escapes all bytes that could control a terminal or forge another line: lines have bytes of peers.
-/// Colours stay: only the formatter sets them, and it escapes the colours in fields.
+/// Appends a line, and escapes all bytes that could control a terminal or forge another line: lines have bytes of
+/// peers. Colours stay: only the formatter sets them, and it escapes the colours in fields.
 pub(super) fn push_safe(format: LogFormat, line: &[u8], out: &mut Vec<u8>) {
     let text = line.strip_suffix(b"\n").unwrap_or(line);
     let is_plain = |byte: u8| (b' '..=b'~').contains(&byte);

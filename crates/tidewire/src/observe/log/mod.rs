@@ -1,24 +1,24 @@
 //! A log that writes on a thread of its own and reports every line that it loses.
 //!
-//! Programs log through `tracing`; this module writes the lines. The thread that logs a line formats it and appends it to a
-//! bounded queue. The log's own thread writes the queue. If the queue is full, a *lossless* log (the default) makes the
-//! thread wait, and a *lossy* log drops the line. Every line is accounted for:
+//! Programs log through `tracing`; this module writes the lines. The thread that logs a line formats it and appends it
+//! to a bounded queue. The log's own thread writes the queue. If the queue is full, a *lossless* log (the default)
+//! makes the thread wait, and a *lossy* log drops the line. Every line is accounted for:
 //!
 //! ```text
 //! offered = written + dropped + failed + in flight
 //! ```
 //!
-//! The log reports dropped lines in itself as soon as there is room again. If its target cannot be written at the start, for
-//! example because the disk is full, the log does not start. Later failures are counted: the log reports the first on stderr,
-//! and their number in itself when it can write again.
+//! The log reports dropped lines in itself as soon as there is room again. If its target cannot be written at the
+//! start, for example because the disk is full, the log does not start. Later failures are counted: the log reports the
+//! first on stderr, and their number in itself when it can write again.
 //!
-//! A program that is about to end calls [`LogControl::hurry`]. From then on no thread waits long for a target that accepts
-//! nothing, such as a pipe without a reader: its lines are counted as failed. [`LogControl::reopen`] opens a new file under the
-//! name of a file that was moved away.
+//! A program that is about to end calls [`LogControl::hurry`]. From then on no thread waits long for a target that
+//! accepts nothing, such as a pipe without a reader: its lines are counted as failed. [`LogControl::reopen`] opens a
+//! new file under the name of a file that was moved away.
 //!
-//! The queue and its thread are those of `tracing-appender`. This module adds what that crate lacks: an end that waits for all
-//! lines, failed writes that are counted, and dropped lines that are reported. Rejected: a queue of our own, because that one
-//! is good enough, and writing on the thread that logs, because a slow disk would stop a lane.
+//! The queue and its thread are those of `tracing-appender`. This module adds what that crate lacks: an end that waits
+//! for all lines, failed writes that are counted, and dropped lines that are reported. Rejected: a queue of our own,
+//! because that one is good enough, and writing on the thread that logs, because a slow disk would stop a lane.
 //!
 //! [`LogBuilder`] has an example.
 
@@ -154,7 +154,8 @@ impl LogBuilder {
         Self::default()
     }
 
-    /// Sets the lines to log: a level, or `target=level`, or several of these with commas between them, as in `RUST_LOG`.
+    /// Sets the lines to log: a level, or `target=level`, or several of these with commas between them, as in
+    /// `RUST_LOG`.
     ///
     /// # Errors
     /// [`LogError::Filter`] if the text is no filter.
@@ -170,31 +171,32 @@ impl LogBuilder {
         self
     }
 
-    /// Sets the file to which lines are appended. It is created if it does not exist. Default: none, and lines go to stderr.
+    /// Sets the file to which lines are appended. It is created if it does not exist. Default: none, and lines go to
+    /// stderr.
     #[must_use]
     pub fn file(mut self, path: impl AsRef<Path>) -> Self {
         self.file = Some(path.as_ref().to_owned());
         self
     }
 
-    /// Sets the policy for a full queue: a lossy log drops the line, and a lossless log lets the thread that logs wait, even a
-    /// lane. Default: lossless.
+    /// Sets the policy for a full queue: a lossy log drops the line, and a lossless log lets the thread that logs wait,
+    /// even a lane. Default: lossless.
     #[must_use]
     pub fn lossy(mut self, lossy: bool) -> Self {
         self.lossy = lossy;
         self
     }
 
-    /// Sets the number of lines that may wait to be written, at least 1. Default 16,384: a few megabytes, and a second of a busy
-    /// log while its disk is busy.
+    /// Sets the number of lines that may wait to be written, at least 1. Default 16,384: a few megabytes, and a second
+    /// of a busy log while its disk is busy.
     #[must_use]
     pub fn queue_lines_max(mut self, lines: usize) -> Self {
         self.queue_lines_max = lines.max(1);
         self
     }
 
-    /// Sets the longest time for which the end of the log waits while nothing can be written. Threads that log wait as long once
-    /// the program [hurries](LogControl::hurry). Default 2 s.
+    /// Sets the longest time for which the end of the log waits while nothing can be written. Threads that log wait as
+    /// long once the program [hurries](LogControl::hurry). Default 2 s.
     #[must_use]
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.stall_timeout = timeout;
@@ -204,8 +206,8 @@ impl LogBuilder {
     /// Starts the log of the whole program. Keep the returned value until the end: dropping it ends the log.
     ///
     /// # Errors
-    /// [`LogError::Open`] or [`LogError::Write`] if the file cannot be used, [`LogError::AlreadyStarted`] if the program has a
-    /// log.
+    /// [`LogError::Open`] or [`LogError::Write`] if the file cannot be used, [`LogError::AlreadyStarted`] if the
+    /// program has a log.
     pub fn start(self) -> Result<Log, LogError> {
         let (lines, filter, log) = self.prepare()?;
         // The filter is below the layer, so that `tracing` knows the highest level and skips all lines above it.
@@ -214,7 +216,8 @@ impl LogBuilder {
         Ok(log)
     }
 
-    /// Starts the log of the whole program beside another layer, such as an export of spans, which has a filter of its own.
+    /// Starts the log of the whole program beside another layer, such as an export of spans, which has a filter of its
+    /// own.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -256,13 +259,15 @@ impl LogBuilder {
         Ok((lines, filter, log))
     }
 
-    /// Opens the log's target for a custom subscriber, which chooses the filter and the colours. [`LogWriter`] has an example.
+    /// Opens the log's target for a custom subscriber, which chooses the filter and the colours. [`LogWriter`] has an
+    /// example.
     ///
     /// # Errors
     /// [`LogError::Open`] or [`LogError::Write`] if the file cannot be used.
     pub fn open(self) -> Result<(LogWriter, Log), LogError> {
         let Some(path) = &self.file else {
-            // A copy of the descriptor avoids the lock of the standard library: a write that hangs would keep that lock.
+            // A copy of the descriptor avoids the lock of the standard library: a write that hangs would keep that
+            // lock.
             return Ok(match io::stderr().as_fd().try_clone_to_owned() {
                 Ok(stderr) => self.spawn_to(stderr.into()),
                 Err(_) => self.open_to(io::stderr()),

@@ -59,8 +59,8 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    /// Offers the target the collected lines. A line that it does not accept whole has failed. The lines behind it are offered
-    /// again.
+    /// Offers the target the collected lines. A line that it does not accept whole has failed. The lines behind it are
+    /// offered again.
     fn write_block(&mut self) {
         let block = mem::take(&mut self.block);
         let mut at = 0;
@@ -195,7 +195,8 @@ fn write_whole(out: &mut impl Write, bytes: &[u8]) -> Result<(), (usize, io::Err
     Ok(())
 }
 
-/// Bytes that are collected before they are written: some hundred lines, so that a system call for each block costs little.
+/// Bytes that are collected before they are written: some hundred lines, so that a system call for each block costs
+/// little.
 const BLOCK_BYTES: usize = 32 << 10;
 
 /// The time between two reports of a log that is always behind.
@@ -205,7 +206,8 @@ const TELL_INTERVAL: Duration = Duration::from_secs(1);
 mod tests {
     use super::*;
 
-    /// A target that accepts the next number of bytes at each call, and fails if that is 0. It keeps the bytes of each call.
+    /// A target that accepts the next number of bytes at each call, and fails if that is 0. It keeps the bytes of each
+    /// call.
     #[derive(Default)]
     struct Script {
         takes: VecDeque<usize>,

@@ -29,8 +29,8 @@ impl LogMetrics {
     }
 }
 
-/// The counters. All operations are sequentially consistent: a line costs an allocation anyway, and the end of the log relies
-/// on the order of the counters and of `closed`.
+/// The counters. All operations are sequentially consistent: a line costs an allocation anyway, and the end of the log
+/// relies on the order of the counters and of `closed`.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     offered: AtomicU64,

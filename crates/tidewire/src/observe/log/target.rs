@@ -1,4 +1,5 @@
-//! A file or stderr as the target of a log. The file can be exchanged, and a target that accepts nothing can be given up.
+//! A file or stderr as the target of a log. The file can be exchanged, and a target that accepts nothing can be given
+//! up.
 //!
 //! A write to a pipe without a reader would block the log's thread for ever, and then every thread that waits for room
 //! in the queue. So a descriptor that may block is only written when it is writable, and with no more bytes than it
@@ -31,7 +32,8 @@ pub(super) struct Orders {
     filter: OnceLock<reload::Handle<Targets, Registry>>,
 }
 
-/// Controls a running log from any thread. It does not keep the log open. [`LogBuilder`](super::LogBuilder) has an example.
+/// Controls a running log from any thread. It does not keep the log open. [`LogBuilder`](super::LogBuilder) has an
+/// example.
 #[derive(Clone, Debug)]
 pub struct LogControl {
     orders: Arc<Orders>,
@@ -86,8 +88,8 @@ impl LogControl {
         Ok(true)
     }
 
-    /// Opens the log file again if another file, or none, has its name: it was moved away or deleted. Returns whether it was
-    /// opened. A pipe or device has its name for ever.
+    /// Opens the log file again if another file, or none, has its name: it was moved away or deleted. Returns whether
+    /// it was opened. A pipe or device has its name for ever.
     ///
     /// # Errors
     /// As [`Self::reopen`]. The log then goes on in the old file, and a later call tries again.

@@ -3,7 +3,8 @@
 use thiserror::Error;
 use ureq::http::{HeaderMap, HeaderName, HeaderValue, Uri};
 
-/// The URL or the headers of a collector cannot be used. An error of [`OtlpBuilder`](super::OtlpBuilder), which has an example.
+/// The URL or the headers of a collector cannot be used. An error of [`OtlpBuilder`](super::OtlpBuilder), which has an
+/// example.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum EndpointError {
@@ -17,8 +18,8 @@ pub enum EndpointError {
     },
     /// The URL has another scheme than `http` and `https`.
     #[error(
-        "cannot export spans to {url:?}: it begins neither with http:// nor with https://; write http://HOST:4318, where the collector \
-         takes OTLP over HTTP (4317 is for gRPC)"
+        "cannot export spans to {url:?}: it begins neither with http:// nor with https://; write http://HOST:4318, \
+         where the collector takes OTLP over HTTP (4317 is for gRPC)"
     )]
     Scheme {
         /// The text.
@@ -26,13 +27,14 @@ pub enum EndpointError {
     },
     /// The URL has a user's name or a password, which logs would show. The text is left out for the same reason.
     #[error(
-        "cannot export spans to a URL with a user's name or password; write Authorization into OTEL_EXPORTER_OTLP_HEADERS"
+        "cannot export spans to a URL with a user's name or password; write Authorization into \
+         OTEL_EXPORTER_OTLP_HEADERS"
     )]
     Credentials,
     /// The text is no list of headers. It is left out, because headers have credentials.
     #[error(
-        "cannot read item {item} of the headers for the collector; write NAME=VALUE with commas between several, and % with two \
-         hexadecimal digits for other characters"
+        "cannot read item {item} of the headers for the collector; write NAME=VALUE with commas between several, and % \
+         with two hexadecimal digits for other characters"
     )]
     Header {
         /// The number of the item, from 1.

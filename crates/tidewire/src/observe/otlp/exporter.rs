@@ -212,6 +212,7 @@ fn add(count: &AtomicU64, spans: u64) {
 /// The time for which spans are gathered.
 const GATHER_INTERVAL: Duration = Duration::from_millis(500);
 
-/// The pause before a batch is posted again. It doubles up to the maximum, so that a collector that starts is not stormed.
+/// The pause before a batch is posted again. It doubles up to the maximum, so that a collector that starts is not
+/// stormed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const RETRY_INTERVAL_MAX: Duration = Duration::from_secs(30);

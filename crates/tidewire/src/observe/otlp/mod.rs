@@ -5,22 +5,23 @@
 //!                          │ full: dropped and counted
 //! ```
 //!
-//! A lane never waits: it makes the span, and a full queue drops it. The exporter's thread takes what waits twice a second and
-//! posts it in batches. A batch that the collector could not take is posted again, at growing intervals, while the queue
-//! fills. Every span is accounted for:
+//! A lane never waits: it makes the span, and a full queue drops it. The exporter's thread takes what waits twice a
+//! second and posts it in batches. A batch that the collector could not take is posted again, at growing intervals,
+//! while the queue fills. Every span is accounted for:
 //!
 //! ```text
 //! offered = exported + refused + dropped + in flight
 //! ```
 //!
-//! The log has one line when the collector cannot be reached and one when it can be reached again. A collector that refuses spans, or that
-//! is too slow, has one line in ten seconds.
+//! The log has one line when the collector cannot be reached and one when it can be reached again. A collector that
+//! refuses spans, or that is too slow, has one line in ten seconds.
 //!
-//! Spans are those of the feature `trace`, as `tracing-opentelemetry` makes them. A peer sends no trace context, so each span
-//! without a parent begins a trace. Of one session, `connect`, each `receive` and `close` have the same `session`.
+//! Spans are those of the feature `trace`, as `tracing-opentelemetry` makes them. A peer sends no trace context, so
+//! each span without a parent begins a trace. Of one session, `connect`, each `receive` and `close` have the same
+//! `session`.
 //!
-//! The batches are our own, because those of `opentelemetry_sdk` count the spans that they drop but do not tell the count. So is the post, because
-//! `opentelemetry-otlp` brings an asynchronous client, or one with a runtime of its own.
+//! The batches are our own, because those of `opentelemetry_sdk` count the spans that they drop but do not tell the
+//! count. So is the post, because `opentelemetry-otlp` brings an asynchronous client, or one with a runtime of its own.
 
 mod endpoint;
 mod exporter;
@@ -72,8 +73,8 @@ pub struct OtlpBuilder {
     queue_spans_max: usize,
 }
 
-/// A running export of spans. Dropping it, or [`SpanExport::finish`], exports the spans that wait. Later spans are dropped.
-/// [`OtlpBuilder`] has an example.
+/// A running export of spans. Dropping it, or [`SpanExport::finish`], exports the spans that wait. Later spans are
+/// dropped. [`OtlpBuilder`] has an example.
 #[derive(Debug)]
 #[must_use = "dropping it ends the export"]
 pub struct SpanExport {
@@ -109,7 +110,8 @@ pub enum OtlpError {
 }
 
 impl OtlpBuilder {
-    /// An export to the collector at `url`, such as `http://127.0.0.1:4318`. Without a path it is that of OTLP, `/v1/traces`.
+    /// An export to the collector at `url`, such as `http://127.0.0.1:4318`. Without a path it is that of OTLP,
+    /// `/v1/traces`.
     ///
     /// # Errors
     /// The URL cannot be used.
@@ -122,8 +124,8 @@ impl OtlpBuilder {
         })
     }
 
-    /// Sets headers of each request, written as in `OTEL_EXPORTER_OTLP_HEADERS`: `name=value`, with commas between several,
-    /// and `%` before the two hexadecimal digits of other bytes.
+    /// Sets headers of each request, written as in `OTEL_EXPORTER_OTLP_HEADERS`: `name=value`, with commas between
+    /// several, and `%` before the two hexadecimal digits of other bytes.
     ///
     /// # Errors
     /// [`EndpointError::Header`] if this is no list of headers.
@@ -132,14 +134,16 @@ impl OtlpBuilder {
         Ok(self)
     }
 
-    /// Sets the name of the service for the case that neither `OTEL_SERVICE_NAME` nor `OTEL_RESOURCE_ATTRIBUTES` has one.
+    /// Sets the name of the service for the case that neither `OTEL_SERVICE_NAME` nor `OTEL_RESOURCE_ATTRIBUTES` has
+    /// one.
     #[must_use]
     pub fn service_name(mut self, name: &str) -> Self {
         self.service_name = Some(name.to_owned());
         self
     }
 
-    /// Sets the level of the spans. Default: `debug`, which is `connect` and `close`. With `trace` there is a span for each message.
+    /// Sets the level of the spans. Default: `debug`, which is `connect` and `close`. With `trace` there is a span for
+    /// each message.
     #[must_use]
     pub fn level(mut self, level: LevelFilter) -> Self {
         self.level = level;
@@ -153,8 +157,8 @@ impl OtlpBuilder {
         self
     }
 
-    /// Starts the exporter's thread. The collector need not run yet. Sampling and other attributes of the service are those of
-    /// `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG` and `OTEL_RESOURCE_ATTRIBUTES`.
+    /// Starts the exporter's thread. The collector need not run yet. Sampling and other attributes of the service are
+    /// those of `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG` and `OTEL_RESOURCE_ATTRIBUTES`.
     ///
     /// # Errors
     /// [`OtlpError::Thread`] if the system has no thread for it.
@@ -194,7 +198,8 @@ impl OtlpBuilder {
 
 impl SpanExport {
     /// Returns the layer for the program's subscriber, which hands the spans to this export; see
-    /// [`LogBuilder::start_with`](crate::log::LogBuilder::start_with). It has a filter of its own and takes no lines of the log.
+    /// [`LogBuilder::start_with`](crate::log::LogBuilder::start_with). It has a filter of its own and takes no lines of
+    /// the log.
     pub fn layer<S>(&self) -> impl Layer<S> + Send + Sync + 'static
     where
         S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
@@ -217,8 +222,8 @@ impl SpanExport {
         self.tally.metrics()
     }
 
-    /// Exports the spans that wait, and ends the export. It waits some 2 s for a collector that does not answer; spans that
-    /// are in flight then are lost.
+    /// Exports the spans that wait, and ends the export. It waits some 2 s for a collector that does not answer; spans
+    /// that are in flight then are lost.
     pub fn finish(mut self) -> SpanMetrics {
         self.end();
         self.tally.metrics()

@@ -4,7 +4,7 @@
 //!
 //! | span | level | from | to | fields |
 //! |---|---|---|---|---|
-//! | `connect` | debug | accepted, or asked for | open for messages, or failed | session, peer, codec, outgoing, opened |
+//! | `connect` | debug | accepted, or requested | open, or failed | session, peer, codec, outgoing, opened |
 //! | `receive` | trace | the first read | the last, of one turn | session, peer, codec, bytes |
 //! | `handle` | trace | decoded | the service returned | session, peer, codec, kind, bytes |
 //! | `send` | trace | the first write | the last, of one flush | session, peer, codec, bytes |
