@@ -33,8 +33,8 @@ pub fn available_cores() -> Vec<usize> {
     )
 }
 
-/// Returns how many cores of the machine are online, including those on which this thread must not run. Returns 1 when
-/// the system does not say.
+/// Returns how many cores of the machine are online, also those on which this thread must not run. Returns 1 when the
+/// system does not say.
 #[must_use]
 #[expect(
     unsafe_code,

@@ -1,19 +1,19 @@
 //! Counts allocations: how many each thread makes, and how many bytes the process holds.
 //!
 //! Problem: tests must assert "allocates nothing per message", and reports must show it. Approach: an allocator that
-//! forwards to another one and counts. Each thread counts for itself in two numbers that only it writes, so counting
-//! costs a few additions and no locked instruction; a lane publishes its own numbers among its metrics. Code can also
-//! mark the thread it runs on ([`mark_this_thread`]), which for a lane means its service. Any thread can read what
-//! marked threads allocate, so a test's own threads and the test runner do not disturb that count. The bytes that the
-//! process holds are one number for all threads, because one thread frees what another allocated. Each thread adds its
-//! share to that number when the share exceeds 4 KiB.
+//! forwards to another one and counts. Each thread counts in two numbers that no other thread writes, so counting costs
+//! a few additions and no locked instruction. A lane publishes its numbers among its metrics. Code can also mark the
+//! thread it runs on ([`mark_this_thread`]), which for a lane means its service. Any thread can read the allocations of
+//! marked threads. The threads of a test and of the test runner do not disturb that count. The bytes that the process
+//! holds are one number for all threads, because one thread frees what another allocated. Each thread adds its share to
+//! that number when the share exceeds 4 KiB.
 //!
 //! Rejected: counting by thread name, because finding the name may allocate within the allocator. Rejected: one count
-//! for the process, because peers and coordinators allocate. Rejected: locked additions for every allocation, 20 ns on
-//! top of the 6 of a good allocator, even on a cache line of its own. Rejected: a list of all threads' counts, because
-//! a thread would have to remove itself while it ends.
+//! for the process, because peers and coordinators allocate. Rejected: locked additions for every allocation. They cost
+//! 20 ns, even on a separate cache line, and a good allocator takes 6 ns. Rejected: a list of all threads' counts,
+//! because a thread would have to remove itself while it ends.
 //!
-//! When no [`CountingAllocator`] is the global one, nothing is counted, and [`thread_allocations`] says so.
+//! A program without a global [`CountingAllocator`] counts nothing, and [`thread_allocations`] returns `None`.
 
 #![expect(
     unsafe_code,
@@ -164,6 +164,6 @@ thread_local! {
     static UNPUBLISHED: Cell<i64> = const { Cell::new(0) };
 }
 
-/// The share that a thread keeps before it adds it to the process's number. It is much more than a message, so that a
-/// steady state does not touch the shared number, and little compared with the bytes that a process holds.
+/// The share that a thread keeps before it adds the share to the process's number. The share is much larger than a
+/// message, so a steady state does not touch the process's number, and much smaller than the bytes of a process.
 const UNPUBLISHED_MAX: u64 = 4_096;

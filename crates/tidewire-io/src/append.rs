@@ -1,12 +1,12 @@
 //! Appends many small frames that differ only in id and payload, each in two dozen instructions.
 //!
 //! Problem: appending a header and a payload of some twenty bytes to a vector, one after the other, takes two capacity
-//! checks and a call of the C library's copy function. That is most of the cost of sending such a message. Approach:
+//! checks and a call of the C library's copy function. These are most of the cost of sending the message. Approach:
 //! header, length and required room are the same for all frames of a pattern and are computed once. One comparison then
 //! checks the capacity, and small payloads are copied inline. The first bytes of a payload are often a number that was
-//! just written, so they are copied by themselves. A wider load would have to wait until that write has left the
-//! processor, which takes longer than all the rest. Rejected: the same in safe code, which checks the capacity again
-//! for every piece, and where the compiler merges neighbouring loads.
+//! just written, so they are copied by themselves. A wider load would wait until that write has left the processor,
+//! which takes longer than the rest of the work. Rejected: safe code. It checks the capacity again for every piece, and
+//! the compiler merges neighbouring loads.
 #![expect(
     unsafe_code,
     reason = "writes into the spare room of a vector, piece by piece, after one check"
@@ -43,7 +43,7 @@ impl FramePattern {
 
     /// Learns `frame` without the bytes of `payload` and `id`. The id is little-endian, lies in front of the payload,
     /// and has no, one or four bytes. An id of one byte is the lowest byte of the 256 ids from `first_id` on, and no
-    /// other ids can be appended. Returns `None` for headers of more than 32 bytes, for more than 16 bytes behind the
+    /// other ids can be appended. Returns `None` for headers of more than 32 bytes, for more than 16 bytes after the
     /// payload, and for ranges outside the frame.
     #[must_use]
     pub fn of(
@@ -119,7 +119,7 @@ impl FramePattern {
         {
             return false;
         }
-        // SAFETY: the vector has room for a header of this form, the payload, and the longest end behind it.
+        // SAFETY: the vector has room for a header of this form, the payload, and the longest end after it.
         unsafe {
             if payload.len() == self.short_payload_bytes {
                 self.header.append_within(id, payload, out);
@@ -150,11 +150,11 @@ impl FramePattern {
     }
 }
 
-/// A vector to which frames of one pattern are appended, if their headers have at most twelve bytes.
+/// A vector for frames of one pattern with headers of at most twelve bytes.
 #[derive(Debug)]
 pub struct Appender {
     bytes: Vec<u8>,
-    /// The header of the pattern, if it has such frames; otherwise nothing is ever armed.
+    /// The header of the pattern. Without such frames, the length below stays one that no slice has.
     header: Header,
     has_header: bool,
     /// The caller's number for messages with frames of the pattern, and the length of their payloads.
@@ -166,7 +166,7 @@ pub struct Appender {
     /// messages have the same id, and a range check takes longer.
     id_mask: u32,
     id: u32,
-    /// The longest vector to which a frame is appended. Behind that length its capacity has room for
+    /// The longest vector to which a frame is appended. After that length the capacity has room for
     /// [`HEADER_BYTES_MAX`] bytes and the payload.
     length_max: usize,
 }
@@ -203,8 +203,8 @@ impl Appender {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Appends frames of the present pattern to these bytes from now on. Nothing is appended when they are more than
-    /// `length_max` bytes, and an id of one byte must be this one.
+    /// Appends frames of the present pattern to these bytes from now on. Nothing is appended to more than `length_max`
+    /// bytes. An id of one byte must equal `id`.
     #[inline]
     pub fn resume(&mut self, bytes: Vec<u8>, id: u32, length_max: usize) {
         self.armed_payload_bytes = NO_PAYLOAD_BYTES;
@@ -269,7 +269,7 @@ impl Appender {
         {
             return false;
         }
-        // SAFETY: `set_length_max` saw that behind the first `length_max` bytes there is room for `HEADER_BYTES_MAX`
+        // SAFETY: `set_length_max` saw that after the first `length_max` bytes there is room for `HEADER_BYTES_MAX`
         // bytes and such a payload. Every change of the vector's capacity or of the pattern sets a length that no
         // payload has.
         unsafe { self.header.append_within(id, payload, &mut self.bytes) };
@@ -325,7 +325,7 @@ impl Header {
     unsafe fn append_within(self, id: u32, payload: &[u8], out: &mut Vec<u8>) {
         let start = out.len();
         // SAFETY: the caller promises the room. The first two writes take `HEADER_BYTES_MAX` bytes, and the payload
-        // goes behind `self.bytes`, which `of` saw to be no more. `payload` is borrowed, so it does not overlap the
+        // goes after `self.bytes`, which `of` saw to be no more. `payload` is borrowed, so it does not overlap the
         // vector. All bytes up to the new length are written.
         unsafe {
             let at = out.as_mut_ptr().add(start);
@@ -346,7 +346,7 @@ struct Around {
     head_bytes: usize,
     /// At most [`AROUND_HEAD_BYTES_MAX`].
     id_at: usize,
-    /// The four bytes at `id_at`, little-endian, without those of the id; and a mask of the id's bits.
+    /// The four bytes at `id_at`, little-endian, without the id, and the mask of the id's bits in them.
     id_word: u32,
     id_bits: u32,
     tail: [u8; AROUND_TAIL_BYTES_MAX],
@@ -365,8 +365,7 @@ impl Around {
         tail_bytes: 0,
     };
 
-    /// Copies the bytes in front of a payload and behind it. The id is the bits `id_bits` of the four bytes from
-    /// `id_at` on.
+    /// Copies the bytes before and after a payload. The id is the bits `id_bits` of the four bytes from `id_at` on.
     fn of(before: &[u8], behind: &[u8], id_at: usize, id_bits: u32) -> Option<Self> {
         let mut around = Self {
             head_bytes: before.len(),
@@ -395,7 +394,7 @@ impl Around {
         let id = self.id_word | id & self.id_bits;
         // SAFETY: there is room for all of both arrays and the payload. `of` saw that the head fits the first array and
         // the tail the second, so each piece begins where the one before ends, or earlier. The id begins within the
-        // head. Its bytes behind the head are within the room, and later writes replace them or the new length leaves
+        // head. Its bytes after the head are within the room, and later writes replace them or the new length leaves
         // them out. `payload` is borrowed, so it does not overlap the vector. All bytes up to the new length are
         // written.
         unsafe {
@@ -453,19 +452,19 @@ fn kept_apart(mut word: u64) -> u64 {
     word
 }
 
-/// Returns the same word. It does not fit a register here, so nothing keeps the compiler from loading it as it likes.
+/// Returns the same word. The word does not fit a register on this processor, so the compiler may merge the loads.
 #[cfg(not(target_pointer_width = "64"))]
 #[inline(always)]
 fn kept_apart(word: u64) -> u64 {
     word
 }
 
-/// Maximum bytes of a header that is a word, or a word and an id.
 const HEADER_BYTES_MAX: usize = WORD_BYTES + ID_BYTES;
 const WORD_BYTES: usize = size_of::<u64>();
 const ID_BYTES: usize = size_of::<u32>();
 
-/// Maximum bytes in front of a payload and behind it: UVRPC's replies have 28 and 15, and whole registers are copied.
+/// Maximum bytes before a payload; [`AROUND_TAIL_BYTES_MAX`] is for those after. UVRPC's replies have 28 and 15, and
+/// whole registers are copied.
 const AROUND_HEAD_BYTES_MAX: usize = 32;
 const AROUND_TAIL_BYTES_MAX: usize = 16;
 const AROUND_BYTES_MAX: usize = AROUND_HEAD_BYTES_MAX + AROUND_TAIL_BYTES_MAX;

@@ -37,7 +37,6 @@ fn layouts() -> Vec<Layout> {
     layouts.collect()
 }
 
-/// The frame with this id and payload in it.
 fn frame_with((id_at, payload_at, count): &Layout, id: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame: Vec<u8> = (100..).take(*count).collect();
     frame[id_at.clone()].copy_from_slice(&id.to_le_bytes()[..id_at.len()]);
@@ -52,7 +51,6 @@ fn pattern_of(layout: &Layout) -> FramePattern {
     FramePattern::of(&frame, id, ID & !0xFF, payload).unwrap()
 }
 
-/// An appender of this pattern to a vector with room for so many bytes.
 fn appender_of(pattern: &FramePattern, payload_bytes: usize, room: usize) -> Appender {
     let mut appender = Appender::new(Vec::new());
     appender.set_pattern(Some(pattern), KEY, payload_bytes);
@@ -169,7 +167,7 @@ fn nothing_is_appended_without_a_pattern_or_beyond_the_longest() {
     assert!(!crowded.append(KEY, ID, b"a"), "there is no room for any");
 }
 
-/// A layout with wrong ranges is found here at the latest.
+/// `FramePattern::of` refuses wrong ranges.
 #[test]
 fn ranges_outside_the_frame_are_refused() {
     let frame: Vec<u8> = (0..100).collect();

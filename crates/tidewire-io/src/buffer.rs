@@ -1,8 +1,8 @@
 //! One receive buffer for each lane.
 //!
 //! All sessions of a lane read into the same memory, one after the other, and frames are decoded in place. A session
-//! keeps only its partial frame. Ten thousand idle sessions then cost no buffer, and the buffer stays in the cache. A
-//! buffer for each session was rejected for both reasons.
+//! keeps only its partial frame. Idle sessions then cost no buffer, and the buffer stays in the cache. Rejected: a
+//! buffer for each session, for both reasons.
 
 /// Memory of a fixed size to read into.
 pub struct ReceiveBuffer {
@@ -34,7 +34,7 @@ impl ReceiveBuffer {
 
 impl std::fmt::Debug for ReceiveBuffer {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The content is left out, because it is other people's messages.
+        // The content is left out, because it is messages of users.
         formatter
             .debug_struct("ReceiveBuffer")
             .field("capacity", &self.bytes.len())

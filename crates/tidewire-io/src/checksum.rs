@@ -1,9 +1,9 @@
 //! CRC-32C of a few words, for checks that run tens of millions of times a second.
 //!
 //! The established libraries are made for long inputs: before the first byte they choose between strides and tables.
-//! For 24 bytes this choice costs several times the checksum itself, and it was a fifth of all processor time of a load
-//! test. The processor has an instruction that takes eight bytes, and three of them are the whole work. On a processor
-//! without it, the library does the work.
+//! For 24 bytes this choice costs several times the checksum itself: a fifth of the processor time of a load test. The
+//! processor has an instruction for eight bytes, and three such instructions are the whole work. On a processor without
+//! it, the library does the work.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "calls what only some processors have")

@@ -57,7 +57,7 @@ impl Moment {
 impl Add<Duration> for Moment {
     type Output = Self;
 
-    /// The moment that is later by so much. A moment that the clock cannot show is its last one.
+    /// The moment that is later by this duration, at most the clock's last moment.
     #[inline]
     fn add(self, later: Duration) -> Self {
         let later_ns = u64::try_from(later.as_nanos()).unwrap_or(u64::MAX);
@@ -68,7 +68,7 @@ impl Add<Duration> for Moment {
 impl Sub for Moment {
     type Output = Duration;
 
-    /// The time since an earlier moment; zero if that one is later.
+    /// The time since an earlier moment; zero if `earlier` is later.
     #[inline]
     fn sub(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
@@ -84,7 +84,7 @@ pub fn coarse_now_ns() -> u64 {
     now.tv_sec.cast_unsigned() * NS_PER_SEC + now.tv_nsec.cast_unsigned()
 }
 
-/// Returns how far [`coarse_now_ns`] may be behind, in nanoseconds: 1 to 10 ms, depending on how the kernel was built.
+/// Returns the largest lag of [`coarse_now_ns`] in nanoseconds: 1 to 10 ms, depending on the kernel's build.
 #[must_use]
 pub fn coarse_tick_ns() -> u64 {
     let tick = clock_getres(ClockId::MonotonicCoarse);
@@ -99,11 +99,11 @@ pub fn thread_cpu_ns() -> u64 {
 }
 
 /// Returns the processor time that this process has used since it began, in nanoseconds: user and system time of all
-/// its threads, including ended ones, without its child processes. Any process can be queried, whoever owns it.
+/// its threads, including ended ones, without its child processes. Processes of other users can be queried, too.
 ///
 /// # Errors
 ///
-/// `EINVAL` or `ESRCH` when there is no such process.
+/// `EINVAL` or `ESRCH` when the process does not exist.
 #[expect(
     unsafe_code,
     reason = "the clocks of other processes have no safe call"
@@ -119,7 +119,7 @@ pub fn process_cpu_ns(pid: u32) -> io::Result<u64> {
     read(clock)
 }
 
-/// The processor time of one thread of this process, for any of its threads.
+/// The processor-time clock of one thread. Any thread of this process may read the clock.
 #[derive(Clone, Copy, Debug)]
 pub struct ThreadClock(libc::clockid_t);
 
@@ -127,8 +127,8 @@ impl ThreadClock {
     /// The clock of the calling thread.
     #[must_use]
     pub fn of_this_thread() -> Self {
-        // The number of such a clock is a part of the kernel's interface: the inverted number of the thread, and three
-        // bits that say "one thread, in nanoseconds".
+        // The clock's number is a part of the kernel's interface: the inverted number of the thread, and three bits for
+        // "one thread, in nanoseconds".
         Self((!gettid().as_raw_nonzero().get() << 3) | 0b110)
     }
 
@@ -157,7 +157,6 @@ fn read(clock: libc::clockid_t) -> io::Result<u64> {
     if unsafe { libc::clock_gettime(clock, &raw mut used) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    // Neither part is negative, as above.
     Ok(used.tv_sec.cast_unsigned() * NS_PER_SEC + used.tv_nsec.cast_unsigned())
 }
 
@@ -197,7 +196,6 @@ mod tests {
             assert!(coarse_ns >= last_ns && coarse_ns <= now_ns());
             last_ns = coarse_ns;
         }
-        // The clock goes on.
         while coarse_now_ns() == last_ns {}
     }
 

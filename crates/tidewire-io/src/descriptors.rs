@@ -1,8 +1,8 @@
 //! How many descriptors this process may have open, and whether one is writable now.
 //!
-//! A session costs one descriptor. The soft limit is 1,024 on most machines, for the sake of programs that use a fixed
-//! `fd_set`, and the hard limit is far higher. This crate uses no fixed `fd_set`, so a server raises the soft limit to
-//! the hard one.
+//! A session costs one descriptor. The soft limit is 1,024 on most machines, because some programs use a fixed
+//! `fd_set`. The hard limit is far higher. This crate uses no fixed `fd_set`, so a server raises the soft limit to the
+//! hard one.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,13 +1,13 @@
-//! How much memory this process may use: that of the machine, or less if a control group or a resource limit says so.
+//! The memory that this process may use: the machine's memory, or a smaller limit of a control group or resource.
 //!
 //! Problem: a limit that follows the machine must follow the container first, and the machine's own figures do not show
 //! the container's limit. Approach: read `/proc/meminfo` and the limits of the process's control groups, and take the
 //! smallest. Both versions of control groups nest, and every group limits the groups below it, so the walk reads each
-//! group from the process's own up to the root. A container that sees its own group as the root takes the same walk:
-//! groups that do not exist are skipped.
+//! group from the process's own up to the root. A container may see its own group as the root, so the walk skips groups
+//! that do not exist.
 //!
 //! The resource limits of the process (`ulimit -v` and `-d`, `LimitAS=`, `LimitDATA=`) count, too: an allocation beyond
-//! them fails, and ends the process.
+//! these limits fails, and ends the process.
 //!
 //! Rejected: the C library (`sysconf`), which knows only the machine; and `memory.high`, above which the kernel slows a
 //! process down but does not end it.
@@ -17,8 +17,8 @@ use std::path::{Component, Path, PathBuf};
 
 use rustix::process::{Resource, getrlimit};
 
-/// Returns the bytes of memory that this process can have at most: the least of the machine's, the limits of its
-/// control groups, and its resource limits. Returns `None` if nothing of these is known.
+/// Returns the maximum bytes of memory of this process: the smallest of the machine's memory, the limits of its control
+/// groups, and its resource limits. Returns `None` if none of them is known.
 #[must_use]
 pub fn memory_bytes() -> Option<u64> {
     let read = |path: &Path| fs::read_to_string(path).ok();
@@ -29,10 +29,10 @@ pub fn memory_bytes() -> Option<u64> {
     machine.into_iter().chain(groups).chain(resources).min()
 }
 
-/// Gives freed memory that the allocator still keeps back to the system: that of the calling thread, and that which
-/// threads share. It walks the allocator's memory, so call it only after a peak, or after a large allocation that
-/// replaced another one. It works with glibc's allocator, and with mimalloc when the feature `mimalloc` is on; with any
-/// other allocator it does nothing.
+/// Gives freed memory that the allocator keeps back to the system: the memory of the calling thread, and the memory
+/// that threads share. The call walks the allocator's memory, so call it only after a peak, or after a large allocation
+/// replaced another. The call works with glibc's allocator, and with mimalloc when the feature `mimalloc` is on;
+/// otherwise it does nothing.
 #[expect(unsafe_code, reason = "allocators have no safe interface for this")]
 pub fn release_unused() {
     #[cfg(target_env = "gnu")]
@@ -75,7 +75,7 @@ fn group_bytes(groups: &str, mut read: impl FnMut(&Path) -> Option<String>) -> O
         };
         let names = Path::new(group).components().skip(1);
         if names.clone().any(|name| name == Component::ParentDir) {
-            // The group lies outside of what the container sees, and so do all groups above it.
+            // The container does not see this group and the groups above it.
             continue;
         }
         let mut directory = PathBuf::from(root);
@@ -103,7 +103,6 @@ mod tests {
     const MEMINFO: &str =
         "MemTotal:       24552080 kB\nMemFree:         6291456 kB\nSwapTotal: 0 kB\n";
 
-    /// Returns the limit that these groups and files lead to.
     fn limit(groups: &str, files: &[(&str, &str)]) -> Option<u64> {
         group_bytes(groups, |path| {
             let file = files.iter().find(|(name, _)| Path::new(name) == path);
@@ -143,7 +142,7 @@ mod tests {
     fn a_container_sees_its_group_as_the_root() {
         let root = [("/sys/fs/cgroup/memory.max", "1048576\n")];
         assert_eq!(limit("0::/\n", &root), Some(1 << 20));
-        // The path is the host's when the container has no name space of groups of its own.
+        // A container without its own namespace of groups sees the host's path.
         assert_eq!(limit("0::/docker/0123abcd\n", &root), Some(1 << 20));
         assert_eq!(
             limit("0::/../sibling\n", &root),
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_of_groups_has_no_limit() {
+    fn a_text_that_is_no_list_of_groups_has_no_limit() {
         for groups in ["", "\n\n", "nonsense", "5:memory", ":::"] {
             assert_eq!(limit(groups, &[]), None, "{groups:?}");
         }

@@ -1,14 +1,13 @@
 //! Tells a child of `fork` from its parent.
 //!
-//! A child has the memory of its parent, and none of its threads. A lock that another thread held stays locked in the
-//! child, and a lane that is waited for never answers. So whoever talks to a lane asks first whether the lane is in
-//! this process.
+//! A child has the memory of its parent, but no thread of its parent. A lock that another thread held stays locked in
+//! the child, and a lane never answers. So a caller of a lane first checks whether the lane is in this process.
 //!
-//! The C library runs a function of this module in each child, which counts. The question then costs one load.
-//! Rejected: asking the system for the number of the process, because that is a system call for each message.
+//! The C library runs a function of this module in each child, which counts the fork. The check then costs one load.
+//! Rejected: the number of the process, because reading it is a system call for each message.
 //!
 //! A child of `vfork` or `posix_spawn`, as `std::process::Command` makes it, runs no code of this program and is not
-//! counted. Neither is one that a program makes with the system call itself, past the C library.
+//! counted. A child that a program makes with the system call itself is not counted either.
 #![expect(unsafe_code, reason = "registers a function with the C library")]
 
 use std::sync::Once;
@@ -59,6 +58,6 @@ extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The number of forks between the first process of the program and this one. Values of two children with the same
-/// number never meet, because they share no memory.
+/// The number of forks between the first process of the program and this one. Two children may have the same number,
+/// but they share no memory, so their values never meet.
 static FORKS: AtomicU32 = AtomicU32::new(0);

@@ -1,13 +1,13 @@
-//! A signal by eventfd whose write may come late.
+//! A signal by eventfd with a write that may come late.
 //!
 //! A thread first decides to signal, in an atomic exchange that the sleeper sees, and makes the system call after it.
-//! The thread may be stopped between the two. The sleeper then drains an eventfd that is not written yet, and the write
-//! makes the eventfd readable later, for no work. Approach: the sleeper counts the signals that it has seen decided,
-//! subtracts those that a drain returned, and drains again as long as some are missing.
+//! The thread may be stopped between the two. The sleeper then drains an eventfd that is not written yet, and the late
+//! write makes the eventfd readable without work. Approach: the sleeper counts the decisions that it has seen,
+//! subtracts the signals that a drain returned, and drains again while signals are missing.
 //!
-//! Rejected: a flag in place of the count. It forgets a late signal when a second signal arrives in between. The
-//! eventfd then stays readable, every wait returns at once, and the lane takes a whole core. A test shows this with the
-//! model checker.
+//! Rejected: a flag in place of the count. A flag forgets a late signal when a second signal arrives first. The eventfd
+//! then stays readable, every wait returns at once, and the lane takes a whole core. A test shows this with the model
+//! checker.
 
 use std::os::fd::OwnedFd;
 

@@ -1,11 +1,11 @@
 //! Deadlines by the thousand: a hierarchical timer wheel.
 //!
 //! Every session has an idle timeout, every request a deadline, and nearly all are cancelled before they fire.
-//! Inserting and cancelling must therefore be O(1). A heap needs a logarithm for both, and keeps cancelled timers. Time
-//! is cut into ticks. Level 0 has a slot for each of the 64 ticks of the present span, level 1 a slot for each span of
-//! 64 ticks, and so on. The level of a deadline is the position of the highest base-64 digit in which its tick differs
-//! from the present one, and its slot is that digit. When time enters a slot of a higher level, its timers move down;
-//! each timer moves at most once per level.
+//! Inserting and cancelling must therefore be O(1). A heap needs O(log n) for both, and keeps cancelled timers. Time is
+//! cut into ticks. Level 0 has a slot for each of the 64 ticks of the present span, level 1 a slot for each span of 64
+//! ticks, and so on. The level of a deadline is the position of the highest base-64 digit in which its tick differs
+//! from the present tick. Its slot is that digit. When time enters a slot of a higher level, its timers move down; each
+//! timer moves at most once per level.
 //!
 //! ```text
 //!  present tick   .. 2 | 17 | 40          deadline .. 2 | 17 | 55  ─▶ level 0, slot 55
@@ -35,8 +35,8 @@ pub struct TimerWheel<T> {
     count: usize,
 }
 
-/// Names one timer of one wheel. It stays harmless after the timer fired or was cancelled, however often its entry has
-/// been reused since.
+/// Identifies one timer of one wheel. The id is harmless after the timer fired or was cancelled, even if its entry is
+/// used again.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Hash)]
 pub struct TimerId {
     index: u32,
@@ -59,9 +59,9 @@ impl<T> TimerWheel<T> {
         }
     }
 
-    /// Starts a timer that fires at the first [`advance`](Self::advance) to `deadline_ns` or later, rounded
-    /// up to a tick. A deadline in the past fires at the next one. O(1); allocates only when more timers
-    /// are pending than ever before.
+    /// Starts a timer that fires at the first [`advance`](Self::advance) to `deadline_ns` or later, rounded up to a
+    /// tick. A deadline in the past fires at the next call. O(1); allocates only when more timers are pending than ever
+    /// before.
     ///
     /// # Panics
     ///
@@ -102,9 +102,9 @@ impl<T> TimerWheel<T> {
 
     /// The time at which to call [`advance`](Self::advance) next; `None` when no timer is pending.
     ///
-    /// For a timer within the present span of 64 ticks this is its deadline rounded up to a tick. For a later one it
-    /// may be earlier, never later: advancing then moves timers to lower levels and fires nothing. For a due timer it
-    /// is a time in the past. O(levels).
+    /// For a timer within the present span of 64 ticks this is its deadline rounded up to a tick. For a later timer the
+    /// time may be earlier than the deadline, never later: advancing then moves timers to lower levels and fires
+    /// nothing. For a due timer the time is in the past. O(levels).
     #[must_use]
     #[inline]
     pub fn next_deadline(&self) -> Option<u64> {
@@ -159,7 +159,7 @@ impl<T> TimerWheel<T> {
         let level = self.occupied.iter().position(|&mask| mask != 0)?;
         let digit = u64::from(self.occupied[level].trailing_zeros());
         let shift = level * DIGIT_BITS;
-        // The digits above this one are those of the present tick, and the digits below are zero.
+        // The digits above this digit are those of the present tick, and the digits below are zero.
         let above = (u128::from(self.tick) >> (shift + DIGIT_BITS)) << (shift + DIGIT_BITS);
         let start = above | (u128::from(digit) << shift);
         Some(Occupied {
@@ -290,7 +290,7 @@ const SLOTS: usize = 1 << DIGIT_BITS;
 /// 11 × 6 bits cover the 64 bits of a tick.
 const LEVELS: usize = 11;
 
-/// The slot of timers that fire at the next advance, whenever that is.
+/// The slot of timers that fire at the next advance.
 const DUE: usize = LEVELS * SLOTS;
 
 #[cfg(test)]

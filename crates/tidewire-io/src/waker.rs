@@ -35,7 +35,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::signal::{Counter, Undrained};
 
-/// Wakes one sleeping lane; clones are handles to the same one.
+/// Wakes one sleeping lane. Clones are handles to the same waker.
 ///
 /// Any thread may call [`wake`](Self::wake). Only the lane itself calls [`before_sleep`](Self::before_sleep) and
 /// [`after_sleep`](Self::after_sleep), and it registers the waker with its poller for reading.
@@ -48,7 +48,7 @@ pub struct LaneWaker {
 struct WakerShared {
     sleep: SleepFlag<AtomicBool>,
     eventfd: OwnedFd,
-    /// Wakes whose write had not arrived when the lane drained the eventfd. Only the lane touches this number.
+    /// Wakes with writes that had not arrived when the lane drained the eventfd. Only the lane touches this number.
     undrained: AtomicU64,
 }
 
@@ -87,8 +87,8 @@ impl LaneWaker {
         self.shared.sleep.announce();
     }
 
-    /// Takes the announcement back, whether the lane slept or found work, and drains the eventfd. Call it after every
-    /// [`before_sleep`](Self::before_sleep), before looking at the queues.
+    /// Takes the announcement back and drains the eventfd. Call it after every [`before_sleep`](Self::before_sleep),
+    /// even if the lane found work, and before looking at the queues.
     #[inline]
     pub fn after_sleep(&self) {
         let undrained = &self.shared.undrained;
@@ -125,12 +125,13 @@ impl<F: Flag> SleepFlag<F> {
         F::fence();
     }
 
-    /// Takes the announcement back and drains the wakes that have arrived. Returns those that are still on their way.
+    /// Takes the announcement back and drains the wakes that have arrived. Returns the wakes that are still on their
+    /// way.
     fn retract(&self, mut undrained: Undrained, counter: &impl Counter) -> Undrained {
         if !self.is_sleeping.swap(false, Ordering::AcqRel) {
             undrained.note();
         }
-        // A lane that another event woke, as happens under load, makes no system call here.
+        // A lane that another event woke makes no system call here.
         if !undrained.is_none() {
             undrained.drain(counter);
         }
@@ -217,8 +218,8 @@ mod tests {
     /// when the lane sleeps, there is work, and the eventfd was not written.
     fn no_wake_is_lost<F: Flag + Send + Sync + 'static>(callers: usize) {
         let mut checker = loom::model::Builder::new();
-        // Two threads run all interleavings. Three threads run those with at most three preemptions: errors of such
-        // protocols show there, and the run takes seconds instead of minutes.
+        // Two threads run all interleavings. Three threads run interleavings with at most three preemptions. These show
+        // the errors of such protocols, and take seconds instead of minutes.
         checker.preemption_bound = (callers > 1).then_some(3);
         checker.check(move || {
             let sleep = loom::sync::Arc::new(SleepFlag::<F>::new());
@@ -255,8 +256,8 @@ mod tests {
         });
     }
 
-    /// Runs every interleaving of two threads that wake while the lane goes to sleep again and again, with what the
-    /// lane remembers of late writes. After all writes have arrived, one more sleep leaves the eventfd clear.
+    /// Runs every interleaving of two threads that wake while the lane goes to sleep again and again. `remember` is the
+    /// lane's memory of late writes. After all writes have arrived, one more sleep leaves the eventfd clear.
     fn a_late_write_is_drained(remember: fn(Undrained) -> Undrained) {
         let mut checker = loom::model::Builder::new();
         checker.preemption_bound = Some(3);
@@ -312,9 +313,9 @@ mod tests {
         no_wake_is_lost::<Modelled<false>>(1);
     }
 
-    /// Runs the same protocol with a batch: a thread that finds news already announced leaves the wake to the thread
-    /// that announced it, and the lane takes the whole queue once before it sleeps. The news flag changes only under
-    /// the queue's lock.
+    /// Runs the same protocol with a batch. A thread that finds the news flag set leaves the wake to the thread that
+    /// set the flag. The lane takes the whole queue once before it sleeps. The flag changes only under the queue's
+    /// lock.
     fn one_wake_serves_a_batch<F: Flag + Send + Sync + 'static>() {
         let mut checker = loom::model::Builder::new();
         checker.preemption_bound = Some(3);
@@ -432,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn no_message_is_left_behind_between_real_threads() {
+    fn no_wake_is_lost_between_real_threads() {
         use std::sync::atomic::AtomicU64;
         const MESSAGES: u64 = 20_000;
         let waker = LaneWaker::new().unwrap();
@@ -446,7 +447,7 @@ mod tests {
                 }
             })
         };
-        // A lost wake would block here for ever.
+        // A lost wake blocks here.
         let mut seen = 0;
         while seen < MESSAGES {
             waker.before_sleep();

@@ -1,16 +1,16 @@
-//! A few bytes that one thread leaves for another, in memory that both can reach.
+//! A few bytes that one thread passes to another in shared memory.
 //!
 //! Problem: short pieces of bytes pass between threads many million times a second, and a lock for each costs more than
 //! the copy.
 //!
 //! Approach: the bytes lie in atomic words, which are stored and loaded like any others. The two threads agree by other
-//! means when the words may be read, such as a flag that is stored with `Release` and loaded with `Acquire`. A thread
+//! means, such as a flag that is stored with `Release` and loaded with `Acquire`, when the words may be read. A thread
 //! that breaks this agreement reads a mix of two writes, and nothing worse. The tests run the module with such a flag
 //! under a model checker, and again without the release.
 //!
 //! Rejected: an `UnsafeCell` beside such a flag, because its users would have to prove what is always true here.
-//! Rejected: reading into a vector in safe code. It checks for capacity at every word and keeps the vector in memory,
-//! where wide loads follow narrow stores, and the processor has to wait for that.
+//! Rejected: reading into a vector in safe code. The code checks the capacity at every word and keeps the vector in
+//! memory, where wide loads wait for narrow stores.
 #![expect(
     unsafe_code,
     reason = "writes words into the room of a vector after one check"
@@ -18,7 +18,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Up to eight times `WORDS` bytes. The reader has to know how many there are.
+/// Up to eight times `WORDS` bytes. The reader must know the number of bytes.
 #[derive(Debug)]
 pub struct SharedBytes<const WORDS: usize>(Words<AtomicU64, WORDS>);
 
@@ -61,7 +61,7 @@ impl<W: Word, const WORDS: usize> Words<W, WORDS> {
             && !rest.is_empty()
         {
             let last = match bytes.last_chunk::<8>() {
-                // The end of all bytes, without those of the previous word.
+                // The last eight bytes, without those of the previous word.
                 Some(end) => u64::from_le_bytes(*end) >> (64 - 8 * rest.len()),
                 None => {
                     let bytes = rest.iter().rev();
@@ -97,7 +97,7 @@ impl<W: Word, const WORDS: usize> Words<W, WORDS> {
     }
 }
 
-/// A word that two threads share. It is a trait because the model checker has words of its own.
+/// A word that two threads share: a trait, because the model checker has its own words.
 trait Word {
     fn store_relaxed(&self, value: u64);
     fn load_relaxed(&self) -> u64;
@@ -128,7 +128,7 @@ mod tests {
     fn bytes_of_all_lengths_come_out_as_they_went_in() {
         let shared = SharedBytes::<5>::default();
         let bytes: Vec<u8> = (1..=50).collect();
-        // The longest comes first, so that a shorter one has to hide the rest of it.
+        // The longest comes first, so a shorter one leaves its end in the words.
         for count in (0..=bytes.len()).rev() {
             shared.store(&bytes[..count]);
             let kept = &bytes[..count.min(40)];
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Runs every interleaving of a thread that leaves bytes twice, and a thread that takes them when they are there.
+    /// Runs every interleaving of a thread that stores bytes twice, and a thread that loads them when the flag is set.
     fn bytes_arrive_whole(leave: Ordering) {
         const FIRST: &[u8] = b"one and more";
         const SECOND: &[u8] = b"other";
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn no_interleaving_tears_what_a_flag_announces() {
+    fn no_interleaving_tears_bytes_behind_a_flag() {
         bytes_arrive_whole(Ordering::Release);
     }
 

@@ -25,7 +25,7 @@ fn allocations_of(work: impl FnOnce()) -> Allocations {
 }
 
 #[test]
-fn a_thread_counts_its_own_allocations_and_the_process_what_it_holds() {
+fn a_thread_counts_its_allocations_and_the_process_its_held_bytes() {
     assert!(is_counting());
     let nothing = Allocations::default();
     assert_eq!(allocations_of(|| _ = black_box(1)), nothing);

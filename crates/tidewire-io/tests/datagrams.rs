@@ -133,7 +133,7 @@ fn empty_datagrams_arrive_between_others() {
 }
 
 #[test]
-fn what_is_larger_than_allowed_is_reported_and_its_neighbours_are_whole() {
+fn a_truncated_datagram_is_reported_and_its_neighbours_are_whole() {
     for (address, offload) in LOOPBACKS.into_iter().zip([true, false]) {
         let (sender, receiver) = (bind(address, offload), bind(address, true));
         let peer = receiver.local_address();
@@ -203,7 +203,7 @@ fn peers_that_speak_at_once_are_told_apart_and_each_is_in_order() {
 }
 
 #[test]
-fn what_does_not_fit_is_counted_by_the_kernel() {
+fn the_kernel_counts_datagrams_that_do_not_fit() {
     const OFFERED: usize = 2_000;
     for address in LOOPBACKS {
         let sender = bind(address, false);
@@ -232,7 +232,7 @@ fn what_does_not_fit_is_counted_by_the_kernel() {
 }
 
 #[test]
-fn a_socket_of_both_families_answers_each_from_where_it_was_asked() {
+fn a_socket_of_both_families_answers_from_the_address_of_the_request() {
     let server = bind("[::]:0", true);
     let port = server.local_address().port();
     for host in ["127.0.0.1", "127.0.0.2", "::1"] {

@@ -19,7 +19,7 @@ use tidewire_io::socket::{
 };
 
 #[test]
-fn every_operation_says_so_and_recovers_when_the_limit_is_raised() {
+fn every_operation_reports_the_limit_and_recovers_when_it_is_raised() {
     let options = SocketOptions::default();
     let any_port = SocketAddress::Tcp("127.0.0.1:0".parse().unwrap());
     let listener = Listener::bind(&any_port, &options).unwrap();

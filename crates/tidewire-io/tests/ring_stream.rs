@@ -255,7 +255,7 @@ fn no_wake_is_lost_in_ping_pong() {
 }
 
 #[test]
-fn a_stream_moves_between_lanes_with_what_is_in_it() {
+fn a_stream_moves_between_lanes_with_its_bytes() {
     let (near, mut far) = RingStream::pair(4_096).unwrap();
     let lane = Lane::new(near, PollerKind::Epoll);
     far.write(b"before").unwrap();

@@ -203,7 +203,7 @@ fn a_socket_file_is_removed_by_its_own_listener_only() {
 }
 
 #[test]
-fn the_file_of_a_dead_server_is_replaced_and_that_of_a_live_one_is_not() {
+fn only_the_file_of_a_dead_server_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     // The socket is bound, closed and not unlinked, as a killed process leaves it.
@@ -240,7 +240,7 @@ fn a_live_server_with_a_full_backlog_is_not_taken_for_dead() {
 }
 
 #[test]
-fn what_is_no_socket_is_left_alone() {
+fn a_file_that_is_no_socket_stays() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notes");
     fs::write(&path, "precious").unwrap();
@@ -261,7 +261,7 @@ fn a_path_that_cannot_be_is_explained() {
 }
 
 #[test]
-fn the_mode_of_a_socket_file_is_exactly_the_one_asked_for() {
+fn a_socket_file_has_exactly_the_requested_mode() {
     let directory = tempfile::tempdir().unwrap();
     // Without a mode only the user of the server may connect, whatever the umask is.
     for (asked, mode) in [(Some(0o600), 0o600), (Some(0o666), 0o666), (None, 0o600)] {
@@ -277,7 +277,7 @@ fn the_mode_of_a_socket_file_is_exactly_the_one_asked_for() {
 }
 
 #[test]
-fn connecting_to_nobody_says_so() {
+fn connecting_without_a_server_is_a_named_error() {
     let directory = tempfile::tempdir().unwrap();
     let missing = at(&directory.path().join("socket"));
     let refused = Stream::connect(&missing).unwrap_err();

@@ -20,7 +20,7 @@ pub enum DecodeError {
         /// The announced length.
         bytes: u64,
     },
-    /// The protocol has no such kind.
+    /// The protocol has no kind with this number.
     #[error("unknown frame kind {0}")]
     UnknownKind(u8),
     /// A payload's inner layout is broken.
@@ -55,7 +55,7 @@ pub enum EncodeError {
         /// The maximum.
         limit: u64,
     },
-    /// The codec has no such kind of frame.
+    /// The codec has no frame of this kind.
     #[error("codec {codec} has no {kind:?} frames")]
     Unsupported {
         /// Name of the codec.

@@ -127,7 +127,7 @@ pub const FLAG_NAMED: u8 = 0b0000_0010;
 
 /// A flag on a `GoAway` whose payload has the address of another server; see [`MovedBody`](crate::body::MovedBody).
 pub const FLAG_MOVED: u8 = 0b0000_0001;
-/// A flag on a frame that carries a [`Position`], or the offset of one: see [`Since`](crate::body::Since),
+/// A flag on a frame that carries a [`Position`] or an offset: see [`Since`](crate::body::Since),
 /// [`RecoveryBody`](crate::body::RecoveryBody) and [`split_delivery`](crate::body::split_delivery).
 pub const FLAG_POSITION: u8 = 0b0000_0100;
 
@@ -185,7 +185,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// The room that the channel stands for, where the kind of the message is about a room.
+    /// The room of the channel, for kinds of messages about a room.
     #[inline]
     #[must_use]
     pub const fn room(&self) -> RoomId {
@@ -244,13 +244,13 @@ pub struct SubscriptionId(pub u16);
 
 /// The position of a message in the history of its room or topic.
 ///
-/// Offsets count from 1 without holes. The epoch is another one when a history has lost messages that it should have
-/// kept, for example because the server started anew. Offsets of different epochs cannot be compared.
+/// Offsets count from 1 without holes. The epoch changes when a history has lost messages that it should have kept, for
+/// example because the server restarted. Offsets of different epochs cannot be compared.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Position {
     /// The epoch of the history.
     pub epoch: u64,
-    /// The number of the message in its epoch; 0 stands for the place before the first one.
+    /// The number of the message in its epoch; 0 is before the first message.
     pub offset: u64,
 }
 

@@ -1,11 +1,12 @@
-//! The header of the PROXY protocol, versions 1 and 2: a proxy tells whose connection it passes on.
+//! The header of the PROXY protocol, versions 1 and 2: a proxy names the client of a connection.
 //!
-//! The header comes once, before anything else, also before TLS. A receiver must know by other means that it comes from
-//! a proxy, because anybody could send it. See <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>.
+//! The header comes once, before all other bytes, also before TLS. A receiver must know by other means that the header
+//! comes from a proxy, because any client could send one. See
+//! <https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt>.
 //!
-//! Version 1 is a line of text: `PROXY TCP4 192.0.2.7 198.51.100.9 51234 443`, CR, LF. It says its length nowhere, and
-//! yet a receiver need not read too far: no line is shorter than 15 bytes, and while the line end has not come, at
-//! least two more bytes belong to it, or one behind a CR. Version 2 is binary:
+//! Version 1 is a line of text: `PROXY TCP4 192.0.2.7 198.51.100.9 51234 443`, CR, LF. The line has no length field,
+//! but a receiver need not read too far: no line is shorter than 15 bytes, and before the line end at least two more
+//! bytes follow, or one after a CR. Version 2 is binary:
 //!
 //! ```text
 //!   0            12        13          14       16
@@ -23,7 +24,7 @@ use thiserror::Error;
 /// The connection that a proxy passes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Proxied {
-    /// The proxy's own, such as a health check. Its address is that of the proxy.
+    /// The proxy's own connection, such as a health check, with the proxy's address.
     Local,
     /// One over TCP.
     Tcp {
@@ -41,8 +42,8 @@ pub enum Proxied {
 pub enum ProxyHeader {
     /// The bytes are the beginning of a header.
     Partial {
-        /// The number of bytes that are needed to go on, in all. The header may be longer, and is never shorter, so a
-        /// receiver that reads no more than these reads nothing that comes behind it.
+        /// The total number of bytes needed to continue. The header is at least this long, so a receiver that reads no
+        /// more reads nothing after the header.
         bytes: usize,
     },
     /// The bytes begin with a header.
@@ -76,7 +77,7 @@ pub enum ProxyError {
     /// The header is shorter than its addresses, or than one of its extensions.
     #[error("the PROXY header is shorter than what it must hold")]
     TooShort,
-    /// The header is longer than [`PROXY_HEADER_BYTES_MAX`], or that of version 1 than 107 bytes.
+    /// The header is longer than [`PROXY_HEADER_BYTES_MAX`], or than 107 bytes in version 1.
     #[error(
         "the PROXY header is longer than {PROXY_HEADER_BYTES_MAX} bytes, or that of version 1 than {LINE_BYTES_MAX}"
     )]
@@ -115,7 +116,7 @@ pub fn decode(bytes: &[u8]) -> Result<ProxyHeader, ProxyError> {
         return Ok(ProxyHeader::Partial { bytes: whole });
     };
     let proxied = match is_local {
-        // The rest of such a header must be ignored, whatever it is.
+        // The rest of such a header must be ignored.
         true => Proxied::Local,
         false => decode_body(family, body)?,
     };
@@ -164,7 +165,7 @@ fn read_line(text: &str) -> Option<Proxied> {
     let mut words = text.split(' ');
     let family = words.next()?;
     if family == "UNKNOWN" {
-        // The rest of such a line must be ignored, whatever it is.
+        // The rest of such a line must be ignored.
         return Some(Proxied::Unknown);
     }
     let [source, destination, source_port, destination_port] = [(); 4].map(|()| words.next());
@@ -244,7 +245,6 @@ const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
 /// The beginning of a header of version 1.
 const TEXT: &[u8; 6] = b"PROXY ";
 
-/// The end of a line of version 1.
 const LINE_END: &[u8] = b"\r\n";
 
 /// The shortest line of version 1, which is `PROXY UNKNOWN` with its end.
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn the_vector_is_read_after_each_cut_and_nothing_behind_it() {
+    fn the_vector_is_read_after_each_cut_and_nothing_after_it() {
         for cut in 0..VECTOR.len() {
             let Ok(ProxyHeader::Partial { bytes }) = decode(&VECTOR[..cut]) else {
                 panic!("{cut} bytes are no part");
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_refused_with_its_reason() {
+    fn bytes_that_are_no_header_are_refused_with_the_reason() {
         let long = vec![0; PROXY_HEADER_BYTES_MAX];
         let cut_extension = [&[0; 12][..], &[1, 0, 2, 0]].concat();
         for (bytes, error) in [
@@ -350,7 +350,7 @@ mod tests {
     const LINE: &[u8] = b"PROXY TCP4 192.0.2.7 198.51.100.9 51234 443\r\n";
 
     #[test]
-    fn a_line_of_version_1_is_read_after_each_cut_and_nothing_behind_it() {
+    fn a_line_of_version_1_is_read_after_each_cut_and_nothing_after_it() {
         let longest = b"PROXY TCP6 ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff \
             65535 65535\r\n";
         for line in [LINE, b"PROXY UNKNOWN\r\n", longest] {

@@ -1,8 +1,8 @@
 //! Untrusted text on its way to a terminal or a log.
 //!
 //! Problem: a terminal obeys control characters, so a peer's text could change its title, clear it or control it. A
-//! line feed could forge another person's line, and a bidirectional control can show a text in another order than it
-//! has. Approach: one predicate, [`is_hazardous`], defines these characters, and all untrusted text passes one of three
+//! line feed could forge a line of another person, and a bidirectional control can change the order of the shown text.
+//! Approach: one predicate, [`is_hazardous`], defines these characters, and all untrusted text passes one of three
 //! functions that use it:
 //!
 //! | function | for | a hazardous character becomes |
@@ -12,7 +12,7 @@
 //! | [`escape_json`] | JSON | `\u009b`, so that it stays the same JSON |
 //!
 //! Rejected: leaving the replacement to the server, because a server is a peer like any other. Rejected: U+FFFD as
-//! replacement, because it is longer than the bytes it replaces, so a line within its limit could grow beyond it.
+//! replacement. It is longer than the replaced bytes, so a line could grow beyond its limit.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -105,7 +105,8 @@ pub fn escape_json(json: &str) -> Cow<'_, str> {
     let mut escaped = String::with_capacity(json.len() + 16);
     for character in json.chars() {
         if is_raw(character) {
-            // All of them are in the basic plane, so one escape is enough. Writing to a string cannot fail.
+            // All hazardous characters are in the basic plane, so one escape is enough. Writing to a string cannot
+            // fail.
             let _ = write!(escaped, "\\u{:04x}", u32::from(character));
         } else {
             escaped.push(character);
@@ -114,8 +115,8 @@ pub fn escape_json(json: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Reads a number of one to 32 hexadecimal digits. The parser of the standard library takes a sign as well, so that
-/// two texts would be one number.
+/// Reads a number of one to 32 hexadecimal digits. The parser of the standard library also takes a sign, so two texts
+/// would be the same number.
 #[must_use]
 pub fn hexadecimal(digits: &str) -> Option<u128> {
     let are_digits = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_shown_is_never_longer_than_what_came() {
+    fn shown_text_is_never_longer_than_its_source() {
         for text in [ATTACK, &[0xff; 9], "\u{202e}\u{9b}".as_bytes(), b""] {
             let mut out = Vec::new();
             push_visible(text, &mut out);

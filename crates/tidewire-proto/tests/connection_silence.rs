@@ -56,7 +56,7 @@ fn closed_after(rules: &Rules, delivery: Delivery, speaks: impl Fn(u64) -> bool)
 
 /// The bug: this side's own output kept the session of a silent device alive.
 #[test]
-fn a_silent_peer_is_closed_in_every_codec_although_it_takes_what_it_is_sent() {
+fn a_silent_peer_is_closed_in_every_codec_although_it_takes_output() {
     for name in AnyCodec::NAMES {
         let codec = AnyCodec::by_name(name).expect("a built-in codec");
         for delivery in [Delivery::Reliable, Delivery::Lossy] {

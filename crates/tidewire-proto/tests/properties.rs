@@ -263,7 +263,7 @@ proptest! {
 
     /// The contract compares the frames read by a template with the frames read by the codec.
     #[test]
-    fn frames_like_the_last_ones_are_read_as_any_other(
+    fn frames_like_the_last_frames_are_read_as_any_other(
         runs in vec(any_run(), 0..5),
         wrong in vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         missing in 0..40_usize,
@@ -301,7 +301,7 @@ proptest! {
 
     /// A frame of unusual layout comes again, the last times with one byte changed.
     #[test]
-    fn uvrpc_frames_of_any_layout_are_expected_only_for_what_they_are(
+    fn uvrpc_frames_of_any_layout_keep_their_kind(
         frame in any_flat_frame(),
         changes in vec((any::<prop::sample::Index>(), 0..48_u8), 1..12),
     ) {
@@ -451,7 +451,7 @@ proptest! {
     }
 
     #[test]
-    fn a_refused_message_leaves_the_output_as_it_was(
+    fn a_refused_message_leaves_the_output_unchanged(
         message in any_message(),
         name_bytes in 0..400_usize,
         payload_bytes in 0..2 * LINE_BYTES_MAX,

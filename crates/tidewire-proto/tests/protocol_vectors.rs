@@ -477,7 +477,7 @@ fn every_example_encodes_and_decodes_as_the_page_says() {
 }
 
 #[test]
-fn the_handshake_examples_say_what_the_page_says() {
+fn the_handshake_examples_match_the_page() {
     let hello_bytes = hello_frame();
     assert_eq!(Hello::decode(decoded(&hello_bytes).payload), Ok(hello()));
     let welcome_bytes = welcome_frame();

@@ -8,11 +8,11 @@ use std::net::{IpAddr, SocketAddr};
 
 use quinn_udp::{BATCH_SIZE, RecvMeta};
 
-/// Memory for the datagrams that one [`receive`](super::DatagramSocket::receive) takes. All sockets of a lane share
-/// one.
+/// Memory for the datagrams that one [`receive`](super::DatagramSocket::receive) takes. All sockets of a lane share one
+/// batch.
 ///
-/// Each slot takes a datagram or a run of them from one peer. It is large enough for the largest one, so the kernel
-/// never cuts one. Of its 64 KiB a slot occupies only the pages that were ever used.
+/// Each slot takes a datagram or a run of them from one peer. The kernel never cuts a datagram, because a slot has room
+/// for the largest. Of its 64 KiB a slot occupies only pages that were used.
 pub struct DatagramBatch {
     memory: Box<[u8]>,
     metas: [RecvMeta; BATCH_SIZE],
@@ -29,7 +29,7 @@ pub struct Datagram<'a> {
     /// The address of this machine that the datagram was sent to, when the socket is bound to all of them. Pass it to
     /// [`send_from`](super::DatagramSocket::send_from).
     pub local: Option<IpAddr>,
-    /// The content, possibly empty. A truncated one has as many bytes as the batch allows.
+    /// The content, possibly empty. A truncated datagram has as many bytes as the batch allows.
     pub bytes: &'a [u8],
     /// Whether the datagram was larger than the batch allows (`MSG_TRUNC`). Count it, and do not decode it.
     pub truncated: bool,
@@ -52,7 +52,7 @@ impl DatagramBatch {
     pub fn with_limit(slots: usize, datagram_bytes_max: usize) -> Self {
         let slots = slots.clamp(1, Self::SLOTS_MAX);
         Self {
-            // Zeroed pages come from the kernel when they are touched, and not before.
+            // The kernel provides zeroed pages only when they are touched.
             memory: vec![0; slots * SLOT_BYTES].into_boxed_slice(),
             metas: [RecvMeta::default(); BATCH_SIZE],
             filled: 0,
@@ -77,7 +77,7 @@ impl DatagramBatch {
         self.metas[..self.filled].iter().map(segments).sum()
     }
 
-    /// Whether the last receive brought no datagram.
+    /// Whether the last receive had no datagrams.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.filled == 0
@@ -94,7 +94,7 @@ impl DatagramBatch {
         self.filled = 0;
     }
 
-    /// Lets `receive` fill the slots. It returns how many it filled.
+    /// Lets `receive` fill the slots and return their number.
     pub(super) fn fill(
         &mut self,
         receive: impl FnOnce(&mut [IoSliceMut<'_>], &mut [RecvMeta]) -> io::Result<usize>,
@@ -120,7 +120,7 @@ impl<'a> IntoIterator for &'a DatagramBatch {
 
 impl fmt::Debug for DatagramBatch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The content is left out, because it is other people's messages.
+        // The content is left out, because it is messages of users.
         formatter
             .debug_struct("DatagramBatch")
             .field("slots", &(self.memory.len() / SLOT_BYTES))
@@ -155,8 +155,7 @@ impl<'a> Iterator for Datagrams<'a> {
             self.slot += 1;
             self.offset = 0;
         }
-        // A slot that is filled to the last byte should not exist, because it is larger than any datagram. If it does,
-        // the kernel may have cut off its end.
+        // A slot is larger than any datagram. If one is full to the last byte, the kernel may have cut the datagram.
         let is_cut = self.offset == 0 && meta.len == SLOT_BYTES;
         let length = whole.len().min(self.batch.datagram_bytes_max);
         Some(Datagram {
@@ -170,7 +169,7 @@ impl<'a> Iterator for Datagrams<'a> {
 
 impl FusedIterator for Datagrams<'_> {}
 
-/// The size of the datagrams in a run. Only the last one may be smaller.
+/// The size of the datagrams in a run. Only the last datagram may be smaller.
 fn stride(meta: &RecvMeta) -> usize {
     if meta.stride == 0 {
         meta.len
@@ -183,9 +182,9 @@ fn segments(meta: &RecvMeta) -> usize {
     meta.len.div_ceil(stride(meta).max(1)).max(1)
 }
 
-/// A datagram and a run of them both have at most 65,535 bytes with their headers. For a datagram that is the limit of
-/// IPv4's length field, for a run that of the kernel. Small datagrams use only the starts of the slots. The extra 64
-/// bytes keep these starts from competing for the same few cache sets.
+/// A datagram and a run have at most 65,535 bytes with their headers: the limit of IPv4's length field for a datagram,
+/// the kernel's limit for a run. Small datagrams use only the starts of the slots. The extra 64 bytes keep these starts
+/// from competing for the same few cache sets.
 const SLOT_BYTES: usize = 65_536 + 64;
 
 #[cfg(test)]
@@ -255,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_larger_than_allowed_is_marked_and_does_not_touch_its_neighbours() {
+    fn a_datagram_over_the_limit_is_marked_and_leaves_its_neighbours_whole() {
         let metas = [meta(1, 6, 6), meta(2, 8, 4), meta(3, 3, 3), meta(4, 7, 4)];
         let batch = received(DatagramBatch::with_limit(4, 3), &metas);
         assert_eq!(

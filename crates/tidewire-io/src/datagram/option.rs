@@ -10,7 +10,6 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use libc::{c_int, c_void, socklen_t};
 
-/// Sets an option that is an integer.
 pub(super) fn set_integer(
     socket: impl AsFd,
     level: c_int,

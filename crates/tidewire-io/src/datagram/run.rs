@@ -1,18 +1,18 @@
 //! Cuts bytes into segment runs, and learns which runs the kernel does not take.
 //!
-//! No query says with certainty whether offload is supported. The option can be set and the send still fails: with
-//! `EIO` if the card computes no checksums or a tunnel is in the way, or with `EINVAL` or `EMSGSIZE` if the datagrams
-//! are larger than the path's packets. Such a run was not sent at all, so its first datagram is then sent alone. If
-//! that works, the run was refused for being a run, and datagrams of this size are sent one by one from then on. If it
-//! fails, the cause is another one, and nothing is learnt.
+//! No query says with certainty whether offload is supported. The kernel takes the option, and the send may still fail:
+//! with `EIO` if the card computes no checksums or a tunnel is in the way, or with `EINVAL` or `EMSGSIZE` if the
+//! datagrams are larger than the path's packets. No part of the run was sent, so its first datagram is then sent alone.
+//! If this send works, the kernel refused the run as a run, and datagrams of this size are sent one by one from then
+//! on. If it fails, the cause is another, and the limits stay.
 
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
-/// The known limits of runs. They are atomic only so that all sessions of a lane can share the socket. A value that is
-/// learnt late costs one more refusal.
+/// The known limits of runs. They are atomic so that all sessions of a lane can share the socket. A late value costs
+/// one more refusal.
 #[derive(Debug)]
 pub(super) struct Runs {
     /// The maximum number of datagrams in one run; 1 without offload.
@@ -40,8 +40,8 @@ impl Runs {
         segment_bytes * datagrams.max(1)
     }
 
-    /// Passes `bytes` to `transmit` run by run and returns how many datagrams it took. An error is returned only when
-    /// it took none.
+    /// Passes `bytes` to `transmit` run by run, and returns the number of datagrams that it took. Fails only when it
+    /// took none.
     #[inline]
     pub(super) fn send(
         &self,
@@ -89,7 +89,7 @@ impl Runs {
     #[cold]
     fn give_up(&self, cause: &io::Error, segment_bytes: usize) {
         if Errno::from_io_error(cause) == Some(Errno::IO) {
-            // The card does not support offload, and that does not change.
+            // The card does not support offload, and never will.
             self.datagrams_max.store(1, Ordering::Relaxed);
         } else {
             // Runs of smaller datagrams may still fit the path's packets.
@@ -119,8 +119,8 @@ const RUN_BYTES_MAX: usize = 65_507;
 mod tests {
     use super::*;
 
-    /// Sends to a fake kernel that gives these answers in turn and takes everything after them. Returns the lengths of
-    /// the runs that it took, and the outcome.
+    /// Sends to a fake kernel that gives these answers in turn and then takes everything. Returns the lengths of the
+    /// runs that it took, and the outcome.
     fn send(
         runs: &Runs,
         segment_bytes: usize,
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_fit_into_what_the_kernel_takes() {
+    fn runs_fit_the_limits_of_the_kernel() {
         let runs = Runs::new(64);
         assert_eq!(runs.run_bytes(32), 64 * 32);
         assert_eq!(runs.run_bytes(1_400), 46 * 1_400);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_before_the_buffer_was_full_is_said() {
+    fn a_full_buffer_reports_the_datagrams_taken_before() {
         let bytes: Vec<u8> = (0..200_u8).collect();
         let runs = Runs::new(4);
         let full = Err(Errno::AGAIN);

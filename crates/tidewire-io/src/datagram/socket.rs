@@ -29,21 +29,21 @@ pub struct DatagramSocket {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DatagramOptions {
-    /// Whether the kernel gets runs of equal datagrams in one piece (GSO). On by default. Without it each datagram
-    /// costs a system call; the socket falls back to that when the kernel refuses runs.
+    /// Whether the kernel gets runs of equal datagrams in one piece (GSO). On by default. Without runs, each datagram
+    /// costs a system call. The socket falls back to single datagrams when the kernel refuses runs.
     pub segmentation_offload: bool,
-    /// The size of the kernel's receive buffer in bytes. It decides how long a burst may be before datagrams are lost.
-    /// The kernel doubles it for its own bookkeeping, which takes many times the bytes of a small datagram, and cuts it
-    /// to `net.core.rmem_max`: see [`receive_buffer_bytes`](DatagramSocket::receive_buffer_bytes). `None` keeps the
-    /// system's default.
+    /// The size of the kernel's receive buffer in bytes. The size decides how long a burst may be before datagrams are
+    /// lost. The kernel doubles it for its own bookkeeping, which takes many times the bytes of a small datagram, and
+    /// cuts it to `net.core.rmem_max`: see [`receive_buffer_bytes`](DatagramSocket::receive_buffer_bytes). `None` keeps
+    /// the system's default.
     pub receive_buffer_bytes: Option<usize>,
     /// The size of the kernel's send buffer in bytes, cut to `net.core.wmem_max`. `None` keeps the system's default.
     pub send_buffer_bytes: Option<usize>,
     /// Whether several sockets, such as one for each lane, may be bound to the same address. The kernel then spreads
     /// the peers over them. All of them must set it. Off by default.
     pub reuse_port: bool,
-    /// Whether a socket at `[::]` leaves IPv4 to another socket at the same port. Off by default: it receives over
-    /// IPv4, too, whatever the system's `net.ipv6.bindv6only` is.
+    /// Whether a socket at `[::]` leaves IPv4 to another socket at the same port. Off by default: the socket receives
+    /// over IPv4, too, whatever the system's `net.ipv6.bindv6only` is.
     pub ipv6_only: bool,
 }
 
@@ -176,13 +176,13 @@ impl DatagramSocket {
     /// Sends `bytes` to a peer as datagrams of `segment_bytes` bytes each; the last one has the rest. Returns the
     /// number of datagrams that the kernel took. Empty `bytes` are one empty datagram.
     ///
-    /// When the kernel took fewer than there are, go on at `number * segment_bytes` once the socket is writable.
+    /// When the kernel took fewer, send the rest from `number * segment_bytes` on once the socket is writable.
     ///
     /// # Errors
     ///
-    /// When not even the first was taken: `WouldBlock` when there is no room, `InvalidInput` for segments of no bytes,
-    /// `EMSGSIZE` for more than a datagram can have (65,507 bytes over IPv4), otherwise the kernel's refusal. It is not
-    /// known whether a datagram that was taken arrives.
+    /// When the kernel took none: `WouldBlock` when there is no room, `InvalidInput` for segments of no bytes,
+    /// `EMSGSIZE` for more than a datagram can have (65,507 bytes over IPv4), otherwise the kernel's refusal. A
+    /// datagram that the kernel took may still be lost.
     #[inline]
     pub fn send(&self, peer: SocketAddr, segment_bytes: usize, bytes: &[u8]) -> io::Result<usize> {
         self.send_from(None, peer, segment_bytes, bytes)
@@ -226,8 +226,8 @@ impl DatagramSocket {
         self.runs.run_bytes(segment_bytes) > segment_bytes
     }
 
-    /// Returns how many datagrams reached this machine and were dropped because the receive buffer was full. A run sent
-    /// in one piece on the same machine counts as one. The number wraps around at 2³².
+    /// Returns the number of datagrams that reached this machine and were dropped because the receive buffer was full.
+    /// A run from the same machine counts as one datagram. The number wraps around at 2³².
     ///
     /// # Errors
     ///
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_quic_needs_is_off() {
+    fn options_for_quic_only_are_off() {
         for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
             let address = address.parse().unwrap();
             let socket = DatagramSocket::bind(&address, &DatagramOptions::default()).unwrap();

@@ -4,7 +4,7 @@
 //! which is the fairness of the contract. But epoll reports hang-ups even without interest. A registration with
 //! [`Interest::NONE`] is therefore taken out of the kernel's set and remembered only here.
 //!
-//! The event's data holds the descriptor's number and not the caller's token: turning a hang-up into directions needs
+//! The event's data holds the descriptor's number and not the caller's token. Turning a hang-up into directions needs
 //! the interest, and a look-up by number costs one load.
 
 use std::io;
@@ -35,8 +35,7 @@ struct Registration {
 impl EpollPoller {
     pub(super) fn open() -> Result<Self, PollerError> {
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(unavailable)?;
-        // A kernel or a sandbox without `epoll_pwait2` is detected here and not at the first wait, so the automatic
-        // choice can still fall back.
+        // This call detects a kernel or a sandbox without `epoll_pwait2`, so the automatic choice can still fall back.
         epoll::wait(
             &epoll,
             &mut [MaybeUninit::uninit()],
@@ -49,7 +48,6 @@ impl EpollPoller {
         })
     }
 
-    /// Changes the kernel's set from one interest to another.
     fn change(
         &self,
         descriptor: BorrowedFd<'_>,

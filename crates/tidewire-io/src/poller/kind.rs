@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The four backends.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Hash)]
 pub enum PollerKind {
-    /// `epoll(7)`: the cost grows with the number of ready descriptors, not with the number of registered ones.
+    /// `epoll(7)`: the cost grows with the number of ready descriptors, not of registered descriptors.
     Epoll,
     /// `poll(2)`: works everywhere; every wait walks all watched descriptors.
     Poll,
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_is_refused_and_the_known_ones_listed() {
+    fn an_unknown_name_is_refused_with_the_known_names() {
         let refused = "kqueue".parse::<PollerChoice>().unwrap_err();
         assert_eq!(
             refused.to_string(),

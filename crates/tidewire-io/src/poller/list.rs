@@ -1,8 +1,8 @@
 //! A list of descriptor numbers for poll(2).
 //!
-//! The list holds numbers and borrows no descriptor: a borrowed one would claim that it stays open, which only the
-//! caller of the poller can promise. The kernel reports a number that is closed as [`PollFlags::NVAL`], and reads or
-//! writes nothing through it.
+//! The list holds numbers and borrows no descriptor, because only the caller of the poller can promise that a
+//! descriptor stays open. The kernel reports a number that is closed as [`PollFlags::NVAL`], and reads or writes
+//! nothing through it.
 #![expect(unsafe_code, reason = "the call takes a pointer to the list")]
 
 use std::io;

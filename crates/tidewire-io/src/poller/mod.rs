@@ -14,10 +14,11 @@
 //!   the error itself. There is no separate error flag that could be forgotten.
 //! - [`Interest::NONE`] keeps the registration and reports nothing, not even a hang-up: a session under back-pressure
 //!   whose peer vanishes must not turn its lane into a busy loop.
-//! - When more descriptors are ready than [`Events`] has room for, the following waits report the rest, before any
-//!   descriptor has a second turn, as long as registrations stay as they are: a full batch never starves a descriptor.
-//! - [`Poller::remove`] comes before the descriptor is closed. After it returned, the poller holds nothing of the
-//!   descriptor, so closing it ends the connection at once, and its number may be registered anew.
+//! - When more descriptors are ready than [`Events`] has room for, the next waits report the rest, before any
+//!   descriptor has a second turn. This holds while registrations do not change. A full batch never starves a
+//!   descriptor.
+//! - [`Poller::remove`] comes before the descriptor is closed. After the call, the poller holds nothing of the
+//!   descriptor: closing the descriptor ends the connection at once, and its number may be registered again.
 //! - A timeout of zero never blocks. Timeouts below a millisecond are honoured: they are never rounded to zero and
 //!   never rounded up to a millisecond. A signal ends a wait early, with no events.
 //! - Only [`Poller::wait`] blocks. One thread at a time uses a poller; it may be built on one thread and moved to
@@ -100,7 +101,7 @@ pub trait Poller: Send + Debug {
         interest: Interest,
     ) -> Result<(), RegisterError>;
 
-    /// Stops reporting a descriptor and lets go of it. Call it before the descriptor is closed.
+    /// Stops reporting a descriptor. Call it before the descriptor is closed.
     ///
     /// # Errors
     ///
@@ -198,8 +199,8 @@ impl Interest {
         self.writable
     }
 
-    /// Turns the kernel's answer into an event of this interest, if there is one. `broken` stands for an error, a
-    /// hang-up, or a descriptor that no longer exists.
+    /// Turns the kernel's answer into an event of this interest, if any. `broken` stands for an error, a hang-up, or a
+    /// descriptor that no longer exists.
     #[inline]
     fn event(self, token: Token, readable: bool, writable: bool, broken: bool) -> Option<Event> {
         let event = Event {
@@ -258,7 +259,7 @@ impl Events {
         self.list.len()
     }
 
-    /// Whether the last wait reported nothing.
+    /// Whether the last wait had no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
@@ -334,8 +335,8 @@ pub enum RegisterError {
         /// The descriptor's number.
         descriptor: RawFd,
     },
-    /// The kernel refused. `ENOSPC` means that `fs.epoll.max_user_watches` is used up. `EPERM` means that the
-    /// descriptor is of a kind that cannot be polled, such as a regular file.
+    /// The kernel refused. `ENOSPC` means that the number of `fs.epoll.max_user_watches` is reached. `EPERM` means that
+    /// the descriptor is of a kind that cannot be polled, such as a regular file.
     #[error("the kernel refused to change the registration of descriptor {descriptor}: {source}")]
     Io {
         /// The descriptor's number.
@@ -349,8 +350,7 @@ pub enum RegisterError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// A registered descriptor was closed without being removed, and this backend cannot recover. Remove descriptors
-    /// before closing them.
+    /// A registered descriptor was closed before it was removed, and this backend cannot recover.
     #[error(
         "a registered descriptor was closed before it was removed from the poller; remove descriptors before closing \
          them"

@@ -7,7 +7,7 @@
 //! Ready entries are collected from a starting point that moves on with every full batch: the list has a fixed order,
 //! and its front would otherwise starve its end. Entries beyond a full batch are kept for the next wait, which then
 //! makes no system call. A call for every batch would walk ten thousand ready descriptors for each hundred that are
-//! reported. An entry that is changed or removed meanwhile is queried anew.
+//! reported. The next call queries an entry that was changed or removed before.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

@@ -2,18 +2,18 @@
 //!
 //! Linux itself does not limit select to 1,024 descriptors; only the C library's fixed `fd_set` does. The sets here are
 //! slices that grow with the highest registered descriptor number, so any number works. **Every wait costs time
-//! proportional to the highest number**, whether ready or not: it copies both sets (one bit per number each), the
-//! kernel walks over them, and the collection walks over the result. For 10,000 descriptors this is about 2.5 KB of
-//! bits and a kernel check for each registered one.
+//! proportional to the highest number**, ready or not: the wait copies both sets (one bit per number each), the kernel
+//! walks over the copies, and the collection walks over the result. For 10,000 descriptors this is about 2.5 KB of bits
+//! and a kernel check for each registered one.
 //!
-//! The kernel overwrites the sets with its answer, so it gets a copy. Answers are collected from a number that moves on
-//! with every full batch, because low numbers would otherwise starve high ones. Descriptors beyond a full batch are
-//! kept for the next wait, which then makes no system call, as with poll. A registration with [`Interest::NONE`] is in
-//! neither set, and is thus silent by nature.
+//! The kernel overwrites its sets with the answer, so the kernel gets copies. The collection starts at a number that
+//! moves on with every full batch, because low numbers would otherwise starve high numbers. Descriptors beyond a full
+//! batch are kept for the next wait, which then makes no system call, as with poll. A registration with
+//! [`Interest::NONE`] is in neither set and therefore silent.
 //!
-//! select does not report hang-ups separately: the kernel makes a descriptor readable for one, and writable only if a
-//! write would fail at once. Sockets, both ends of pipes in their usual direction, and eventfds meet the contract that
-//! way, as the tests show for sockets. The read end of a pipe watched for writing would not.
+//! select does not report hang-ups separately: a hang-up makes a descriptor readable, and writable only if a write
+//! would fail at once. Sockets, both ends of pipes in their usual direction, and eventfds meet the contract that way,
+//! as the tests show for sockets. The read end of a pipe watched for writing would not.
 #![expect(unsafe_code, reason = "select(2) takes bare descriptor numbers")]
 
 use std::io;
@@ -273,7 +273,7 @@ mod tests {
     /// The unsafe block relies on two facts. The slices reach as far as `bound`, also when the highest number comes and
     /// goes. A removed number is in no set.
     #[test]
-    fn the_sets_cover_the_bound_and_forget_what_was_removed() {
+    fn the_sets_cover_the_bound_and_no_removed_number() {
         let mut poller = SelectPoller::open();
         let mut events = Events::with_capacity(8);
         let (low, _low_peer) = Stream::pair().unwrap();
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_closed_before_it_was_removed_is_an_error_that_says_so() {
+    fn closing_a_registered_descriptor_is_a_named_error() {
         let mut poller = SelectPoller::open();
         let (near, _far) = Stream::pair().unwrap();
         // The number is far above what any other test of this process opens, so it stays closed.

@@ -3,15 +3,15 @@
 //! A multishot request costs one submission for the life of a registration and completes each time the descriptor
 //! *becomes* ready, which is edge-triggered. The contract requires levels, so every descriptor that a wait reports
 //! stays on a short list. The next wait first queries poll(2), with a timeout of zero, about just that list. A
-//! descriptor that is still ready is reported again. One that is not leaves the list; its request is still armed, and
-//! completes when it becomes ready again. A completion that arrived while the lane was working also goes through that
-//! check, because the lane may have used it up meanwhile. A completion that arrives while the poller itself waits is
-//! fresh and reported as it is.
+//! descriptor that is still ready is reported again. A descriptor that is not ready leaves the list. Its request is
+//! still armed, and completes when the descriptor becomes ready again. A completion that arrived while the lane was
+//! working goes through that check, too, because the lane may have used the readiness up. A completion that arrives
+//! while the poller itself waits is reported without a check.
 //!
-//! The alternative is one-shot requests armed anew for each report. They are level-triggered by nature and need neither
-//! list nor poll(2), but cost a submission entry, a file lookup and a wait-queue insertion for each event; poll(2) is
-//! one system call for all of them. Time inside `wait`, TCP over loopback, 2.5 GHz Xeon, Linux 6.18, in ns per event,
-//! as connections / active at once:
+//! The alternative is one-shot requests that are armed again after each report. They are level-triggered and need
+//! neither list nor poll(2). But each event costs a submission entry, a file look-up and a wait-queue insertion, while
+//! poll(2) is one system call for all events. Time inside `wait`, TCP over loopback, 2.5 GHz Xeon, Linux 6.18, in ns
+//! per event, as connections / active at once:
 //!
 //! | | 1/1 | 16/1 | 16/16 | 256/1 | 256/16 | 256/256 |
 //! |---|---|---|---|---|---|---|
@@ -25,8 +25,8 @@
 //! ```
 //!
 //! Each request carries the descriptor's number and a generation, so that completions of a cancelled request, or of an
-//! earlier descriptor with the same number, are recognised and dropped. The kernel ends a multishot request by itself
-//! when the completion queue overflows or when the thread that submitted it exits; it is then armed again as soon as
+//! earlier descriptor with the same number, are recognised and dropped. The kernel ends a multishot request when the
+//! completion queue overflows or when the submitting thread exits. The poller then arms the request again as soon as
 //! the descriptor is not ready. The kernel keeps the file of an armed request open. `remove` therefore submits its
 //! cancellation at once rather than at the next wait; otherwise closing the descriptor would not end the connection.
 #![expect(
@@ -108,7 +108,7 @@ impl UringPoller {
         })
     }
 
-    /// Queues the multishot request for a registration and notes it in the table. A silent one has none.
+    /// Queues the multishot request for a registration and notes it in the table. A silent registration has no request.
     fn arm(
         &mut self,
         descriptor: BorrowedFd<'_>,
@@ -149,8 +149,8 @@ impl UringPoller {
         self.push(&entry)
     }
 
-    /// Queues the cancellation of a request. Its outcome does not matter: completions of an old
-    /// generation are dropped. (Not `PollRemove`, which gives up on a request that is just completing.)
+    /// Queues the cancellation of a request. The outcome does not matter: completions of an old generation are dropped.
+    /// Rejected: `PollRemove`, which fails for a request that is just completing.
     fn cancel(&mut self, descriptor: BorrowedFd<'_>, generation: u32) -> Result<(), RegisterError> {
         if generation == 0 {
             return Ok(());
@@ -199,7 +199,7 @@ impl UringPoller {
             if !self.ring.submission().cq_overflow() {
                 return Ok(());
             }
-            // The kernel has more completions; entering it once moves them into the queue.
+            // The kernel has more completions. One call moves them into the queue.
             match self.ring.submit() {
                 Ok(_) => {}
                 Err(cause) if is(&cause, Errno::INTR) || is(&cause, Errno::BUSY) => {}
@@ -220,8 +220,8 @@ impl UringPoller {
         let result = completion.result();
         let is_cancelled = result == -Errno::CANCELED.raw_os_error();
         registration.is_broken |= result < 0 && !is_cancelled;
-        // The request is armed again only once the descriptor is not ready: a ready one would complete at once, and
-        // while the queue overflows that would go on without end.
+        // The request is armed again only when the descriptor is not ready. A request for a ready descriptor completes
+        // at once, and would do so without end while the queue overflows.
         registration.is_armed = cqueue::more(completion.flags());
         self.note(request, result, fresh.filter(|_| !is_cancelled));
     }
@@ -290,7 +290,7 @@ impl UringPoller {
                 registration.is_listed = false;
                 if !registration.is_armed {
                     registration.is_armed = true;
-                    // Arming looks at the present state, so nothing since the query is missed. The generation stays:
+                    // Arming reports the present state, so no change since the query is missed. The generation stays:
                     // the request that had it completed for the last time.
                     let interest = registration.interest;
                     self.request_poll(request, interest)?;
@@ -304,7 +304,7 @@ impl UringPoller {
     fn block(&mut self, timeout: Option<Duration>) -> io::Result<Woken> {
         let outcome = match timeout {
             None => self.ring.submitter().submit_and_wait(1),
-            // Entering the kernel at all delivers completions that are due.
+            // Any call of the kernel delivers completions that are due.
             Some(Duration::ZERO) => self.ring.submit().map(|_| 0),
             Some(timeout) => {
                 let limit = timespec(timeout);
@@ -339,7 +339,7 @@ impl UringPoller {
             if !events.is_empty() || woken == Woken::ForGood {
                 return Ok(());
             }
-            // All completions were of earlier generations or of unwanted directions: the wait goes on.
+            // All completions were of earlier generations or of unwanted directions: wait again.
             let waited = Duration::from_nanos(now_ns().saturating_sub(started_ns));
             left = timeout.map(|timeout| timeout.saturating_sub(waited));
         }
@@ -401,9 +401,8 @@ impl Poller for UringPoller {
 
 impl Drop for UringPoller {
     fn drop(&mut self) {
-        // Closing the ring would cancel the requests too, but later, in the background, and until then their
-        // connections would stay open. A kernel before 6.0 lacks this call and does exactly that, so the outcome does
-        // not matter.
+        // Without this call, closing the ring would cancel the requests in the background, and their connections would
+        // stay open until then. A kernel before 6.0 lacks the call, so the outcome does not matter.
         let _ = self
             .ring
             .submitter()

@@ -10,9 +10,8 @@
 //!
 //! Each side publishes its own counter with a release store after it is done with the bytes. It reads the other counter
 //! with an acquire load before it touches any bytes, so the other side has finished with them. Each counter has a cache
-//! line of its own, and each side remembers the last value that it saw of the other counter, so small steps do not
-//! fetch the other core's line. The tests run the protocol under a model checker, and again with either release
-//! missing.
+//! line of its own, and each side remembers the last value that it saw of the other counter, so small steps do not load
+//! the other core's line. The tests run the protocol under a model checker, and again with either release missing.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -138,7 +137,7 @@ impl ReadCursor {
         indices.written.0.load_acquire().wrapping_sub(self.consumed)
     }
 
-    /// Returns an upper bound of the producer's free bytes: the producer may have written more since this side looked.
+    /// Returns an upper bound of the producer's free bytes: the producer may have written more since the last load.
     #[inline]
     pub(super) fn free_at_most(&self) -> usize {
         self.capacity - self.known_readable()
@@ -313,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn the_other_side_is_asked_only_when_what_is_known_is_not_enough() {
+    fn the_other_counter_is_loaded_only_when_the_known_value_is_too_small() {
         let indices = Indices::<AtomicUsize, AtomicUsize>::new(0);
         let mut write = WriteCursor::new(0, 8);
         let mut read = ReadCursor::new(0, 8);
@@ -329,13 +328,13 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "more committed than was free")]
-    fn committing_what_was_not_free_is_a_bug_of_the_caller() {
+    fn committing_more_than_the_free_bytes_panics() {
         WriteCursor::new(0, 8).commit(&Indices::<AtomicUsize, AtomicUsize>::new(0), 9);
     }
 
     #[test]
     #[should_panic(expected = "more consumed than was readable")]
-    fn consuming_what_was_not_readable_is_a_bug_of_the_caller() {
+    fn consuming_more_than_the_readable_bytes_panics() {
         ReadCursor::new(0, 8).consume(&Indices::<AtomicUsize, AtomicUsize>::new(0), 1);
     }
 }

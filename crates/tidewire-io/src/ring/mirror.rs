@@ -7,16 +7,16 @@
 //! ```
 //!
 //! The same pages of an anonymous file are mapped twice, side by side. Frames that cross the end need no copy and no
-//! second case in the decoder. Rejected: splitting such spans in two, as most rings do, because the decoder needs the
-//! second case then. Rejected: padding the end to keep messages whole, because the ring carries bytes and does not know
+//! second case in the decoder. Rejected: splitting such spans in two, as most rings do, because the decoder then needs
+//! a second case. Rejected: padding the end to keep messages whole, because the ring carries bytes and does not know
 //! messages.
 //!
 //! To the compiler the two halves are different memory. This is sound because bytes written through one half are read
 //! through the other only after an acquire load that saw the release store made after the write. Neither the compiler
-//! nor the processor moves memory accesses across those, on one thread or two.
+//! nor the processor moves memory accesses across that load and store.
 //!
-//! A child process that was forked has the same pages. It must not use the ring, because no thread of it knows the
-//! state of the other side.
+//! A forked child has the same pages. The child must not use the ring, because it has no thread that knows the state of
+//! the other side.
 #![expect(
     unsafe_code,
     reason = "mapping memory, and slices of memory that two threads share"
@@ -73,7 +73,7 @@ impl Mirror {
                 MapFlags::PRIVATE | MapFlags::NORESERVE,
             )?
         };
-        // From here on, dropping the mirror gives everything back, whichever parts are mapped.
+        // From here on, dropping the mirror unmaps everything, even if the next calls fail.
         let mirror = Self {
             base: NonNull::new(reserved.cast::<u8>()).ok_or(Errno::NOMEM)?,
             capacity,

@@ -1,8 +1,8 @@
 //! A level-triggered signal that wakes one end of a [`RingStream`](super::RingStream), and only when it sleeps.
 //!
 //! A poller watches an eventfd, which is readable while its counter is not zero. The contract of the pollers is
-//! level-triggered, so the signal must be *set* whenever the owner could go on in a direction that it watches. But
-//! setting it is a system call, and costs 5 to 10 µs when it wakes a thread, so it must not happen for every message.
+//! level-triggered, so the signal must be *set* whenever the owner is ready in a direction that it watches. Setting the
+//! signal is a system call, which costs 5 to 10 µs when it wakes a thread, so it must not happen for every message.
 //! Hence one invariant, which holds whenever the owner is not inside [`Watch::rearm`]:
 //!
 //! > Either the signal is set, or about to be, or the owner has announced every direction it watches and was not ready
@@ -17,9 +17,9 @@
 //!            └── the peer, having committed or consumed, takes the announcement and signals ──┘
 //! ```
 //!
-//! A lane that stops in the middle because its turn is used up leaves the signal set, and its poller reports it again.
-//! A lane that reads until nothing is left rearms. Rearming costs a system call to drain the signal if it was set, and
-//! the peer's next commit costs one to set it. While the owner always finds work, neither happens.
+//! A lane that stops in the middle of its work leaves the signal set, and its poller reports it again. A lane that
+//! reads until nothing is left rearms. Rearming costs a system call to drain the signal if it was set, and the peer's
+//! next commit costs a system call to set it. An owner that always finds work causes neither.
 //!
 //! Announcing and committing are the two-flag protocol of [`crate::waker`]: each side writes its own flag, passes a
 //! full fence, then reads the other's. It is not the same type, because every sleep drains a waker, while this signal
@@ -33,7 +33,7 @@ use std::sync::atomic::{self, AtomicUsize, Ordering};
 use super::index::CacheLine;
 use crate::signal::{Counter, Undrained};
 
-/// The announcement of one end and its signal. Both ends use it.
+/// The announcement of one end and its signal, used by both ends.
 #[derive(Debug)]
 pub(super) struct ReadySignal<F, C> {
     /// The directions in which the owner sleeps. The peer reads it with every commit, so nothing that changes shares
@@ -50,7 +50,7 @@ impl<F: Flags, C: Counter> ReadySignal<F, C> {
         }
     }
 
-    /// Wakes the owner if it sleeps on one of `directions`. The peer calls it when it made the owner ready in them.
+    /// Wakes the owner if it sleeps on one of `directions`. The peer calls it after it made the owner ready in them.
     /// While the owner does not sleep, the call costs a fence and a load.
     #[inline]
     pub(super) fn wake(&self, directions: usize) {
@@ -62,7 +62,7 @@ impl<F: Flags, C: Counter> ReadySignal<F, C> {
 
     #[cold]
     fn signal_sleeper(&self) {
-        // The owner may have announced other directions meanwhile, or none: one signal too many is allowed.
+        // The owner may have changed its announcement since the load: one signal too many is allowed.
         if self.announced.0.swap(0) != 0 {
             self.counter.increment();
         }
@@ -97,7 +97,7 @@ impl Watch {
     /// Sets the signal if the owner is ready in one of the wanted directions. Otherwise clears it and announces these
     /// directions. Returns the directions in which the owner is ready.
     ///
-    /// `ready` looks at both rings anew each time it is called.
+    /// `ready` must look at both rings at each call.
     pub(super) fn rearm<F: Flags, C: Counter>(
         &mut self,
         signal: &ReadySignal<F, C>,
@@ -217,9 +217,9 @@ mod tests {
         room: ModelledUsize,
     }
 
-    /// An owner works off what it finds and rearms `rounds` times, against a peer that commits and consumes as often as
-    /// `work` says. At the end, the signal is set exactly when there is work left that the owner watches for, and the
-    /// peer did not signal more often than the owner announced.
+    /// An owner handles the work that it finds and rearms `rounds` times. The peer commits and consumes `work` times.
+    /// At the end, the signal is set exactly when there is work left that the owner watches for, and the peer did not
+    /// signal more often than the owner announced.
     fn the_signal_reports_all_work<F: Flags + Send + Sync + 'static>(
         work: &'static [usize],
         rounds: usize,
@@ -253,7 +253,7 @@ mod tests {
             let wanted = READ | WRITE;
             for _ in 0..rounds {
                 let found = watch.rearm(&signal, wanted, || ready(done));
-                // The owner handles one unit of each kind, like a lane whose turn is then used up.
+                // The owner handles one unit of each kind, like a lane that then yields.
                 done[0] += usize::from(found & READ != 0);
                 done[1] += usize::from(found & WRITE != 0);
             }
@@ -263,7 +263,7 @@ mod tests {
                 is_set || ready(done) == 0,
                 "the owner sleeps on work that is there"
             );
-            // A signal that is set without work is cleared by the next look; otherwise the lane would spin.
+            // The next rearm clears a signal that is set without work; otherwise the lane would spin.
             let left = watch.rearm(&signal, wanted, || ready(done));
             assert_eq!(left, ready(done));
             let is_set = signal.counter.load(Ordering::Relaxed) > 0;
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_sleeper_is_rung_and_only_for_what_it_announced() {
+    fn only_a_sleeper_is_woken_and_only_for_announced_directions() {
         let (signal, mut watch) = (new_signal(), Watch::default());
         signal.wake(READ | WRITE);
         assert_eq!(signal.counter.0.get(), 0, "awake");
@@ -337,7 +337,7 @@ mod tests {
         assert_eq!(watch.rearm(&signal, 0, || WRITE), 0);
         signal.wake(WRITE);
         assert_eq!(signal.counter.0.get(), 0);
-        // With interest again, the owner learns about the work that is there already.
+        // With interest again, the owner learns about the waiting work.
         assert_eq!(watch.rearm(&signal, WRITE, || WRITE), WRITE);
         assert_eq!(signal.counter.0.get(), 1);
     }

@@ -48,7 +48,7 @@ pub struct Producer {
 
 impl Producer {
     /// Returns all free bytes as one contiguous span, which still holds the content of earlier rounds. The consumer
-    /// sees nothing of it until [`commit`](Self::commit).
+    /// sees none of these bytes before [`commit`](Self::commit).
     ///
     /// While at least half of the ring is known to be free, the call does not read the consumer's progress. The span
     /// may then be shorter than possible, but is never wrongly empty.
@@ -68,7 +68,7 @@ impl Producer {
         self.cursor.commit(&self.shared.indices, count);
     }
 
-    /// Copies as many bytes as there is room for, passes them to the consumer, and returns how many.
+    /// Copies as many bytes as there is room for, passes them to the consumer, and returns their number.
     #[inline]
     pub fn write(&mut self, bytes: &[u8]) -> usize {
         let count = self.fill(0, bytes);
@@ -76,7 +76,7 @@ impl Producer {
         count
     }
 
-    /// Copies as many bytes as there is room for behind the first `filled` uncommitted bytes, and returns how many.
+    /// Copies as many bytes as there is room for after the first `filled` uncommitted bytes, and returns their number.
     #[inline]
     pub(super) fn fill(&mut self, filled: usize, bytes: &[u8]) -> usize {
         let span = self.span(filled + bytes.len());
@@ -89,7 +89,7 @@ impl Producer {
     #[inline]
     fn span(&mut self, enough: usize) -> &mut [u8] {
         let free = self.cursor.free(&self.shared.indices, enough);
-        // SAFETY: the free bytes behind the written ones belong to the producer until a commit passes them to the
+        // SAFETY: the free bytes after the written ones belong to the producer until a commit passes them to the
         // consumer. There is one producer, and the slice borrows it.
         unsafe { self.shared.mirror.span_mut(self.cursor.position(), free) }
     }
@@ -109,7 +109,7 @@ impl Producer {
             .store(true, Ordering::Release);
     }
 
-    /// Whether the consumer is gone, so that writing is of no use.
+    /// Whether the consumer was dropped, so that writing is of no use.
     #[inline]
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -146,8 +146,8 @@ pub struct Consumer {
 impl Consumer {
     /// Returns all bytes that wait to be read, as one contiguous span. They stay until [`consume`](Self::consume).
     ///
-    /// An empty span does not mean the end. [`is_closed`](Self::is_closed) says that no more comes; call it *before*
-    /// the last look, or bytes committed in between are missed.
+    /// An empty span does not mean the end. [`is_closed`](Self::is_closed) returns whether no more bytes come. Call it
+    /// *before* the last look, or bytes committed in between are missed.
     #[inline]
     pub fn readable(&mut self) -> &[u8] {
         let everything = usize::MAX;
@@ -164,7 +164,7 @@ impl Consumer {
         self.cursor.consume(&self.shared.indices, count);
     }
 
-    /// Copies as many bytes as are there and fit, gives them back to the producer, and returns how many.
+    /// Copies as many bytes as fit, gives them back to the producer, and returns their number.
     #[inline]
     pub fn read(&mut self, buffer: &mut [u8]) -> usize {
         let span = self.span(buffer.len());
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_producer_that_dies_in_the_middle_of_a_write_closes_after_what_it_committed() {
+    fn a_dropped_producer_closes_the_ring_after_its_committed_bytes() {
         let (mut producer, mut consumer) = ring(page_size()).unwrap();
         assert_eq!(producer.write(b"whole"), 5);
         producer.writable()[..4].copy_from_slice(b"half");

@@ -15,27 +15,27 @@ use crate::poller::Interest;
 ///
 /// # With a poller
 ///
-/// A lane treats it like a socket, with two differences, because an eventfd knows only one direction:
+/// A lane treats the stream like a socket, with two differences, because an eventfd has only one direction:
 ///
 /// 1. Its descriptor is registered for [`Interest::READ`] and stays so. [`set_interest`](Self::set_interest) takes the
 ///    directions that the lane watches, in place of `Poller::modify`. The first interest is `READ`.
-/// 2. When the poller reports the descriptor, [`poll_ready`](Self::poll_ready) says for which directions. It clears a
-///    report without cause.
+/// 2. When the poller reports the descriptor, [`poll_ready`](Self::poll_ready) returns the directions. The call clears
+///    a report without cause.
 ///
-/// The descriptor is then level-triggered as the pollers promise: it is readable as long as the stream is ready in a
-/// direction of interest, also when a lane stops in the middle of its reading.
+/// The descriptor is then level-triggered as the pollers promise: it is readable while the stream is ready in a
+/// direction of interest, also when a lane stops reading early.
 ///
 /// A read or write that returns `WouldBlock` announces that this end will sleep, if it is interested in that direction.
-/// Only then does the peer signal: this costs the peer a system call, and this end another one to clear the signal. A
-/// lane should therefore read until `WouldBlock` rather than until a short read; after a short read the descriptor is
-/// only reported again. A lane that spins instead of sleeping takes its interest back while it spins
-/// ([`Interest::NONE`]): neither end then makes system calls.
+/// Only then does the peer signal. The signal costs the peer a system call, and this end another to clear it. A lane
+/// should therefore read until `WouldBlock` rather than until a short read, after which the descriptor is only reported
+/// again. A lane that spins takes its interest back while it spins ([`Interest::NONE`]), and neither end makes system
+/// calls.
 ///
 /// # Differences from a socket
 ///
 /// Bytes that the peer wrote before it was dropped can still be read, even if the peer left bytes unread. A direction
-/// is writable from a quarter of the ring on, so that a writer is not woken for every few bytes; a write takes whatever
-/// room there is.
+/// is writable when a quarter of the ring is free, so that a few free bytes do not wake the writer. A write uses any
+/// free room.
 ///
 /// ```
 /// use std::os::fd::AsFd;
@@ -65,7 +65,7 @@ pub struct RingStream {
     wanted: usize,
 }
 
-/// The directions in which a [`RingStream`] can go on, among those of interest.
+/// The directions of interest in which a [`RingStream`] is ready.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Default)]
 pub struct Readiness {
     /// A read will not block: there are bytes, or the stream has ended.
@@ -75,8 +75,8 @@ pub struct Readiness {
 }
 
 impl RingStream {
-    /// Creates two connected ends, with a ring of `capacity` bytes for each direction. A pair costs two descriptors
-    /// and, as far as they are used, twice the capacity.
+    /// Creates two connected ends, with a ring of `capacity` bytes for each direction. A pair costs two descriptors,
+    /// and up to twice the capacity in memory.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl RingStream {
     /// Returns the available bytes as one contiguous span, to be decoded in place. An empty slice means that the peer
     /// sends no more. The bytes stay until [`consume`](Self::consume).
     ///
-    /// Consume all of them, and keep a partial frame elsewhere as with a socket: bytes that stay are reported again and
+    /// Consume all bytes, and store a partial frame elsewhere as with a socket: bytes that stay are reported again and
     /// again.
     ///
     /// # Errors
@@ -161,7 +161,7 @@ impl RingStream {
         self.tell_of_room();
     }
 
-    /// Writes as many bytes as there is room for and returns how many.
+    /// Writes as many bytes as there is room for, and returns their number.
     ///
     /// # Errors
     ///
@@ -172,8 +172,8 @@ impl RingStream {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
-    /// Writes several pieces in order, as many bytes as there is room for, and returns how many. The peer sees all of
-    /// them at once.
+    /// Writes several pieces in order, as many bytes as there is room for, and returns their number. The peer sees all
+    /// of them at once.
     ///
     /// # Errors
     ///
@@ -203,7 +203,7 @@ impl RingStream {
         }
     }
 
-    /// Returns the free room as one contiguous span, to encode into directly. Nothing of it is sent until
+    /// Returns the free room as one contiguous span, to encode into directly. No byte of it is sent before
     /// [`commit`](Self::commit).
     ///
     /// # Errors
@@ -218,8 +218,8 @@ impl RingStream {
         Ok(self.outgoing.writable())
     }
 
-    /// Sends the first `count` bytes of [`writable`](Self::writable). It costs a full fence, some tens of nanoseconds
-    /// with a busy peer, so many messages should share one.
+    /// Sends the first `count` bytes of [`writable`](Self::writable). The call costs a full fence, some tens of
+    /// nanoseconds with a busy peer, so many messages should share one call.
     ///
     /// # Panics
     ///
@@ -230,11 +230,11 @@ impl RingStream {
         self.peer.wake(READ);
     }
 
-    /// Tells the peer that nothing more will be sent; what it sends can still be read.
+    /// Tells the peer that this end sends no more. The peer's bytes can still be read.
     ///
     /// # Errors
     ///
-    /// There are none. The signature is that of a socket.
+    /// None. The signature is that of a socket.
     pub fn shutdown_write(&self) -> io::Result<()> {
         self.outgoing.close();
         self.peer.wake(READ);
@@ -288,7 +288,7 @@ impl RingStream {
     /// Succeeds when bytes are there or the stream has ended.
     #[inline]
     fn await_bytes(&mut self) -> io::Result<()> {
-        // The end is checked first: a look after it sees all bytes that were written before it.
+        // The end is checked first, so the next check sees all bytes that were written before the end.
         if self.incoming.is_closed() || !self.incoming.is_empty() {
             return Ok(());
         }
@@ -302,7 +302,7 @@ impl RingStream {
         self.check_writing()
     }
 
-    /// Announces that this end sleeps, if it is interested in that direction, unless it turns out to be ready.
+    /// Announces that this end sleeps, if the direction is of interest and not ready.
     fn sleep_on(&mut self, direction: usize) -> io::Result<()> {
         let is_ready = self.wanted & direction != 0
             && !self.watch.is_armed(&self.own, self.wanted)
@@ -369,8 +369,8 @@ fn new_signal() -> io::Result<EventFdSignal> {
     Ok(ReadySignal::new(counter))
 }
 
-/// The free room from which on a sleeping writer is woken. A wake costs microseconds, so it should serve many messages.
-/// A reader that waits for a writer must not wait long either, so the threshold is not the whole ring.
+/// The free room that wakes a sleeping writer. A wake costs microseconds, so it should serve many messages. A reader
+/// that waits for a writer must not wait long either, so the threshold is not the whole ring.
 const fn low_water(capacity: usize) -> usize {
     capacity / 4
 }

@@ -1,9 +1,9 @@
 //! Listening sockets that accept connections.
 //!
-//! A Unix listener leaves a file behind when its process is killed, and binding to that file fails from then on. A
-//! connection attempt shows whether a server still listens. The file of a dead server is replaced, that of a live one
-//! is refused, and anything that is not a socket is left alone. A lock file beside it would close the small gap between
-//! the attempt and the replacement, but would be a second file to leave behind.
+//! A Unix listener leaves a file when its process is killed, and binding to that file fails from then on. A connection
+//! attempt shows whether a server still listens. The listener replaces the file of a dead server. It refuses the file
+//! of a live server and any file that is not a socket. Rejected: a lock file. It closes the small gap between attempt
+//! and replacement, but is a second file that a killed process leaves.
 
 use std::fs;
 use std::io;
@@ -22,12 +22,11 @@ use super::{
     abstract_name, io_error,
 };
 
-/// A listening socket. Dropping it closes it, and removes its socket file if the file is still its own.
+/// A listening socket. Dropping closes it, and removes its socket file if no other server has replaced the file.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
     address: SocketAddress,
-    /// Kept only to be dropped with the listener.
     _file: Option<SocketFile>,
     /// The options that accepted connections do not inherit.
     per_connection: Option<SocketOptions>,
@@ -144,7 +143,7 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`AcceptError::WouldBlock`] when no connection waits. [`AcceptError`] says which of the other errors leave the
+    /// [`AcceptError::WouldBlock`] when no connection waits. [`AcceptError`] lists the other errors that leave the
     /// listener usable.
     pub fn accept(&self) -> Result<Accepted, AcceptError> {
         loop {
@@ -186,8 +185,7 @@ pub fn listen_tcp(address: SocketAddr, options: &SocketOptions) -> Result<TcpLis
     Ok(TcpListener::from(listener.socket))
 }
 
-/// The file of a bound Unix socket, identified by its inode: by the time it is removed, another server may have put its
-/// own at the same path.
+/// The file of a bound Unix socket, identified by its inode, because another server may put its file at the same path.
 #[derive(Debug)]
 struct SocketFile {
     path: PathBuf,
@@ -197,7 +195,7 @@ struct SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if identity(&self.path).is_ok_and(|identity| identity == Some(self.identity)) {
-            // A directory made read-only meanwhile is no reason to fail while closing.
+            // A directory that was made read-only must not make closing fail.
             let _ = fs::remove_file(&self.path);
         }
     }
@@ -242,8 +240,8 @@ fn bind_unix(
     Ok(file)
 }
 
-/// Sets the bits that the umask took away. In a directory that others can write, another user may have put a link in
-/// place of the file. So the mode is set through a descriptor of the file that was bound, and only if bits are missing.
+/// Sets the bits that the umask took away. In a shared directory, another user may have put a link in place of the
+/// file. So the mode is set through a descriptor of the bound file, and only if bits are missing.
 fn set_mode(path: &Path, bound: (u64, u64), mode: Mode) -> rustix::io::Result<()> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = open(path, flags, Mode::empty())?;
@@ -254,11 +252,11 @@ fn set_mode(path: &Path, bound: (u64, u64), mode: Mode) -> rustix::io::Result<()
     if Mode::from_raw_mode(found.st_mode) == mode {
         return Ok(());
     }
-    // Only this name reaches a file by such a descriptor on all supported kernels.
+    // On all supported kernels, only this name reaches the file of a path descriptor.
     chmod(format!("/proc/self/fd/{}", file.as_raw_fd()), mode)
 }
 
-/// The mode of a socket file for which none is asked: only its own user may connect.
+/// The default mode of a socket file: only its own user may connect.
 const UNIX_MODE_DEFAULT: u32 = 0o600;
 
 /// Removes the socket file of a server that is gone.
@@ -280,7 +278,7 @@ fn remove_stale(address: &SocketAddress, path: &Path) -> Result<(), BindError> {
     let failed = |cause| BindError::new(address, cause);
     let probe = address.socket().map_err(failed)?;
     match connect(&probe, &address.to_kernel().map_err(failed)?) {
-        // No process listens. Any other answer, a full backlog for example, means that one does.
+        // No process listens. After any other answer, such as a full backlog, a process does.
         Err(Errno::CONNREFUSED) => {}
         Err(Errno::NOENT) => return Ok(()),
         _ => return Err(in_use()),

@@ -1,11 +1,11 @@
-//! Stream sockets that never block: TCP and Unix behind one pair of types.
+//! Stream sockets that never block: one pair of types for TCP and Unix.
 //!
 //! A lane must not block on anything but its poller. Every descriptor made here is therefore non-blocking and
 //! close-on-exec from the start. Every write is sent with `MSG_NOSIGNAL`, because a vanished peer is an error to handle
 //! and no reason to end the process. Errors name the likely cause and the remedy.
 //!
-//! TCP and Unix sockets differ in how they are named, bound and refused, and not in how bytes move. Hence there is one
-//! [`Stream`], one [`Listener`], and an address that tells them apart. `std::net` was rejected because it has no
+//! TCP and Unix sockets differ in how they are named, bound and refused, and not in how bytes move. Hence one
+//! [`Stream`], one [`Listener`], and an address that distinguishes the two. `std::net` was rejected because it has no
 //! gathered send without the signal, no non-blocking way to begin a connection, and separate types for the two
 //! families.
 

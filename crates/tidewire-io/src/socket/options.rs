@@ -1,8 +1,8 @@
 //! Options of sockets, as one value for listening and connecting.
 //!
 //! The options are checked before a socket is made, so that a mistake is an error that names the option and its valid
-//! range. Accepted TCP connections inherit all of them from their listener, which saves a system call for each. Those
-//! of Unix sockets inherit no buffer sizes and get them one by one.
+//! range. Accepted TCP connections inherit all of them from their listener, which saves a system call for each.
+//! Accepted Unix connections inherit no buffer sizes, so each is set.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -18,15 +18,15 @@ pub struct SocketOptions {
     /// Whether TCP sends small writes at once, or holds them back to join them (Nagle's algorithm). Default yes: the
     /// library joins messages itself.
     pub nodelay: bool,
-    /// Probes of silent TCP connections by the kernel. Default none: sessions with heartbeats notice a vanished peer
-    /// sooner, and those without have an idle timeout.
+    /// Probes of silent TCP connections by the kernel. Default none: heartbeats notice a vanished peer sooner, and
+    /// sessions without heartbeats have an idle timeout.
     pub keep_alive: Option<KeepAlive>,
     /// Size of the kernel's send buffer in bytes. The kernel doubles it for its own bookkeeping, cuts it to
     /// `net.core.wmem_max`, and no longer adapts it. Default none: the kernel adapts it to the connection.
     pub send_buffer_bytes: Option<usize>,
-    /// Bytes that TCP takes for a connection beyond those on their way to the peer. A peer that does not read then
-    /// holds this much of the kernel's memory, and not the 4 MB to which the kernel lets a send buffer grow. The rate
-    /// of a peer that reads does not depend on it. Default 64 KiB. None leaves the choice to the kernel.
+    /// Bytes that TCP takes for a connection beyond the bytes on their way to the peer. A peer that does not read then
+    /// holds this much of the kernel's memory instead of 4 MB, the kernel's limit of a send buffer. The rate of a peer
+    /// that reads does not depend on it. Default 64 KiB. None leaves the choice to the kernel.
     pub unsent_bytes_max: Option<u32>,
     /// Size of the kernel's receive buffer in bytes, like `send_buffer_bytes`, with `net.core.rmem_max`.
     pub receive_buffer_bytes: Option<usize>,
@@ -39,8 +39,8 @@ pub struct SocketOptions {
     /// Default none, which is `0o600`: only the user of the server may connect. Connecting requires the permission to
     /// write.
     pub unix_mode: Option<u32>,
-    /// Whether a server at `[::]` leaves IPv4 to another socket at the same port. Default no: it listens on every IPv4
-    /// address, too, whatever the system's `net.ipv6.bindv6only` is.
+    /// Whether a server at `[::]` leaves IPv4 to another socket at the same port. Default no: the server listens on
+    /// every IPv4 address, too, whatever the system's `net.ipv6.bindv6only` is.
     pub ipv6_only: bool,
 }
 
@@ -231,7 +231,7 @@ fn within(
     })
 }
 
-/// A lane that comes to a session every 10 ms feeds 6 MB/s to it.
+/// A lane that writes to a session every 10 ms then sends 6 MB/s.
 const UNSENT_BYTES_MAX: u32 = 64 << 10;
 
 /// Enough for the burst of connections at the start of a load test. `net.core.somaxconn` had this default for long.
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_named_with_what_can() {
+    fn invalid_options_are_named_with_their_valid_range() {
         let seconds = Duration::from_secs;
         let keep_alive = KeepAlive {
             idle: seconds(60),

@@ -1,7 +1,7 @@
 //! Sockets that another program, such as systemd, has bound and passed to this one.
 //!
-//! The one that passes a socket chose its address, and owns the file of a Unix socket. So a passed socket is neither
-//! bound nor removed here. Its address says what it is for, because descriptors have no other property that both
+//! The other program chose the socket's address, and owns the file of a Unix socket. So this program neither binds nor
+//! removes a passed socket. The address identifies the socket, because descriptors have no other property that both
 //! programs know.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketType, gets
 
 use super::SocketAddress;
 
-/// A bound socket of another program. Clones are handles to the same one.
+/// A bound socket of another program. Clones are handles to the same socket.
 #[derive(Clone, Debug)]
 pub struct PassedSocket {
     socket: Arc<OwnedFd>,
@@ -39,17 +39,17 @@ pub enum PassedAddress {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassedSocketError {
-    /// It is connected, or was bound and does not listen. A socket unit of systemd needs `Accept=no`, which is its
-    /// default.
+    /// The socket is connected, or was bound and does not listen. A socket unit of systemd needs `Accept=no`, which is
+    /// its default.
     #[error("the passed socket does not listen; give its socket unit Accept=no")]
     NotListening,
-    /// It is neither a TCP or Unix stream socket nor a UDP socket.
+    /// The socket is not of TCP, not a Unix stream and not of UDP.
     #[error(
         "the passed socket is of another kind; use ListenStream= for TCP and Unix sockets, and ListenDatagram= with a \
          port for UDP"
     )]
     Unsupported,
-    /// It is no socket, or the kernel refused a question about it.
+    /// The descriptor is no socket, or the kernel refused a query about it.
     #[error("the passed descriptor cannot be used: {0}")]
     Io(#[from] io::Error),
 }
@@ -77,7 +77,7 @@ impl PassedSocket {
         &self.address
     }
 
-    /// A descriptor of its own for the same socket.
+    /// Duplicates the descriptor.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.socket.try_clone()
     }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_server_can_use_is_refused() {
+    fn sockets_that_no_server_can_use_are_refused() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let connected = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let failed = |socket: OwnedFd| PassedSocket::new(socket).unwrap_err();

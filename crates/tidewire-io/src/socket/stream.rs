@@ -25,14 +25,14 @@ pub struct Stream {
     peer: Option<SocketAddress>,
 }
 
-/// The state of a connection's peer, as far as one look at the socket shows it.
+/// The state of a connection's peer, as one look at the socket shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// The peer is there, and has sent nothing that was not read.
+    /// The peer is there, and no bytes wait to be read.
     Silent,
-    /// The peer is there, and has sent bytes that were not read.
+    /// The peer is there, and bytes wait to be read.
     Speaking,
-    /// The peer has ended its own side. Perhaps it still reads.
+    /// The peer has ended its own side, and may still read.
     HalfClosed,
     /// The connection is over.
     Gone,
@@ -67,7 +67,7 @@ impl Stream {
         options.apply(&socket, address).map_err(unusable)?;
         let kernel = address.to_kernel().map_err(failed)?;
         match connect(&socket, &kernel) {
-            // An interrupted connect goes on by itself, like one that is in progress.
+            // An interrupted connect continues, like one that is in progress.
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(Self {
                 socket,
                 peer: Some(address.clone()),
@@ -135,7 +135,7 @@ impl Stream {
         }
     }
 
-    /// Writes as many bytes as there is room for and returns how many.
+    /// Writes as many bytes as there is room for, and returns their number.
     ///
     /// # Errors
     ///
@@ -150,8 +150,8 @@ impl Stream {
         }
     }
 
-    /// Writes several pieces in order with one system call, as many bytes as there is room for, and returns how many.
-    /// Only the first [`Stream::PIECES_MAX`] pieces are looked at; the rest counts as not written.
+    /// Writes several pieces in order with one system call, as many bytes as there is room for, and returns their
+    /// number. Uses only the first [`Stream::PIECES_MAX`] pieces; the rest is not written.
     ///
     /// # Errors
     ///
@@ -171,7 +171,7 @@ impl Stream {
     /// The maximum number of pieces that the kernel takes at once (`IOV_MAX`).
     pub const PIECES_MAX: usize = 1_024;
 
-    /// Tells the peer that nothing more will be sent; what it sends can still be read.
+    /// Tells the peer that this end sends no more. The peer's bytes can still be read.
     ///
     /// # Errors
     ///
@@ -204,7 +204,7 @@ impl Stream {
         PeerCredentials::of(&self.socket).ok()
     }
 
-    /// Looks whether the peer is still there. Costs a system call. A peer that vanished without a word still counts as
+    /// Checks whether the peer is still there. Costs a system call. A peer that vanished without closing counts as
     /// present.
     #[must_use]
     pub fn presence(&self) -> Presence {
@@ -212,7 +212,7 @@ impl Stream {
         loop {
             match poll(&mut watched, Some(&Timespec::default())) {
                 Err(Errno::INTR) => {}
-                // The kernel is short of memory. A read finds out.
+                // The kernel is short of memory. The next read decides.
                 Err(_) => return Presence::Speaking,
                 Ok(_) => break,
             }
@@ -250,9 +250,9 @@ impl Stream {
         )?)
     }
 
-    /// Makes the kernel discard what the peer does not take, and end the connection, if the peer takes nothing for this
-    /// time. After a close the kernel otherwise keeps the bytes for minutes. Does nothing for a Unix socket, which
-    /// discards them at the close.
+    /// If the peer takes no bytes for this time, the kernel discards unsent bytes and ends the connection. Without this
+    /// option the kernel keeps the bytes for minutes after a close. Does nothing for a Unix socket, which discards them
+    /// at the close.
     ///
     /// # Errors
     ///
@@ -309,7 +309,7 @@ impl From<Stream> for OwnedFd {
     }
 }
 
-/// A placeholder for the missing address of a stream that was never connected to one.
+/// A placeholder for the missing address of a stream.
 fn unnamed() -> SocketAddress {
     SocketAddress::Unix(std::path::PathBuf::new())
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libc::{c_int, c_void, socklen_t};
 
-/// The time since the peer's last bytes arrived. `None` if the kernel does not tell.
+/// The time since the peer's last bytes arrived. `None` if the kernel does not know.
 pub(super) fn since_arrival(socket: impl AsFd) -> Option<Duration> {
     let socket = socket.as_fd();
     // SAFETY: all fields are numbers, for which zero is valid.
@@ -28,7 +28,7 @@ pub(super) fn since_arrival(socket: impl AsFd) -> Option<Duration> {
     (outcome == 0).then(|| Duration::from_millis(found.tcpi_last_data_recv.into()))
 }
 
-/// Sets how many bytes the kernel takes for a connection beyond those that are on their way to the peer.
+/// Limits the bytes that the kernel takes for a connection beyond the bytes on their way to the peer.
 pub(super) fn set_unsent_bytes_max(socket: impl AsFd, bytes_max: u32) -> io::Result<()> {
     let value: c_int = c_int::try_from(bytes_max).unwrap_or(c_int::MAX);
     let socket = socket.as_fd();

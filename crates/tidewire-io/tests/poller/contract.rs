@@ -16,7 +16,7 @@ for_every_poller!(
     a_descriptor_is_readable_when_data_arrives,
     a_descriptor_is_writable_while_there_is_room,
     both_directions_make_one_event,
-    what_stays_ready_is_reported_again,
+    a_descriptor_that_stays_ready_is_reported_again,
     a_partly_read_descriptor_is_reported_again,
     modify_replaces_token_and_interest,
     a_silent_registration_reports_nothing_and_can_speak_again,
@@ -67,7 +67,7 @@ fn both_directions_make_one_event(kind: PollerKind) {
     assert_eq!(ready_now(&mut *poller), only(7, BOTH));
 }
 
-fn what_stays_ready_is_reported_again(kind: PollerKind) {
+fn a_descriptor_that_stays_ready_is_reported_again(kind: PollerKind) {
     let mut poller = poller(kind);
     let (mut near, mut far) = Stream::pair().unwrap();
     poller.add(near.as_fd(), Token(7), Interest::READ).unwrap();

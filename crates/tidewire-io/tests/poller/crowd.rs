@@ -10,9 +10,9 @@ use tidewire_io::socket::Stream;
 use crate::{NOW, drain, for_every_poller, nothing, poller, ready_now};
 
 for_every_poller!(
-    a_full_batch_starves_nobody,
-    fairness_holds_while_one_stays_loud,
-    what_a_full_batch_left_is_forgotten_when_it_changes,
+    a_full_batch_starves_no_descriptor,
+    a_descriptor_that_is_always_ready_starves_no_other,
+    entries_left_by_a_full_batch_are_dropped_when_they_change,
 );
 
 /// One test covers all four backends, so that it fits a hard limit of 4,096 descriptors.
@@ -69,7 +69,7 @@ fn thousands(kind: PollerKind) {
     assert_eq!(ready_now(&mut *poller), nothing(), "{kind}");
 }
 
-fn a_full_batch_starves_nobody(kind: PollerKind) {
+fn a_full_batch_starves_no_descriptor(kind: PollerKind) {
     const PAIRS: usize = 70;
     for capacity in [1, 4, 64] {
         let mut poller = poller(kind);
@@ -98,7 +98,7 @@ fn a_full_batch_starves_nobody(kind: PollerKind) {
 }
 
 /// A descriptor that is always ready must not keep one that becomes ready later from being seen.
-fn fairness_holds_while_one_stays_loud(kind: PollerKind) {
+fn a_descriptor_that_is_always_ready_starves_no_other(kind: PollerKind) {
     let mut poller = poller(kind);
     let pairs: Vec<_> = (0..3).map(|_| Stream::pair().unwrap()).collect();
     for (token, (near, _)) in pairs.iter().enumerate() {
@@ -122,7 +122,7 @@ fn fairness_holds_while_one_stays_loud(kind: PollerKind) {
     assert_eq!(seen, BTreeSet::from([0, 1, 2]));
 }
 
-fn what_a_full_batch_left_is_forgotten_when_it_changes(kind: PollerKind) {
+fn entries_left_by_a_full_batch_are_dropped_when_they_change(kind: PollerKind) {
     let mut poller = poller(kind);
     let pairs: Vec<_> = (0..5).map(|_| Stream::pair().unwrap()).collect();
     for (token, (near, _)) in pairs.iter().enumerate() {

@@ -154,7 +154,7 @@ pub fn encode_answered(from: NodeLife<&str>, answered: &Answered<'_>, out: &mut 
     }
 }
 
-/// Appends a whole packet about the requests of another node that this one works on.
+/// Appends a whole packet with the requests of another node that this node works on.
 pub fn encode_working(
     from: NodeLife<&str>,
     of: u64,
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_for_one_node_decode_to_what_was_encoded() {
+    fn packets_for_one_node_are_decoded_as_encoded() {
         let message = Message::with_id(Kind::OneWay, 3, 9, b"hi").with_name("news");
         let directed = Directed {
             epoch: 4,

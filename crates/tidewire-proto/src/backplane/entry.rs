@@ -42,7 +42,8 @@ pub enum Entry<'a> {
 pub struct Here<'a> {
     /// The node asks the others for their members.
     pub asks: bool,
-    /// The number of members. It is larger than that of the listed ones in a room that is too large for a list.
+    /// The number of members. In a room that is too large for a list, the number is larger than that of the listed
+    /// members.
     pub count: u32,
     listed: &'a [u8],
 }
@@ -65,8 +66,8 @@ const HERE: u8 = 5;
 const ASKS: u8 = 1;
 
 impl<'a> Entry<'a> {
-    /// Whether sequences count the entry as a message. They count all others as changes of presence, and `Here` not at
-    /// all.
+    /// Whether sequences count the entry as a message. Sequences count all other entries as changes of presence, except
+    /// `Here`.
     #[must_use]
     pub fn is_message(&self) -> bool {
         matches!(self, Self::ChatMessage { .. } | Self::Published { .. })

@@ -1,10 +1,10 @@
 //! The packets that nodes of a cluster send each other over a backplane.
 //!
 //! A node is a server that shares rooms and topics with others. Problem: the engine that carries packets between nodes
-//! may drop them, and no node may hide that from its clients. Approach: every packet of a room or topic names the node
-//! that sent it, the run of that node (its epoch), and its point in the *sequence* of this node for this room or topic.
-//! A sequence counts messages, so a receiver knows exactly how many it has missed; [`sequence`] has both sides.
-//! Rejected: headers of the engine, because not every engine has some, and because a decoder of our own is fuzzed.
+//! may drop packets, and no node may hide the loss from its clients. Approach: every packet of a room or topic names
+//! the node that sent it, the run of that node (its epoch), and its point in the *sequence* of this node for this room
+//! or topic. A sequence counts messages, so a receiver knows the exact number of missed messages. [`sequence`] has both
+//! sides. Rejected: headers of the engine, because some engines have none, and because our own decoder is fuzzed.
 //!
 //! ```text
 //! packet   "TB" · u8 version 1 · u8 content · u64 epoch · u8 length, node · content
@@ -24,7 +24,7 @@
 //!                  · u8 flags · u32 count · the listed members: u32 member · u8 length, name   here
 //! ```
 //!
-//! Numbers are little-endian. Names come from peers of other nodes, so users of this module check them again.
+//! Numbers are little-endian. Names come from peers of other nodes, so users of this module must check them.
 
 pub mod directed;
 pub mod entry;
@@ -139,7 +139,7 @@ pub enum SequenceKind {
 /// A point in the sequence of a node for one room or topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SequencePoint {
-    /// The number of the sequence. A node that forgot a sequence begins a new one, with another number.
+    /// The number of the sequence. A node that forgot a sequence begins a new sequence with another number.
     pub start: u64,
     /// Messages before this point.
     pub message: u64,
@@ -153,7 +153,7 @@ pub const ALIVE_ASKS: u8 = 1;
 /// The node ends. All its members leave.
 pub const ALIVE_LEAVES: u8 = 2;
 
-/// Another node wants the id of this one, which lives.
+/// Another node wants the id of this node, which lives.
 pub const ALIVE_OBJECTS: u8 = 4;
 
 /// The node asks the receiver to answer with the same beat.
@@ -337,15 +337,14 @@ fn long_text<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
     str::from_utf8(reader.bytes(usize::from(count))?).ok()
 }
 
-/// Appends a name of a room or topic. Names are far shorter than the length allows; a longer one would be cut.
+/// Appends a name of a room or topic. Names are far shorter than the length allows. A longer name would be cut.
 fn push_long_text(text: &str, out: &mut Vec<u8>) {
     let count = u16::try_from(text.len()).unwrap_or(u16::MAX);
     out.extend_from_slice(&count.to_le_bytes());
     out.extend_from_slice(&text.as_bytes()[..usize::from(count)]);
 }
 
-/// Appends the name of a member or node. Names are at most 255 bytes long by their rules; a longer one would be left
-/// out.
+/// Appends the name of a member or node. The rules limit names to 255 bytes. A longer name would be left out.
 fn push_name(name: &str, out: &mut Vec<u8>) {
     if crate::body::push_short_text(name, out).is_err() {
         out.push(0);
@@ -389,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn sequences_and_whispers_decode_to_what_was_encoded() {
+    fn sequences_and_whispers_are_decoded_as_encoded() {
         let message = Entry::ChatMessage {
             member: MemberId(9),
             name: "ann",

@@ -6,9 +6,9 @@
 //! receiver   arrive(point 5, 3)     ─▶ expected 4: one message is missing; the next one is 8
 //! ```
 //!
-//! A sequence that a sender forgets to save memory begins anew with another number. A receiver that knew the old one
-//! then knows that all messages of the new one are for it. So no loss is hidden, except before the first packet that a
-//! receiver sees: nobody promised it what came earlier.
+//! A sender may forget a sequence to save memory, and then begins a new sequence with another number. A receiver of the
+//! old sequence expects all messages of the new one. So no loss is hidden, except before the first packet that a
+//! receiver sees: earlier messages are not for this receiver.
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ pub struct SentSequences {
     sequences: HashMap<(SequenceKind, Box<str>), SentSequence>,
     /// Number of the latest sequence.
     started: u64,
-    /// Counts uses, to find sequences that were not used for long.
+    /// Counts uses, to find the sequences with the oldest use.
     clock: u64,
 }
 
@@ -50,8 +50,8 @@ struct SentSequence {
 }
 
 impl SentSequences {
-    /// Counts entries that are about to be sent. Returns the point of the first one. Sequences beyond `sequences_max`
-    /// take the place of those that were silent for longest.
+    /// Counts entries that are about to be sent. Returns the point of the first entry. A sequence beyond
+    /// `sequences_max` replaces the one that was silent for longest.
     pub fn next(
         &mut self,
         kind: SequenceKind,
@@ -60,7 +60,7 @@ impl SentSequences {
         sequences_max: usize,
     ) -> SequencePoint {
         self.clock += 1;
-        // A look-up by borrowed parts of the key would need an unstable API, and this is once a packet.
+        // A look-up by borrowed parts of the key would need an unstable API. This allocation happens once a packet.
         let key = (kind, Box::from(name));
         if !self.sequences.contains_key(&key) && self.sequences.len() >= sequences_max {
             self.forget_half();
@@ -86,9 +86,9 @@ impl SentSequences {
         point
     }
 
-    /// Calls `visit` for the sequences whose point shall be told again, because nothing has followed their last message
-    /// or because somebody asked. It returns whether the point was sent; others wait for the next call, as do sequences
-    /// that were used after the call before this one.
+    /// Calls `visit` for the sequences with a point to send again: no message has followed their last message, or a
+    /// node requested the point. `visit` returns whether the point was sent. Other points, and sequences that were used
+    /// after the previous call, wait for the next call.
     pub fn mark(
         &mut self,
         since: u64,
@@ -127,18 +127,18 @@ impl SentSequences {
     }
 }
 
-/// The middle one of some numbers. There is at least one.
+/// The median of at least one number.
 fn median(numbers: impl Iterator<Item = u64>) -> u64 {
     let mut numbers: Vec<u64> = numbers.collect();
     let middle = numbers.len() / 2;
     *numbers.select_nth_unstable(middle).1
 }
 
-/// The sequences of one other node, as far as they have arrived.
+/// The sequences of one other node, up to the last arrival.
 #[derive(Debug, Default)]
 pub struct ReceivedSequences {
     sequences: HashMap<(SequenceKind, Box<str>), ReceivedSequence>,
-    /// Counts arrivals, to find sequences that were silent for long.
+    /// Counts arrivals, to find the sequences that were silent for longest.
     clock: u64,
 }
 
@@ -197,7 +197,7 @@ impl ReceivedSequences {
         };
         *last = used;
         if expected.start > point.start {
-            // A packet of a sequence that the sender has forgotten meanwhile.
+            // The packet's sequence is older: the sender has forgotten it.
             return Arrival {
                 known: messages,
                 has_known_changes: true,
@@ -221,7 +221,7 @@ impl ReceivedSequences {
         arrival
     }
 
-    /// Forgets one sequence.
+    /// Removes one sequence.
     pub fn forget(&mut self, kind: SequenceKind, name: &str) {
         self.sequences.remove(&(kind, Box::from(name)));
     }
@@ -244,7 +244,7 @@ impl ReceivedSequences {
     }
 }
 
-/// Sequences of one node that a receiver remembers: twice as many as a node remembers of its own.
+/// Sequences of one node that a receiver remembers: twice as many as a node remembers of itself.
 const RECEIVED_MAX: usize = 262_144;
 
 #[cfg(test)]
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!(calls, 3);
     }
 
-    /// Regression: a receiver of too many sequences forgot all of them, also those in use, and with them their losses.
+    /// Regression: a receiver of too many sequences forgot all sequences, also those in use, with their losses.
     #[test]
     fn a_flood_of_sequences_hides_no_loss_of_one_in_use() {
         let mut received = ReceivedSequences::default();

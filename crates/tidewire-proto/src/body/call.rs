@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_roster_lists_what_was_pushed() {
+    fn a_roster_lists_the_pushed_members() {
         let mut out = Vec::new();
         Roster::push_entry(MemberId(7), "ada", &mut out).unwrap();
         Roster::push_entry(MemberId(9), "王", &mut out).unwrap();

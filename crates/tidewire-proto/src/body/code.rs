@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
-    /// The receiver has no such request; do not repeat it.
+    /// The receiver does not know the request; do not repeat it.
     Unsupported,
     /// The named room, method, member or topic does not exist.
     NotFound,
@@ -38,7 +38,7 @@ pub enum ErrorCode {
 }
 
 impl ErrorCode {
-    /// The code of an error from a peer whose format has no codes. TW1 never sends it.
+    /// The code of an error in a format without codes. TW1 never sends it.
     pub const UNKNOWN: Self = Self::Other(0);
 
     /// Returns the code with this number.

@@ -52,7 +52,7 @@ impl<'a> Reader<'a> {
         Some(bytes)
     }
 
-    /// Reads a text behind a one-byte length.
+    /// Reads a text after a one-byte length.
     pub(crate) fn short_text(&mut self) -> Option<&'a str> {
         let count = self.u8()?;
         str::from_utf8(self.bytes(usize::from(count))?).ok()
@@ -64,7 +64,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Appends a text behind a one-byte length. On an error `out` is unchanged.
+/// Appends a text after a one-byte length. On an error `out` is unchanged.
 pub(crate) fn push_short_text(text: &str, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     match u8::try_from(text.len()) {
         Ok(count) => {

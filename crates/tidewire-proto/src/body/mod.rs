@@ -9,8 +9,8 @@
 //! A name that is too long is an error of `encode`, because a shortened name is another name. A reason in an error or a
 //! go-away is shortened instead: it is for people, and the code beside it says what happened.
 //!
-//! Rejected: a serialisation crate (a dependency inside the public wire format, and none of the usual ones decodes
-//! without copies within these bounds), and tagged optional fields (no field here is optional).
+//! Rejected: a serialisation crate (a dependency inside the public wire format, and no usual crate decodes without
+//! copies within these bounds), and tagged optional fields (no field here is optional).
 
 mod call;
 mod code;
@@ -153,7 +153,7 @@ impl<'a> ErrorBody<'a> {
     }
 }
 
-/// Body of a `Presence`: a member who is in, came into, or left a room.
+/// Body of a `Presence`: a member who is in, joined, or left a room.
 ///
 /// Layout: u8 event, u32 member, u8 length and bytes of the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -314,7 +314,6 @@ impl<'a> MovedBody<'a> {
     }
 }
 
-/// Makes the error of a payload whose layout is broken.
 pub(crate) const fn malformed(kind: Kind) -> DecodeError {
     DecodeError::MalformedPayload { kind }
 }

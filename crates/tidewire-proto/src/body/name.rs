@@ -1,14 +1,14 @@
 //! The rules for names of members and rooms.
 //!
-//! Problem: a name is shown inside lines of text and typed into commands, and people trust it. It must not command a
-//! terminal, make a line look like one of another kind (`bob -> you`), nor look like another name. Approach: the
+//! Problem: a name is shown inside lines of text and typed into commands, and people trust it. A name must not control
+//! a terminal, make a line look like another kind of line (`bob -> you`), or look like another name. Approach: the
 //! profile for identifiers of Unicode's security mechanisms (UTS #39), with its tables. A name has one spelling (NFC),
-//! contains only letters, digits and marks in use today and a little punctuation, and its letters are of one script or
-//! of scripts that are written together. Comparing [`name_skeleton`]s finds a name that looks like another one in use.
+//! contains only letters, digits and marks in use today and a little punctuation, and has letters of one script or of
+//! scripts that are written together. Comparing [`name_skeleton`]s finds a name that looks like another name in use.
 //!
 //! Rejected: a list of misleading characters made for this crate, because there are thousands. Rejected: changing a
-//! peer's name to NFC, because its owner compares bytes and would not find itself. Rejected: emoji and spaces, because
-//! they could make surrounding text look like a part of the name.
+//! peer's name to NFC, because the peer compares bytes and would not find its own name. Rejected: emoji and spaces,
+//! because they could make surrounding text look like a part of the name.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -51,8 +51,8 @@ pub enum NameError {
     /// The characters are not in the composed spelling. Convert the name to Unicode's NFC.
     #[error("a name must be in Unicode's composed spelling (NFC)")]
     NotNormalised,
-    /// The name mixes letters of scripts that are not written together, such as Latin and Cyrillic. Letters of such
-    /// scripts can look the same.
+    /// The name mixes letters of scripts that are not written together, such as Latin and Cyrillic. Letters of
+    /// different scripts can look the same.
     #[error("a name must not mix letters of different scripts")]
     MixedScripts,
     /// The name is the word that line clients use for their own user.
@@ -125,7 +125,7 @@ fn check(name: &str) -> Result<(), NameError> {
     if !name.check_restriction_level(RestrictionLevel::HighlyRestrictive) {
         return Err(NameError::MixedScripts);
     }
-    // Capital letters are compared too: a zero looks like the capital O, but not like the small one.
+    // Capital letters are compared, too: a zero looks like the capital O, but not like the small o.
     let looks_reserved =
         |name: &str, reserved: &str| name_skeleton(name) == name_skeleton(reserved);
     if looks_reserved(&name.to_lowercase(), RESERVED)
@@ -136,9 +136,9 @@ fn check(name: &str) -> Result<(), NameError> {
     Ok(())
 }
 
-/// Whether a name keeps all rules for a simple reason: it is of ASCII letters, digits, hyphens and underscores. One
-/// that is as short as the reserved word needs a closer look; a longer one has a longer skeleton. Nodes check the
-/// author of each message, and most names are of this kind.
+/// Whether a name keeps all rules for a simple reason: it has only ASCII letters, digits, hyphens and underscores. A
+/// name as short as the reserved word needs the full check. A longer name has a longer skeleton. Nodes check the author
+/// of each message, and most names are of this kind.
 fn is_plain(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     name.len() > RESERVED.len()
@@ -159,8 +159,8 @@ pub fn typed_name(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.nfc().collect())
 }
 
-/// Returns the form that names with the same look have in common, by Unicode's table of confusable characters: `scope`
-/// in Latin and in Cyrillic letters have the same one. It is only for comparison and need not be readable.
+/// Returns the skeleton that names with the same look share, by Unicode's table of confusable characters: `scope` in
+/// Latin and in Cyrillic letters have the same skeleton. It is only for comparison and need not be readable.
 ///
 /// A name that [`validate_name`] accepts has a skeleton of less than two kilobytes.
 #[must_use]
@@ -168,8 +168,8 @@ pub fn name_skeleton(name: &str) -> String {
     skeleton(name).collect()
 }
 
-/// Returns a peer's name for use within a line. Each character that no name may have becomes `?`, so the name cannot
-/// make the line look like another kind of line. The result is never longer than `name`, unless that is empty.
+/// Returns a peer's name for use within a line. Each character that no name may have becomes `?`, so the line cannot
+/// look like another kind of line. The result is never longer than `name`, unless that is empty.
 #[must_use]
 pub fn displayed_name(name: &str) -> Cow<'_, str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
@@ -179,7 +179,7 @@ pub fn displayed_name(name: &str) -> Cow<'_, str> {
     if name.bytes().all(is_plain) || name.chars().all(is_allowed) {
         return Cow::Borrowed(name);
     }
-    // No name of a member has an `@`, so one can only come before the node of a member of another server.
+    // No name of a member has an `@`, so an `@` can only come before the node of a member of another server.
     let at = name.rfind('@').filter(|at| 0 < *at && at + 1 < name.len());
     let shown = |(index, character)| {
         if is_allowed(character) || at == Some(index) {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_people_type_is_composed_and_trimmed() {
+    fn typed_text_is_composed_and_trimmed() {
         assert_eq!(typed_name(" Zoe\u{308}\t"), "Zoë");
         assert_eq!(typed_name("a b"), "a b");
         assert!(matches!(typed_name("ann"), Cow::Borrowed("ann")));

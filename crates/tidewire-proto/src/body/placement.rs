@@ -5,8 +5,7 @@ use super::{JoinBody, JoinedBody, malformed};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, MemberId};
 
-/// Body of a `Placement`: what the channel of the frame is for this client from now on, because a handler of the server
-/// decided so.
+/// Body of a `Placement`: the room or pattern of the frame's channel from now on, which a handler of the server set.
 ///
 /// Layout: u8 0, then the body of a `Join` and that of its reply; or u8 1, u8 length and bytes of the pattern; or u8 2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,16 @@
-//! Positions on the wire: where a client was, what a server replays, and the offsets of deliveries.
+//! Positions on the wire: the position of a client, the replay of a server, and the offsets of deliveries.
 
 use super::{Reader, malformed};
 use crate::error::DecodeError;
 use crate::message::{FLAG_POSITION, Kind, Message, Position};
 
-/// The wish of a client that joins a room or subscribes to a topic about its history, in front of the body of a `Join`
-/// or a `Subscribe` with [`FLAG_POSITION`].
+/// The part of a history that a client requests when it joins a room or subscribes to a topic. The fields come before
+/// the body of a `Join` or a `Subscribe` with [`FLAG_POSITION`].
 ///
 /// Layout: u64 epoch, u64 offset. The epoch 2^64-1 asks for the newest messages, and the offset is their number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// All messages behind this position, which is that of the last message that the client has.
+    /// All messages after this position, which is the position of the client's last message.
     Position(Position),
     /// The newest messages, at most this many.
     Last(u64),
@@ -27,7 +27,7 @@ impl Since {
         out.extend_from_slice(&offset.to_le_bytes());
     }
 
-    /// Separates the fields from the body behind them. Without the flag there are no fields.
+    /// Separates the fields from the body after them. Without the flag there are no fields.
     ///
     /// # Errors
     /// [`DecodeError::MalformedPayload`].
@@ -52,7 +52,7 @@ impl Since {
 pub enum Recovery {
     /// The client gave no position.
     NotAsked,
-    /// Every message behind the client's position follows.
+    /// Every message after the client's position follows.
     Recovered,
     /// Messages are missing: their number, or `None` if the server does not know it.
     Missing(Option<u64>),
@@ -64,7 +64,7 @@ pub enum Recovery {
 /// unless not recovered; 2^64-1 for an unknown number).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryBody {
-    /// The position that the first message behind the reply follows.
+    /// The position before the first message after the reply.
     pub position: Position,
     /// How much of what the client asked for follows.
     pub recovery: Recovery,

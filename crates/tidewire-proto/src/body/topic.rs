@@ -25,7 +25,7 @@ impl<'a> SubscribeBody<'a> {
     }
 
     /// Reads the payload of a `Subscribe`. It does not check the pattern: call
-    /// [`Pattern::parse`](crate::topic::Pattern::parse), so that a bad one can be refused with the reason.
+    /// [`Pattern::parse`](crate::topic::Pattern::parse), to refuse a bad pattern with the reason.
     ///
     /// # Errors
     /// [`DecodeError::MalformedPayload`], also for a policy this version does not have.

@@ -21,10 +21,10 @@ pub enum Decoded<'a> {
     },
 }
 
-/// The reply to a request about a room. In TW1 it is a reply whose payload has a structure.
+/// The reply to a request about a room. In TW1 the payload of this reply has a structure.
 #[derive(Clone, Copy, Debug)]
 pub enum RoomReply<'a> {
-    /// The sender of a join is in the room. If the room keeps a history, this is how much of it follows.
+    /// The sender of a join is in the room. With a history, the reply says how much of the history follows.
     Joined(JoinedBody, Option<RecoveryBody>),
     /// The members of the room.
     Members(Roster<'a>),

@@ -1,7 +1,7 @@
 //! A codec chosen at run time.
 //!
 //! The known codecs are variants instead of boxes, so that a decode loop can be compiled for each of them. A custom
-//! codec is reached through a pointer. A codec is copied for every read of a session, so none of them owns memory.
+//! codec is reached through a pointer. A codec is copied for every read of a session, so no codec owns memory.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,14 +17,14 @@ use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::message::Message;
 
-/// Declares [`AnyCodec`] with a variant for each codec of this list, which is the only one.
+/// Declares [`AnyCodec`] with a variant for each codec of this list. No other list of codecs exists.
 macro_rules! codecs {
     ($dollar:tt $($(#[doc = $doc:literal])+ $codec:ident),+) => {
-        /// A codec chosen at run time. The known ones are variants, so that the decode loop is compiled for each.
+        /// A codec chosen at run time. The known codecs are variants, so the decode loop is compiled for each.
         #[derive(Clone)]
         #[non_exhaustive]
-        // The enum has a tag of its own instead of one hidden in a codec's configuration, because every sent message
-        // reads it.
+        // Every sent message reads the tag of this enum, so the tag has its own field instead of a niche in a codec's
+        // configuration.
         #[repr(u8)]
         pub enum AnyCodec {
             $($(#[doc = $doc])+ $codec($codec),)+
@@ -45,7 +45,7 @@ macro_rules! codecs {
             }
         }
 
-        /// Calls the same method of whichever codec it is.
+        /// Calls a method of the codec in the variant.
         macro_rules! each {
             ($dollar any:expr, $dollar chosen:ident => $dollar call:expr) => {
                 match $dollar any {
@@ -70,7 +70,7 @@ codecs! { $
     SrmpRpc,
     /// A length in front of the payload.
     LengthField,
-    /// A delimiter behind the payload.
+    /// A delimiter after the payload.
     Delimited,
     /// Unframed bytes.
     Raw,
@@ -78,9 +78,9 @@ codecs! { $
     Uvrpc
 }
 
-/// Runs `$call` with the codec in an [`AnyCodec`]. The call is compiled for each codec whose loop over frames is worth
-/// its machine code, so the choice costs one branch per read and none per frame. The others share a loop that asks for
-/// the codec at each frame: a copy for each codec would be another fifth of a service's machine code.
+/// Runs `$call` with the codec in an [`AnyCodec`]. The call is compiled for each codec with a frequent loop over
+/// frames, so the choice costs one branch per read and none per frame. The others share a loop that asks for the codec
+/// at each frame: a copy for each codec would be another fifth of a service's machine code.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! with_codec {

@@ -2,8 +2,8 @@
 //!
 //! Problem: the contract of a codec ([`codec`](super)) is easy to break where a read ends within a header, and a server
 //! meets that only under load. Approach: give a codec its own output, or any bytes, whole and in pieces, like a lane,
-//! and compare. No input is random here; pass what your property test or fuzzer generates, or use [`check_every_cut`]
-//! alone, which needs neither.
+//! and compare. This module makes no random input: pass the input of a property test or fuzzer, or use
+//! [`check_every_cut`] alone.
 //!
 //! ```
 //! use tidewire_proto::codec::{LengthField, LengthSize, contract};
@@ -40,7 +40,7 @@ pub type Stream<'a> = (Vec<Found<'a>>, Result<(), DecodeError>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum BrokenContract {
-    /// A frame that takes nothing of the input would be decoded for ever.
+    /// A frame of no bytes would be decoded for ever.
     #[error("the frame at byte {at} takes no bytes")]
     EmptyFrame {
         /// The offset of the frame.
@@ -78,7 +78,7 @@ pub enum BrokenContract {
         /// Its length according to the codec.
         frame_bytes: usize,
     },
-    /// The same bytes in pieces gave another frame, one too many or one too few.
+    /// The same bytes in pieces gave another frame, or another number of frames.
     #[error("the frame at byte {at} differs when the stream comes in pieces")]
     PiecesDiffer {
         /// The offset of the frame.
@@ -100,13 +100,13 @@ pub enum BrokenContract {
         /// The number of its bytes that were known to be incomplete.
         searched: usize,
     },
-    /// A frame that differs from this one only in id and payload decodes differently than [`Codec::layout`] says.
+    /// A frame that differs from this frame only in id and payload is not decoded as [`Codec::layout`] says.
     #[error("the frame at byte {at} decodes differently than its layout says")]
     LayoutReads {
         /// The offset of the frame.
         at: usize,
     },
-    /// A message that differs from this one only in id and payload is encoded differently than [`Codec::layout`] says.
+    /// A message that differs from this message only in id and payload is not encoded as [`Codec::layout`] says.
     #[error("messages like message {index} are encoded differently than their layout says")]
     LayoutWrites {
         /// Index of the message.
@@ -121,7 +121,7 @@ pub enum BrokenContract {
         error: EncodeError,
     },
     /// [`Codec::delivery_header`] is longer than its maximum, differs between calls, or forms no whole frame with the
-    /// bytes behind it.
+    /// bytes after it.
     #[error("the header of delivery {index} is too long, changes, or is not part of its frame")]
     DeliveryHeader {
         /// Index of the delivery.
@@ -139,7 +139,7 @@ pub enum BrokenContract {
         /// Index of the message.
         index: usize,
     },
-    /// More messages were decoded than encoded, or bytes are left behind the last frame.
+    /// More messages were decoded than encoded, or bytes are left after the last frame.
     #[error("bytes are left behind the last of {messages} messages")]
     Leftover {
         /// The number of messages.
@@ -225,9 +225,9 @@ fn check_pieces<'a, C: Codec + ?Sized>(
     Ok((frames, end))
 }
 
-/// Encodes messages one behind the other, and checks that they are decoded unchanged, whole and in pieces of
-/// `piece_bytes`, taken in turn. Pass messages as the codec would decode them: without an id if it has none, with the
-/// flags that it shows.
+/// Encodes messages one after the other, and checks that they are decoded unchanged, whole and in pieces of
+/// `piece_bytes`, taken in turn. Pass messages as the codec decodes them: with its flags, and without an id if it has
+/// none.
 ///
 /// # Errors
 /// The codec breaks its contract, or refuses one of the messages.
@@ -240,7 +240,7 @@ pub fn check_messages<C: Codec + ?Sized>(
     check_encoded(codec, messages, &stream, piece_bytes)
 }
 
-/// Runs [`check_messages`] for every way of cutting the stream in two, and for pieces of every size up to 16 bytes. Its
+/// Runs [`check_messages`] for every way of cutting the stream in two, and for pieces of every size up to 16 bytes. The
 /// time grows with the square of the stream's length. So pass a few short messages, and one that crosses a size limit
 /// of the format.
 ///
@@ -261,7 +261,7 @@ pub fn check_every_cut<C: Codec + ?Sized>(
 }
 
 /// Puts the header of each of `subscriptions` in front of each of `messages`, and checks that both together are one
-/// frame, whole and in pieces of `piece_bytes`, taken in turn. Returns the deliveries, one behind the other.
+/// frame, whole and in pieces of `piece_bytes`, taken in turn. Returns the deliveries, one after the other.
 ///
 /// # Errors
 /// The codec breaks its contract, or refuses one of the messages.

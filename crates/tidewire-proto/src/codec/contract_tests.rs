@@ -44,7 +44,7 @@ impl Codec for Faulty {
         }
         let payload = match rest.get(..bytes) {
             Some(payload) => payload,
-            // The fault: it returns the bytes that are there, as if no more would come.
+            // The fault: it returns the available bytes as a whole frame.
             None if self.0 == Fault::ForgetsPieces => rest,
             None if self.0 == Fault::ReadsBeyond => rest,
             None if self.0 == Fault::SaysIncomplete => {
@@ -160,7 +160,7 @@ fn every_fault_is_found_and_named() {
 }
 
 #[test]
-fn bytes_that_are_no_frames_end_the_stream_and_break_nothing() {
+fn bytes_that_are_no_frames_end_the_stream() {
     let limit = DecodeError::FrameTooLarge {
         bytes: 201,
         limit: 100,
@@ -172,8 +172,8 @@ fn bytes_that_are_no_frames_end_the_stream_and_break_nothing() {
     assert_eq!((frames.len(), end), (0, Ok(())));
 }
 
-/// A codec whose shared bytes are a payload. The header has its length and the number of the subscription, with one
-/// fault.
+/// A codec with shared bytes that are a payload. The header has the payload's length and the number of the
+/// subscription, with one fault.
 struct Headed(HeaderFault);
 
 #[derive(Clone, Copy, PartialEq)]

@@ -2,11 +2,12 @@
 //!
 //! Problem: services, lanes and clients decide by the format of their codec: whether requests have ids, whether a
 //! silent peer can be asked, how long a message may be. Approach: one constant for each format, which a codec returns
-//! as a whole. A loop that is compiled for one codec reads it at compile time. Everything that a format may lack is off
-//! in [`Format::new`], so a codec names only the properties that it has, and a new property changes no other codec.
+//! as a whole. A loop that is compiled for one codec reads the constant at compile time. Everything that a format may
+//! lack is off in [`Format::new`], so a codec names only the properties that it has, and a new property changes no
+//! other codec.
 //!
 //! Properties that exclude each other are one field. Rejected: a method for each property, because [`AnyCodec`] and
-//! every wrapper of a codec had to repeat all of them, and a default of one depended on another.
+//! every wrapper of a codec had to repeat all methods, and defaults depended on other methods.
 //!
 //! [`AnyCodec`]: super::AnyCodec
 
@@ -32,22 +33,22 @@ pub struct Format {
     pub ids: RequestIds,
     /// How a frame ends.
     pub boundary: Boundary,
-    /// Whether frames are text, and who writes it.
+    /// Whether frames are text, and whether programs or people write it.
     pub text: Text,
     /// The calls that make a message of bytes.
     pub decoding: Decoding,
     /// How method names compare.
     pub method_case: MethodCase,
     /// Whether replies repeat the name of the method, so that a lane must keep it while a request is handled. A codec
-    /// without names, or whose replies have none, sets this to false to avoid that.
+    /// without names in its replies sets this to false.
     pub repeats_names: bool,
     /// Whether frames can carry the [`Position`](crate::message::Position) of messages.
     pub has_positions: bool,
     /// Whether both sides answer a [`Ping`](crate::message::Kind::Ping) by a [`Pong`](crate::message::Kind::Pong), so
-    /// that a silent peer can be distinguished from one that is gone.
+    /// that a silent peer can be distinguished from a vanished peer.
     pub has_pings: bool,
-    /// Whether peers can distinguish a [`GoAway`](crate::message::Kind::GoAway) from an answer. A codec where this is
-    /// false may still write one, for example as a line for people. A client then does not send it, and a server sends
+    /// Whether peers can distinguish a [`GoAway`](crate::message::Kind::GoAway) from an answer. A codec with false here
+    /// may still write a go-away, for example as a line for people. A client then does not send it, and a server sends
     /// it only if no reply is pending.
     pub has_go_away: bool,
     /// Whether [`Join`](crate::message::Kind::Join), [`Say`](crate::message::Kind::Say) and
@@ -55,7 +56,7 @@ pub struct Format {
     /// typed.
     pub has_room_frames: bool,
     /// Whether the programs that use this format pass numbers as little-endian bytes and not as text. A service for
-    /// such programs and for people reads this field.
+    /// programs and people reads this field.
     pub has_binary_arguments: bool,
     /// Whether subscribers register for every topic at once, without an answer and repeatedly, and filter by
     /// themselves. Otherwise they subscribe to patterns and receive an alias.
@@ -70,8 +71,8 @@ pub struct Format {
 }
 
 impl Format {
-    /// A binary format whose frames contain their end, with replies in the order of their requests, and with none of
-    /// the other properties. Replies repeat names, which works for every codec.
+    /// A binary format with frames that contain their end, with replies in the order of their requests, and without the
+    /// other properties. Replies repeat names, which works for every codec.
     #[must_use]
     pub const fn new(name: &'static str) -> Self {
         Self {
@@ -169,8 +170,8 @@ impl Format {
     }
 }
 
-/// The frames with which a connection begins. Hello and welcome are frames of the native protocol, so only a codec that
-/// reads those has them.
+/// The frames with which a connection begins. Hello and welcome are frames of the native protocol, so only codecs that
+/// read such frames have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Opening {
     /// The first frame is a message.
@@ -205,7 +206,7 @@ pub enum Boundary {
     Datagram,
 }
 
-/// The framing of a stream, for a codec whose peers do not agree on it.
+/// The framing of a stream, for a codec with several framings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamFraming {
     /// A length in front of each frame.
@@ -239,7 +240,7 @@ pub enum Text {
 pub enum Decoding {
     /// A decoded frame is the message, and the codec keeps nothing of a connection.
     Direct,
-    /// A decoded frame is not the message yet: each one passes [`Codec::translate`](super::Codec::translate).
+    /// A decoded frame is not the message yet: each frame passes [`Codec::translate`](super::Codec::translate).
     Translated,
     /// The codec keeps a [`ConnectionState`](super::ConnectionState), which
     /// [`Codec::decode_next`](super::Codec::decode_next) and [`Codec::adapt_frame`](super::Codec::adapt_frame) get.

@@ -6,14 +6,14 @@ use crate::message::Message;
 
 /// The payload of a frame whose header contains its length, or the missing length.
 pub(super) enum Framed<'a> {
-    /// All of the frame is there.
+    /// The frame is complete.
     Whole { payload: &'a [u8], consumed: usize },
     /// More bytes must arrive.
     Part { frame_bytes: usize },
 }
 
 impl<'a> Framed<'a> {
-    /// Cuts the payload out of `input` behind `header_bytes`, if the limit allows such a frame.
+    /// Cuts the payload after `header_bytes` out of `input`, if the limit allows the frame.
     ///
     /// `payload_bytes` is at most 2^32, so its sum with a header cannot overflow.
     #[inline(always)]

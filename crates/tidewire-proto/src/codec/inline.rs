@@ -38,5 +38,5 @@ impl fmt::Debug for InlineBytes {
     }
 }
 
-/// Every delimiter and constant header met so far fits, in a cache line with the rest of the codec.
+/// All known delimiters and constant headers fit, in a cache line with the rest of the codec.
 pub(super) const INLINE_BYTES_MAX: usize = 16;

@@ -2,13 +2,13 @@
 //!
 //! # The contract of a codec
 //!
-//! - **Decoding is pure**: the same input gives the same answer, whatever was decoded before. A codec keeps its
-//!   configuration but no state of a connection, so one instance serves a whole server. A [`ConnectionState`] holds
-//!   what it must know of a connection; see [below](#state-of-a-connection).
+//! - **Decoding is pure**: the same input gives the same answer. A codec has a configuration but no state of a
+//!   connection, so one instance serves a whole server. A [`ConnectionState`] holds what it must know of a connection;
+//!   see [below](#state-of-a-connection).
 //! - `decode` looks at the *front* of `input` and consumes at most one frame. It never reads past `input`, never
 //!   panics, and never requires more than `frame_bytes_max`: a frame that would be longer is
 //!   [`DecodeError::FrameTooLarge`] as soon as its header says so.
-//! - Any way of cutting a byte stream into pieces decodes to the same frames ([`Raw`] has no frames and says so).
+//! - Any cut of a byte stream into pieces decodes to the same frames, except with [`Raw`], which has no frames.
 //! - `encode` appends one whole frame to `out`, or leaves `out` unchanged and returns an error.
 //! - No method blocks, allocates (beyond growing `out`) or knows a socket.
 //!
@@ -23,10 +23,10 @@
 //! [`EncodeError::Unsupported`]. Without ids, `encode` gets the requests of a client as [`Kind::OneWay`], and the
 //! answers of a server too.
 //!
-//! A lane calls such a codec through a pointer, once for every frame; the known ones have decode loops of their own.
+//! A lane calls such a codec through a pointer, once for every frame. The known codecs have their own decode loops.
 //! [`Codec::layout`] avoids most of these calls: when messages differ only in id and payload, the lane reads and writes
-//! their frames by itself. A codec without names should also set [`Format::repeats_names`] to false; otherwise
-//! `encode` writes all of its replies.
+//! their frames by itself. A codec without names should also set [`Format::repeats_names`] to false; otherwise `encode`
+//! writes all of its replies.
 //!
 //! ```
 //! use tidewire_proto::codec::{Codec, Decoded, Format, FrameLayout, contract};
@@ -100,16 +100,16 @@
 //!
 //! # Limits of foreign formats
 //!
-//! The vocabulary is that of the native protocol. A foreign codec maps as much of it as its peers understand, and
-//! refuses the rest with [`EncodeError::Unsupported`], which the caller counts:
+//! The vocabulary is that of the native protocol. A foreign codec maps the part that its peers understand, and refuses
+//! the rest with [`EncodeError::Unsupported`], which the caller counts:
 //!
 //! - A delivery to a room's member is a one-way message with the payload alone. Presence and gap notices are
 //!   unsupported, so only the server's counters show a gap.
 //! - A codec without names refuses a request or one-way message for a named method with
-//!   [`EncodeError::NameUnsupported`], because without its name it would call another method.
-//! - Without ids ([`RequestIds::None`]) a request, its reply and a one-way message look the same, and there is no way
-//!   to refuse: every request must be answered in its turn or the connection closed, or each later answer would match
-//!   the wrong request.
+//!   [`EncodeError::NameUnsupported`], because the message would call another method without its name.
+//! - Without ids ([`RequestIds::None`]) a request, its reply and a one-way message look the same, and a refusal is
+//!   impossible. Every request must be answered in its turn, or the connection closed; otherwise each later answer
+//!   would match the wrong request.
 
 mod answer;
 mod any;
@@ -161,7 +161,7 @@ pub trait Codec: Send + Sync + 'static {
     /// The properties of the format. The answer never changes.
     fn format(&self) -> &'static Format;
 
-    /// Returns the same codec with another framing, for a transport that needs it, or `None` if the codec has only one.
+    /// Returns the same codec with the framing that a transport needs, or `None` if the codec has only one.
     fn with_framing(&self, framing: Framing) -> Option<AnyCodec> {
         let _ = framing;
         None
@@ -178,9 +178,9 @@ pub trait Codec: Send + Sync + 'static {
     ) -> Result<Decoded<'a>, DecodeError>;
 
     /// Decodes the next frame of a connection. The first `searched` bytes of `input` alone were [`Decoded::Incomplete`]
-    /// before. A codec that searches for the end of a frame should skip these bytes: otherwise a frame that comes in
-    /// small pieces costs time in the square of its length. Without a state the answer is that of [`Codec::decode`].
-    /// An answer that is no frame leaves the state unchanged.
+    /// before. A codec that searches for the end of a frame should skip these bytes: otherwise a frame in small pieces
+    /// costs time in the square of its length. Without a state the answer is that of [`Codec::decode`]. An answer that
+    /// is no frame leaves the state unchanged.
     ///
     /// # Errors
     /// As [`Codec::decode`].
@@ -196,9 +196,8 @@ pub trait Codec: Send + Sync + 'static {
         self.decode(input, frame_bytes_max)
     }
 
-    /// Makes the message of a decoded frame. The message may borrow `scratch`, whose content does not matter before. So
-    /// a codec can undo escapes and encodings, which [`Codec::decode`] cannot: that borrows only the input. The answer
-    /// depends on nothing else.
+    /// Makes the message of a decoded frame. The message may borrow `scratch`, and its former content has no effect. So
+    /// a codec can undo escapes and encodings, which [`Codec::decode`] cannot, because it borrows only the input.
     ///
     /// # Errors
     /// As [`Codec::decode`].
@@ -219,15 +218,15 @@ pub trait Codec: Send + Sync + 'static {
     }
 
     /// Returns the positions of id and payload in `frame`. Either [`Codec::decode`] decodes it to `message`, or
-    /// [`Codec::encode`] made it of that. Lanes make a [`FrameTemplate`] of the answer, and read and write such frames
-    /// without the codec.
+    /// [`Codec::encode`] encoded `message` to it. Lanes make a [`FrameTemplate`] of the layout, and read and write such
+    /// frames without the codec.
     ///
     /// The answer is a promise. For a decoded frame: a frame that differs only in id, payload and ignored bytes decodes
     /// to the same message except for id and payload. For an encoded frame: encoding a message that differs only in id
     /// and payload, with a payload of the same length, gives the same frame except for these, and is never refused. A
     /// codec that cannot promise this returns `None`, for example because it searches payloads for a delimiter.
-    /// [`contract`] checks the promise. A lane whose codec breaks it receives and sends wrong messages, and nothing
-    /// worse.
+    /// [`contract`] checks the promise. With a codec that breaks the promise, a lane receives and sends wrong messages,
+    /// and nothing worse.
     #[inline(always)]
     fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
         let _ = (frame, message);
@@ -276,8 +275,7 @@ pub trait Codec: Send + Sync + 'static {
         self.encode(&message, out)
     }
 
-    /// Appends the frame that tells a room's member about another member's presence. A codec without such frames keeps
-    /// the default.
+    /// Appends the frame about another member's presence. A codec without such frames keeps the default.
     ///
     /// # Errors
     /// As [`Codec::encode`].
@@ -332,8 +330,8 @@ pub trait Codec: Send + Sync + 'static {
     ///
     /// The shared bytes are encoded once for all members of a room or subscribers of a pattern and kept in its log:
     /// [`Codec::encode_chat_message`], [`Codec::encode_presence`], and [`Codec::encode`] of a [`Kind::Deliver`]. Gap
-    /// notices and the roster of a room get a header, too. A private message gets none, because it is encoded for one
-    /// member.
+    /// notices and the roster of a room get a header, too. A private message gets no header, because it is encoded for
+    /// one member.
     ///
     /// It is called again if the subscriber took nothing, so the same arguments must give the same bytes.
     fn delivery_header(&self, subscription: Subscription, shared: &[u8], out: &mut Vec<u8>) {
@@ -404,7 +402,6 @@ fn check_unnamed(message: &Message<'_>, codec: &'static str) -> Result<(), Encod
     Err(EncodeError::NameUnsupported { codec })
 }
 
-/// Returns the error for a kind that a codec has no frames for.
 const fn unsupported(codec: &'static str, kind: Kind) -> EncodeError {
     EncodeError::Unsupported { codec, kind }
 }

@@ -17,7 +17,7 @@ pub struct ChatMessage<'a> {
     pub payload: &'a [u8],
 }
 
-/// A member who comes, is there or goes, ready to be framed.
+/// The presence of a member, ready to be framed.
 #[derive(Clone, Copy, Debug)]
 pub struct Presence<'a> {
     /// Alias of the room.
@@ -33,7 +33,7 @@ pub struct Presence<'a> {
 /// The subscription, or the membership of a room, that a delivery goes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Subscription {
-    /// The id of the request that made it, by which the subscriber knows it. 0 if there was none, or the codec has no
+    /// The id of the subscriber's request, which identifies the subscription. 0 if there was none, or the codec has no
     /// ids.
     pub number: u32,
     /// Alias of the room or topic pattern.

@@ -2,8 +2,8 @@
 //!
 //! `length-field:size=-4,header=00000001` has to fit an argument of a command and a value of a file, so it is a name, a
 //! colon, and keys with values between commas. Every error names the wrong part and the expected value. Rejected: a
-//! TOML table per codec (it does not fit a flag), and ignoring unknown keys (the peers of a misspelt one could not
-//! communicate, and no error would say why).
+//! TOML table per codec (it does not fit a flag), and ignoring unknown keys (a misspelt key would break communication
+//! without an error).
 
 use thiserror::Error;
 
@@ -83,7 +83,7 @@ pub(super) trait BuiltIn: Codec + Default {
     }
 }
 
-/// The parameters of a codec. Each of them is one that the codec has.
+/// The parameters of a codec, all of them known to the codec.
 pub(super) struct Parameters<'a> {
     codec: &'static str,
     given: Vec<(&'static str, &'a str)>,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn an_error_names_the_wrong_part() {
         let cases = [
             (
                 "TW1",

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::fmt;
 
-/// Holds what a codec keeps of one connection: sequence numbers, tables of headers, an agreed version. A lane makes one
+/// Holds a codec's state of one connection: sequence numbers, tables of headers, an agreed version. A lane makes one
 /// for each session and passes it to [`Codec::decode_next`](super::Codec::decode_next) and
 /// [`Codec::adapt_frame`](super::Codec::adapt_frame). It is empty, and holds no memory, until the codec first uses it.
 ///
@@ -23,7 +23,7 @@ use std::fmt;
 pub struct ConnectionState(Option<Box<dyn Any + Send>>);
 
 impl ConnectionState {
-    /// Returns the codec's own state. The first call makes it by default; a codec uses one type for it.
+    /// Returns the codec's own state. The first call creates the state by `Default`. A codec uses one type of state.
     ///
     /// # Panics
     /// Never.

@@ -1,10 +1,10 @@
 //! Frame templates: frames of a known form, read and written without the codec.
 //!
-//! Problem: messages of one session often differ only in id and payload, and reading or writing the header of each
-//! costs more than the rest of the message. Approach: a codec says once where id and payload are in a frame
-//! ([`Codec::layout`]). A [`FrameTemplate`] of that frame reads the next frames by comparing all other bytes with those
-//! of the first, and writes frames by copying them. The length of the payload is one of the bytes that do not change. A
-//! template is therefore for payloads of one length, and need not know how a codec encodes it.
+//! Problem: messages of one session often differ only in id and payload, and the header costs more than the rest of the
+//! message. Approach: a codec says once where id and payload are in a frame ([`Codec::layout`]). A [`FrameTemplate`] of
+//! that frame reads the next frames by comparing all other bytes with those of the first, and writes frames by copying
+//! them. The length of the payload is one of the bytes that do not change. A template is therefore for payloads of one
+//! length, and does not depend on the encoding of the length.
 //!
 //! If all compared bytes are within the first eight, one comparison of a word is enough. For a known codec the compiler
 //! folds the layout into that comparison as long as the template is a local variable of the loop.
@@ -17,7 +17,7 @@ use std::ops::Range;
 use super::Codec;
 use crate::message::Message;
 
-/// The positions of id and payload in a frame; see [`Codec::layout`]. All bytes behind the payload belong to the frame.
+/// The positions of id and payload in a frame; see [`Codec::layout`]. All bytes after the payload belong to the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
     payload: Range<usize>,
@@ -59,8 +59,8 @@ impl FrameLayout {
         Self { id, ..self }
     }
 
-    /// Adds an id whose lowest byte is the byte at `at`, in front of the payload. It stands for one of the 256 ids from
-    /// `first` on; the frame can express no others.
+    /// Adds an id whose lowest byte is the byte at `at`, in front of the payload. The byte stands for one of the 256
+    /// ids from `first` on. The frame can express no other ids.
     #[inline(always)]
     #[must_use]
     pub const fn with_id_byte(self, at: usize, first: u32) -> Self {
@@ -119,8 +119,8 @@ impl FrameLayout {
     }
 }
 
-/// The parts of a frame that its template compares and reads. A loop over frames that is made for one form has no
-/// branch for it.
+/// The parts of a frame that its template compares and reads. A loop over frames of one form has no branch for the
+/// form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TemplateForm {
     /// The header is a word, and there is no id.
@@ -145,20 +145,20 @@ pub struct FrameTemplate<'a> {
     /// Their required value, and a mask of the bits that count.
     word: u64,
     mask: u64,
-    /// Whether the id is the four bytes behind them. Otherwise it is within them.
+    /// Whether the id is the four bytes after them. Otherwise it is within them.
     is_id_behind: bool,
     /// The shift of the id in the word, and the mask of its bits.
     id_shift: u32,
     id_bits: u32,
     first_id: u32,
-    /// The number of bytes in front of the payload, if they are at most a word.
+    /// The number of bytes before the payload, if they are at most a word.
     short_header_bytes: usize,
     /// The compared parts of a frame that is not short.
     parts: Parts<'a>,
 }
 
 /// The compared parts of a longer frame. They surround a hole, which is an id or ignored bytes, and the payload: the
-/// bytes in front of the hole, those between the hole and the payload, and those behind the payload.
+/// bytes before the hole, between the hole and the payload, and after the payload.
 #[derive(Clone, Copy, Debug)]
 struct Parts<'a> {
     head: &'a [u8],
@@ -213,7 +213,7 @@ impl<'a> FrameTemplate<'a> {
         let header_bytes = layout.payload.start;
         let word_bits = bits_of(&(0..header_bytes)) & !bits_of(&layout.ignored);
         let is_word = header_bytes <= WORD_BYTES;
-        // Each form of id has an arm of its own: for a known codec, the compiler then knows their common parts.
+        // Each form of id has its own arm: for a known codec, the compiler then knows the common parts.
         let (is_header_short, id_bits, id_shift, first_id) = match layout.id {
             IdPosition::Nowhere => (is_word, 0, 0, 0),
             IdPosition::Word { at: WORD_BYTES } => (header_bytes == WORD_BYTES + ID_BYTES, 0, 0, 0),
@@ -296,7 +296,8 @@ impl<'a> FrameTemplate<'a> {
     }
 
     /// Reads the message at the front of `input`, if its frame differs from this one only in id and payload, and is
-    /// complete. Returns it with the bytes behind the frame. The result is that of [`Codec::decode`], at less cost.
+    /// complete. Returns the message and the bytes after the frame. The result equals that of [`Codec::decode`], at
+    /// less cost.
     #[inline(always)]
     #[must_use]
     pub fn read<'b>(&self, input: &'b [u8]) -> Option<(Message<'b>, &'b [u8])>
@@ -354,15 +355,14 @@ impl<'a> FrameTemplate<'a> {
         Some((id, payload))
     }
 
-    /// Returns the id of these bits of a word.
     #[inline(always)]
     fn id_of(&self, bits: u32) -> u32 {
         let first = self.first_id;
         (bits.wrapping_sub(first) & self.id_bits).wrapping_add(first)
     }
 
-    /// Appends the frame with this id and payload. Returns whether that is possible: the payload must have the length
-    /// of the template's, and the frame must be able to express the id. The result is that of [`Codec::encode`], at
+    /// Appends the frame with this id and payload. Returns whether this is possible: the payload must have the
+    /// template's length, and the frame must be able to express the id. The result equals that of [`Codec::encode`], at
     /// less cost.
     #[must_use]
     pub fn write(&self, id: u32, payload: &[u8], out: &mut Vec<u8>) -> bool {
@@ -399,7 +399,6 @@ impl<'a> FrameTemplate<'a> {
     }
 }
 
-/// The shift of the bits of a byte in a word.
 #[inline(always)]
 const fn bits_before(at: usize) -> u32 {
     (at as u32).saturating_mul(u8::BITS)
@@ -420,7 +419,7 @@ const fn below(bytes: usize) -> u64 {
     }
 }
 
-/// Returns the bytes behind `part` at the front of `input`. Parts of 8 to 32 bytes are compared without a call, as two
+/// Returns the bytes after `part` at the front of `input`. Parts of 8 to 32 bytes are compared without a call, as two
 /// ends that may overlap.
 #[inline(always)]
 fn strip<'a>(part: &[u8], input: &'a [u8]) -> Option<&'a [u8]> {

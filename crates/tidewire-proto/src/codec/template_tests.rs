@@ -104,7 +104,7 @@ fn every_form_of_layout_round_trips() {
 }
 
 #[test]
-fn another_byte_is_another_frame_but_for_id_payload_and_what_is_ignored() {
+fn only_id_payload_and_ignored_bytes_may_differ_in_a_template() {
     let bytes: Vec<u8> = (0..40).collect();
     for layout in layouts() {
         let template = learnt(&layout, &bytes).unwrap();
@@ -118,7 +118,7 @@ fn another_byte_is_another_frame_but_for_id_payload_and_what_is_ignored() {
     }
 }
 
-/// A template must refuse such layouts: with them a lane would read or write out of bounds.
+/// With such layouts a lane would read or write out of bounds.
 #[test]
 fn a_layout_that_a_frame_cannot_have_is_not_believed() {
     let bytes: Vec<u8> = (0..40).collect();
@@ -194,8 +194,7 @@ fn a_part_is_found_in_front_whatever_its_length() {
     }
 }
 
-/// A loop that is made for a form takes no frame of another one, so a wrong form would only cost time, and no other
-/// test sees it.
+/// A loop for one form takes no frame of another form. A wrong form only costs time, so no other test detects it.
 #[test]
 fn the_form_of_a_layout_is_that_of_its_template() {
     let frame = [7; 24];

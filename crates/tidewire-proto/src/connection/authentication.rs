@@ -1,7 +1,7 @@
 //! The identity of the peer: the wait for the owner's answer, its refusal, and the end of the credentials.
 //!
 //! The owner checks credentials, because that may take files, clocks and other servers. The connection handles no frame
-//! until the answer has come. The deadline of the handshake goes on meanwhile.
+//! before the answer. The deadline of the handshake continues.
 //!
 //! ```text
 //!   AwaitHello ── hello ──▶ Authenticating ── admit ──▶ Open ── hello with new credentials, admit ──▶ Open
@@ -56,12 +56,12 @@ impl fmt::Display for AuthFailure {
     }
 }
 
-/// The state of a connection whose peer is or was authenticated, and of one that sent credentials.
+/// The state of authentication, on the side that authenticates and on the side that sent credentials.
 #[derive(Debug, Default)]
 pub(super) struct Authentication {
     /// The values for the welcome.
     agreed: Option<Agreed>,
-    /// Whether the owner must still say who the peer is.
+    /// Whether the owner must still identify the peer.
     is_asked: bool,
     /// The refusal, and when it takes effect.
     refusal: Option<(u64, AuthFailure)>,
@@ -70,7 +70,7 @@ pub(super) struct Authentication {
 }
 
 impl Authentication {
-    /// Asks the owner who the peer is.
+    /// Asks the owner to identify the peer.
     pub(super) fn ask(&mut self, agreed: Option<Agreed>) {
         self.is_asked = true;
         self.agreed = agreed;

@@ -15,14 +15,14 @@ use crate::message::{Kind, Message};
 pub enum Handled {
     /// The frame was handled. There may be frames to transmit.
     Done,
-    /// The frame came before the one that opens the connection, as datagrams may. It counts as lost.
+    /// The frame came before the opening frame, as datagrams may. It counts as lost.
     Early,
     /// The frame requests new work, which is refused because this side will close. Nothing of it was done.
     /// [`OutputSide::new_work`](super::OutputSide::new_work) says whether the sender can get an answer.
     Refused,
     /// The handshake is over: messages may be exchanged. Call [`Connection::poll_timeout`] again.
     Opened,
-    /// The hello is acceptable. Find out who the peer is, from the credentials in the hello, and call
+    /// The hello is acceptable. Identify the peer by the credentials in the hello, and call
     /// [`Handshake::admit`](super::Handshake::admit) or [`Handshake::refuse`](super::Handshake::refuse). Until then no
     /// further frame may be handled, unless the connection was open already.
     Authenticate,
@@ -56,7 +56,7 @@ impl Connection {
         self.is_open()
     }
 
-    /// Reads no more until the owner knows who the peer is, if it was asked.
+    /// Pauses input while the owner identifies the peer.
     pub(super) fn hold_input(&mut self) {
         if self.phase() == Phase::Authenticating {
             self.input.pause(PauseReason::Authentication);
@@ -113,12 +113,12 @@ impl Connection {
         handled
     }
 
-    /// Schedules the reason of the close for the peer, if this side may still send it, and the reason has a code.
+    /// Schedules the reason of the close for the peer, if this side may still send, and the reason has a code.
     /// `keeps_order` means that replies are matched by their order and that one is pending.
     ///
     /// Returns whether there is a frame to send. The owner makes one attempt to write it, and never waits.
     pub fn tell_reason(&mut self, rules: &Rules, reason: CloseReason, keeps_order: bool) -> bool {
-        // A farewell of a codec without go-away frames looks like a reply, and the next request would match it.
+        // In a codec without go-away frames, a farewell looks like a reply and would match the next request.
         let is_mistaken = keeps_order || !may_tell(rules, self.handshake.is_outgoing());
         !is_mistaken && self.output.tell_reason(reason)
     }
@@ -134,7 +134,7 @@ impl Connection {
 
     /// Appends the next frame that the connection has to send. Call it until it returns `None`.
     ///
-    /// An error is that of a codec without such a frame; `out` is then unchanged.
+    /// Fails if the codec has no such frame; `out` is then unchanged.
     pub fn poll_transmit<C: Codec + ?Sized>(
         &mut self,
         rules: &Rules,

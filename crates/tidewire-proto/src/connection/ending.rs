@@ -39,7 +39,7 @@ impl Connection {
     /// now.
     ///
     /// The peer is sent the farewell last, if its codec has a frame for it: after the present output and after the
-    /// pending replies. The first farewell stays. A connecting side whose codec has no go-away sends nothing, because
+    /// pending replies. The first farewell stays. Without go-away frames, the connecting side sends nothing, because
     /// the peer would read the text as a request.
     pub fn finish(&mut self, rules: &Rules, reason: CloseReason, farewell: Option<Farewell>) {
         if let Some(farewell) = farewell
@@ -82,7 +82,7 @@ impl Connection {
                 });
             }
             _ if self.handshake.delivery() == Delivery::Lossy && !rules.format.has_go_away => {
-                // The peer may not know that it should answer this side's end with its own.
+                // Some peers do not answer this side's end with their own.
                 self.output.note_going_told();
                 self.finish(rules, reason, None);
             }
@@ -110,7 +110,7 @@ impl Connection {
     }
 
     /// Handles the moment when all output is written. `has_pending_replies` says whether requests that were read wait
-    /// for their replies, and `has_layers` whether the transport has bytes of its own to write at the end.
+    /// for their replies, and `has_layers` whether layers of the transport write bytes at the end.
     pub fn handle_written(
         &mut self,
         rules: &Rules,

@@ -1,4 +1,4 @@
-//! The farewell of a connection: why one side closes it, for programs and for people.
+//! The farewell of a connection: the reason of its close, for programs and for people.
 
 use crate::body::GoAwayCode;
 use crate::limits::TEXT_BYTES_MAX;

@@ -42,7 +42,7 @@ impl FrameFilter {
         }
     }
 
-    /// Whether the owner checks every frame before it goes to the service. [`Connection::serves`] says which ones may
+    /// Whether the owner checks every frame before it goes to the service. [`Connection::serves`] says which frames may
     /// go.
     #[inline(always)]
     #[must_use]
@@ -58,8 +58,8 @@ impl FrameFilter {
     }
 
     /// Returns why a connection ends when `rest` does not decode. `is_first` says that no frame came before. Before the
-    /// end of the handshake, and as first bytes with a codec that has none, such bytes most likely come from a program
-    /// with another protocol.
+    /// end of the handshake, or first on a connection without a handshake, such bytes probably come from a program with
+    /// another protocol.
     #[must_use]
     pub fn refuse<C: Codec + ?Sized>(
         self,
@@ -75,7 +75,7 @@ impl FrameFilter {
                 let translated = codec.translate(message, &mut scratch);
                 translated.err().unwrap_or(DecodeError::MalformedFrame)
             }
-            // The codec contradicts itself. Without this error the bytes that it refused once would be kept for ever.
+            // The codec contradicts itself. Without this error the refused bytes would be kept for ever.
             Ok(_) => DecodeError::MalformedFrame,
         };
         let looks_like = FirstBytes::of(rest);
@@ -128,7 +128,7 @@ const fn service_kinds(new_work: NewWork) -> u32 {
     }
 }
 
-/// Whether a frame requests new work, in contrast to one that ends or answers earlier work.
+/// Whether a frame requests new work. Other frames end or answer earlier work.
 pub(super) const fn is_new_work(kind: Kind) -> bool {
     matches!(
         kind,
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn before_the_handshake_nobody_is_asked() {
+    fn the_owner_is_not_asked_before_the_handshake() {
         let rules = rules(Tw1.format());
         let connection = Connection::accepted(&rules, Delivery::Reliable, 0);
         let asking = connection.filter(&rules).asking();

@@ -19,9 +19,7 @@ pub struct Handshake {
     delivery: Delivery,
     phase: Phase,
     features: Features,
-    /// Whether there is a hello to send.
     sends_hello: bool,
-    /// The welcome to send.
     welcome: Option<Agreed>,
     control_budget: ControlBudget,
     /// Largest whole frame that both sides accept, in bytes.
@@ -32,13 +30,13 @@ pub struct Handshake {
     authentication: Option<Box<Authentication>>,
 }
 
-/// The handshake boxes this once more: most connections are made by peers, and those have no agent.
+/// The handshake boxes this again, because most connections are made by peers and have no agent.
 #[derive(Debug)]
 struct PeerAgent(Box<str>);
 
 /// A frame that does not go to the service.
 pub(super) enum ControlFrame {
-    /// It was the handshake's, or a wrong one.
+    /// The frame was for the handshake, or wrong.
     Handled(Handled),
     /// It is a ping.
     Ping,
@@ -169,7 +167,7 @@ impl Handshake {
         }
     }
 
-    /// Whether the owner was asked who the peer is, and has not answered yet.
+    /// Whether the owner must still identify the peer.
     #[must_use]
     pub fn awaits_owner(&self) -> bool {
         self.authentication().is_some_and(Authentication::is_asked) && !self.is_closed()
@@ -181,14 +179,14 @@ impl Handshake {
         self.authentication()?.expires_ns()
     }
 
-    /// Whether both sides know that a hello may come again: the server finds out who its clients are.
+    /// Whether both sides know that a hello may come again, because the server authenticates its clients.
     #[must_use]
     pub fn may_renew(&self) -> bool {
         self.authentication().is_some_and(Authentication::may_renew)
     }
 
     /// Lets the peer in, or confirms its newer credentials. They expire at `expires_ns`. Returns false if the owner was
-    /// not asked, or the connection has closed meanwhile. Then call [`poll_transmit`](super::Connection::poll_transmit)
+    /// not asked, or the connection has closed. Then call [`poll_transmit`](super::Connection::poll_transmit)
     /// and [`poll_timeout`](super::Connection::poll_timeout).
     pub fn admit(&mut self, expires_ns: Option<u64>) -> bool {
         let is_closed = self.is_closed();
@@ -204,7 +202,7 @@ impl Handshake {
     }
 
     /// Refuses the peer at this time, or now if that is past. Call [`poll_timeout`](super::Connection::poll_timeout)
-    /// again. Returns false if the owner was not asked, or the connection has closed meanwhile.
+    /// again. Returns false if the owner was not asked, or the connection has closed.
     pub fn refuse(&mut self, failure: AuthFailure, at_ns: u64) -> bool {
         let is_closed = self.is_closed();
         let state = self.authentication.as_deref_mut();
@@ -229,7 +227,7 @@ impl Handshake {
         may_renew
     }
 
-    /// Asks the owner about a peer whose codec has no hello, if the owner authenticates peers.
+    /// Asks the owner to identify a peer without a hello, if the owner authenticates peers.
     pub(super) fn begin_without_hello(&mut self, rules: &Rules) {
         if rules.authenticates && !self.is_outgoing() && self.is_open() {
             self.phase = Phase::Authenticating;
@@ -480,7 +478,7 @@ impl Handshake {
         self.sends_hello || self.welcome.is_some()
     }
 
-    /// Takes the hello to send, if there is one.
+    /// Takes the hello to send, if any.
     pub(super) fn take_hello<'a>(
         &mut self,
         rules: &Rules,
@@ -499,7 +497,7 @@ impl Handshake {
         })
     }
 
-    /// Takes the welcome to send, if there is one.
+    /// Takes the welcome to send, if any.
     pub(super) fn take_welcome<'a>(
         &mut self,
         rules: &Rules,

@@ -16,7 +16,6 @@ pub struct InputSide {
     has_frames: bool,
     /// The time when the first frame began to arrive, or when reading it went on; 0 while there is none.
     began_ns: u64,
-    /// Whether a frame has ended.
     has_ended: bool,
 }
 
@@ -38,7 +37,6 @@ impl InputSide {
         self.state
     }
 
-    /// Whether input is read.
     #[inline]
     pub(super) const fn is_reading(&self) -> bool {
         matches!(self.state, Inbound::Reading)
@@ -82,7 +80,7 @@ impl InputSide {
         }
     }
 
-    /// Removes a reason not to read. Returns whether it was the last one, so that reading goes on.
+    /// Removes a reason not to read. Returns whether it was the last reason, so that reading continues.
     pub fn resume(&mut self, reason: PauseReason) -> bool {
         let Inbound::Paused(reasons) = self.state else {
             return false;
@@ -157,7 +155,7 @@ impl InputSide {
         self.began_ns = 0;
     }
 
-    /// Notes that a frame has ended. The rest of the input is the beginning of another one.
+    /// Notes that a frame has ended. The rest of the input begins another frame.
     #[inline]
     pub fn note_end(&mut self) {
         self.has_ended = true;
@@ -170,7 +168,7 @@ impl InputSide {
         self.has_ended
     }
 
-    /// The time when the partial frame began, if there is one.
+    /// The time when the partial frame began, if any.
     pub(super) fn frame_began_ns(&self) -> Option<u64> {
         let has_begun = self.began_ns != 0 && !self.bytes.is_empty() && !self.has_frames;
         has_begun.then_some(self.began_ns)
@@ -184,8 +182,8 @@ impl InputSide {
         (std::mem::take(&mut self.bytes), has_frames)
     }
 
-    /// Why a connection ended whose server sent these bytes and no whole frame, if they are the beginning of another
-    /// protocol: an alert of TLS, for example, has no line end for which a codec of lines waits.
+    /// The reason of the end, if the server sent no whole frame and its bytes begin another protocol. A codec of lines,
+    /// for example, waits for the line end that an alert of TLS does not have.
     pub(super) fn other_protocol(&self) -> Option<CloseReason> {
         if is_tls_record(&self.bytes) {
             return Some(CloseReason::Layer(TlsFault::UnexpectedTls.into()));

@@ -11,12 +11,11 @@ pub struct Introduction<'a> {
     pub session: u64,
     /// Data by which the server identifies this side. Only the connecting side sends it; may be empty.
     pub credentials: &'a [u8],
-    /// Whether this side connects to the address of another server that a go-away has. Only the connecting side says
-    /// so.
+    /// Whether this side connects to the server that a go-away names. Only the connecting side sends this.
     pub follows_moves: bool,
     /// The address at which a draining server wants its clients to connect, in at most
     /// [`MOVED_ADDRESS_BYTES_MAX`](crate::limits::MOVED_ADDRESS_BYTES_MAX) bytes; may be empty. Clients that follow
-    /// moves are told it.
+    /// moves receive it.
     pub moved_to: &'a str,
     /// The time now. A welcome says how long credentials are valid from now on.
     pub now_ns: u64,

@@ -1,9 +1,9 @@
 //! A connection from its first byte to its close, without input and output.
 //!
-//! Problem: handshake, heartbeats, idle timeouts, pausing, draining and half-closing depend on each other. A lane that
-//! keeps a flag for each can represent invalid combinations. Approach: one state machine for both sides. Its owner
-//! passes it frames, time and commands, and reads from it what to do. It owns no socket, no clock and no thread, so a
-//! test replays any order of events.
+//! Problem: handshake, heartbeats, idle timeouts, pausing, draining and half-closing depend on each other. Separate
+//! flags can represent invalid combinations. Approach: one state machine for both sides. Its owner passes it frames,
+//! time and commands, and reads from it what to do. It owns no socket, no clock and no thread, so a test replays any
+//! order of events.
 //!
 //! ```text
 //!  connecting side                                      accepting side
@@ -36,9 +36,9 @@
 //!    Input only moves a timeout to later, so the owner need not call it after each read.
 //! 5. If the transport has layers with handshakes of their own, call [`Connection::secure`] when it is connected or
 //!    accepted, and [`Connection::handle_connected`] when the layers are ready.
-//! 6. In the phase `Authenticating`, and after [`Handled::Authenticate`], find out who the peer is, and call
+//! 6. In the phase `Authenticating`, and after [`Handled::Authenticate`], identify the peer, and call
 //!    [`Handshake::admit`] or [`Handshake::refuse`], now or later.
-//! 7. When the [phase](Connection::phase) is `Closed`, remove the connection. There is only one reason.
+//! 7. When the [phase](Connection::phase) is `Closed`, remove the connection. Only one reason is kept.
 //!
 //! The handler of a message may change the connection that the message came from. A loop over frames therefore holds no
 //! borrow of the connection: it copies the [`FrameFilter`], which changes only when `handle_frame` opens the
@@ -87,9 +87,9 @@ pub struct Rules {
     pub handshake_timeout_ns: u64,
     /// Maximum time from the begin of an accepted connection, layers excluded, until its peer is known.
     pub first_frame_timeout_ns: u64,
-    /// Silence that ends an open connection whose sides answer pings.
+    /// The silence that ends an open connection with pings.
     pub idle_timeout_ns: u64,
-    /// Silence that ends an open connection whose sides answer no pings.
+    /// The silence that ends an open connection without pings.
     pub idle_timeout_without_pings_ns: u64,
     /// Time without an answer to a ping, and without any other sign of life, that ends an open connection over a
     /// reliable transport.
@@ -161,7 +161,7 @@ pub struct Connection {
     input: InputSide,
     output: OutputSide,
     timing: Timing,
-    /// The pong to send. There is at most one, so a peer cannot make them many.
+    /// The pong to send. There is at most one, so a peer cannot make many.
     pong: Option<Pong>,
 }
 
@@ -328,7 +328,7 @@ impl Connection {
         Facts::new(rules, now_ns, is_unvalidated, parts)
     }
 
-    /// Sends a ping now, to find out whether a peer is still there. Do what it returns, and look with
+    /// Sends a ping now, to check whether a peer is still there. Do what the call returns, and check
     /// [`Self::is_unheard_for`] later. [`Overdue::Nothing`] says that the peer would not answer a ping.
     pub fn ask_now(&mut self, rules: &Rules) -> Overdue {
         if !self.may_send() {
@@ -340,8 +340,8 @@ impl Connection {
         }
     }
 
-    /// Whether nothing came from the peer for this long, although this side reads. A peer whose output waits cannot
-    /// have got a ping, so taking some of it is an answer, too.
+    /// Whether nothing came from the peer for this long, although this side reads. A ping may wait behind other output,
+    /// so a peer that takes some output counts as alive, too.
     #[must_use]
     pub fn is_unheard_for(&self, now_ns: u64, for_ns: u64) -> bool {
         let since_ns = match self.output.state().is_blocked() {

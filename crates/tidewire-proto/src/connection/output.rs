@@ -15,7 +15,6 @@ pub struct OutputSide {
     new_work: NewWork,
     /// Whether the peer was sent a go-away.
     is_going_told: bool,
-    /// The go-away to send.
     go_away: Option<(GoAwayCode, Words)>,
     /// The farewells of both sides. There is none for most of the connection's life, so it is boxed.
     last_words: Option<Box<LastWords>>,
@@ -71,7 +70,6 @@ impl OutputSide {
         matches!(self.state, Outbound::Writing { .. })
     }
 
-    /// Whether this side has ended.
     #[inline]
     pub(super) const fn has_ended(&self) -> bool {
         matches!(self.state, Outbound::HalfClosed | Outbound::Ending(_))
@@ -216,7 +214,7 @@ impl OutputSide {
         words.moved_to = (!body.address.is_empty()).then(|| body.address.into());
     }
 
-    /// Notes the farewell of this side. The first one stays.
+    /// Sets the farewell of this side, unless it is set.
     pub(super) fn note_own_farewell(&mut self, farewell: Farewell) {
         let words = self.last_words.get_or_insert_default();
         words.own.get_or_insert(farewell);
@@ -249,7 +247,7 @@ impl OutputSide {
         true
     }
 
-    /// Schedules this side's farewell, if there is one that was not sent. Returns whether there is.
+    /// Schedules this side's farewell, if it was not sent. Returns whether there is.
     pub(super) fn tell_farewell(&mut self) -> bool {
         let Some(LastWords {
             own: Some(own),
@@ -274,8 +272,7 @@ impl OutputSide {
         self.go_away.is_some()
     }
 
-    /// Appends the go-away to send, if there is one, with the address of another server if there is one and the peer
-    /// knows moves.
+    /// Appends the go-away to send, if any. It has the address of another server, if any and if the peer follows moves.
     pub(super) fn transmit<C: Codec + ?Sized>(
         &mut self,
         own: &Introduction<'_>,
@@ -307,13 +304,13 @@ impl OutputSide {
     }
 }
 
-/// Whether a codec lets this side tell the reason of its end. A client's farewell of a codec without go-away frames
-/// would look like a request.
+/// Whether a codec lets this side tell the reason of its end. Without go-away frames, a client's farewell would look
+/// like a request.
 pub(super) const fn may_tell(rules: &Rules, is_outgoing: bool) -> bool {
     rules.format.has_go_away || !is_outgoing
 }
 
-/// Appends a go-away, with the address of another server if there is one.
+/// Appends a go-away, with the address of another server, if any.
 fn encode_go_away<C: Codec + ?Sized>(
     code: GoAwayCode,
     address: &str,

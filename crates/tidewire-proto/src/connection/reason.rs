@@ -11,8 +11,8 @@ use crate::error::DecodeError;
 use crate::handshake::HandshakeError;
 use crate::layer::{Ending, LayerError, TlsFault};
 
-/// Makes the reasons of their table. An entry has the variant, the name of its counter, the [`Ending`] that a layer of
-/// the transport may tell, the code of the go-away before the close, or `none`, and the text.
+/// Makes the reasons of their table. An entry has the variant, the name of its counter, the [`Ending`] for layers of
+/// the transport, the code of the go-away before the close, or `none`, and the text.
 macro_rules! reasons {
     ($(
         $(#[$doc:meta])*
@@ -107,8 +107,8 @@ reasons! {
     /// The session fell behind in a room whose policy disconnects.
     SlowSubscriber = "slow_subscriber", Forbidden, SlowSubscriber,
         "the peer fell too far behind in a room or topic";
-    /// The server was near its memory limit and closed this session first. It closes the newest sessions with an
-    /// unfinished handshake or a partial frame, or those that are furthest behind.
+    /// The server was near its memory limit and closed this session first. The server closes the newest sessions with
+    /// an unfinished handshake or a partial frame, or the sessions that are furthest behind.
     MemoryLimit = "memory_limit", Overloaded, LimitReached,
         "the server was near its memory limit, and this session was slow or new, or its address held more than its \
          share";
@@ -118,10 +118,11 @@ reasons! {
     /// The peer sent more messages or bytes in a second than the server's rate limit, which is set to close sessions.
     RateLimit = "rate_limit", Forbidden, LimitReached,
         "the peer sent more than its rate limit allows";
-    /// The peer sent a request with the id of another one that still waits, so their replies could not be told apart.
+    /// The peer sent a request with the id of another request that still waits, so their replies could not be
+    /// distinguished.
     RequestIdReused = "request_id_reused", Invalid, ProtocolError,
         "a request has the id of one that is not answered yet";
-    /// The lane failed: its poller failed, or its service panicked and could not go on.
+    /// The lane failed: its poller failed, or its service panicked and could not continue.
     LaneFailed = "lane_failed", Failed, Shutdown,
         "the lane failed";
     /// The peer fell silent over UDP before its address was validated; see
@@ -131,17 +132,17 @@ reasons! {
     /// Over UDP: the oldest session of an unvalidated address, closed to make room for another. It gets no go-away.
     Evicted = "evicted", Overloaded, none,
         "the session made room for another UDP address";
-    /// A layer of the transport, such as TLS, could not go on.
+    /// A layer of the transport, such as TLS, failed.
     Layer(error: LayerError) = "layer", Failed, none,
         "a layer of the transport failed: {error}";
     /// The credentials of the peer were refused, when it connected or later.
     Unauthenticated(failure: AuthFailure) = "unauthenticated", Forbidden, Unauthenticated,
         "not authenticated: {failure}";
-    /// The credentials of the peer have expired, and it sent no newer ones.
+    /// The credentials of the peer have expired, and the peer sent no newer credentials.
     CredentialsExpired = "credentials_expired", Forbidden, Unauthenticated,
         "the credentials have expired";
-    /// The handshakes of the peer's address held more memory than one address may, or were too many: a proxy named the
-    /// address.
+    /// The handshakes of the peer's address, which a proxy named, were too many or held more memory than one address
+    /// may.
     HandshakeLimit = "handshake_limit", Overloaded, none,
         "the handshakes of its address are too many, or hold more memory than they may";
     /// The connection reached the maximum age that the server allows, and was asked to come back.
@@ -153,10 +154,10 @@ reasons! {
     /// A handler of the service panicked while it handled this session.
     HandlerPanicked = "handler_panicked", Failed, Shutdown,
         "a handler of the service panicked";
-    /// The session gave way to a newer one of its identity, or to one that wanted its name.
+    /// A newer session of the same identity, or a session with the same name, replaced this session.
     Replaced {
-        /// Whether its peer did not answer a ping. If not, the identity is set so that newer sessions replace older
-        /// ones.
+        /// Whether its peer did not answer a ping. If false, the identity is configured so that newer sessions replace
+        /// older sessions.
         was_silent: bool
     } = "replaced", Forbidden, IdleTimeout,
         "the peer did not answer, and gave way to a newer session";
@@ -178,8 +179,8 @@ impl CloseReason {
         Self::NAMES[self.index()]
     }
 
-    /// Whether a connection that ends for this reason waits for its pending replies: the peer, the service or the whole
-    /// server only announced that no more requests follow.
+    /// Whether a connection that ends for this reason waits for its pending replies. It does if the peer, the service
+    /// or the whole server only announced that no more requests follow.
     #[must_use]
     pub const fn waits_for_answers(self) -> bool {
         matches!(
@@ -210,19 +211,19 @@ impl CloseReason {
         }
     }
 
-    /// The code of the go-away before the close, if its codec has one and the peer may still read it. A layer that
-    /// failed, or is not ready, carries no frames. An unvalidated address did not ask for one.
+    /// The code of the go-away before the close, if the codec has go-away frames and the peer may still read one. A
+    /// layer that failed, or is not ready, carries no frames. An unvalidated address requested no connection.
     #[must_use]
     pub const fn go_away_code(self) -> Option<GoAwayCode> {
         match self {
             Self::Handshake(HandshakeError::Refused { .. }) => None,
             // Its client would only replace the newer session in turn.
             Self::Replaced { was_silent: false } => Some(GoAwayCode::Removed),
-            // A client that speaks TLS learns from these bytes that this side does not.
+            // These bytes tell a TLS client that this side does not speak TLS.
             Self::Layer(LayerError::Tls(TlsFault::UnexpectedTls)) => {
                 Some(GoAwayCode::ProtocolError)
             }
-            // The credentials may be right: other ones would not help, and a normal pause is enough.
+            // The credentials may be right: others would not help, and a normal pause is enough.
             Self::Unauthenticated(AuthFailure::TooManySessions | AuthFailure::Unavailable) => {
                 Some(GoAwayCode::LimitReached)
             }

@@ -15,7 +15,7 @@ pub enum Phase {
     AwaitHello,
     /// Connected. The first frame must be a welcome.
     AwaitWelcome,
-    /// Accepted. The owner finds out who the peer is. No frame is handled meanwhile.
+    /// Accepted. The owner identifies the peer. No frame is handled yet.
     Authenticating,
     /// Messages may be exchanged.
     Open,
@@ -55,7 +55,7 @@ pub enum Outbound {
 /// The next step when all output is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// The connection goes on.
+    /// The connection stays open.
     GoOn,
     /// This side ends, and the peer's input is read to its end.
     HalfClose,
@@ -79,11 +79,11 @@ pub enum PauseReason {
     Memory = 1 << 4,
     /// The peer has used up its rate limit.
     Rate = 1 << 5,
-    /// The owner does not know yet who the peer is.
+    /// The owner has not identified the peer yet.
     Authentication = 1 << 6,
 }
 
-/// Reasons not to read. While there is one, no input is read.
+/// Reasons not to read. With any reason, no input is read.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct PauseReasons(u8);
 
@@ -177,7 +177,7 @@ impl PauseReasons {
         Self(self.0 | reason as u8)
     }
 
-    /// These reasons without one.
+    /// These reasons without `reason`.
     #[must_use]
     pub const fn without(self, reason: PauseReason) -> Self {
         Self(self.0 & !(reason as u8))
@@ -205,7 +205,7 @@ impl fmt::Debug for PauseReasons {
 pub enum Drain {
     /// The server shuts down.
     Shutdown,
-    /// The connection has reached its maximum age. The peer comes back with another one.
+    /// The connection has reached its maximum age. The peer connects again.
     Age,
 }
 
@@ -240,8 +240,8 @@ mod tests {
     }
 }
 
-/// The features that both sides have, of which there are fewer than seven, and whether the transport encrypts. It is
-/// one byte, because a second one would make each session of a server 8 bytes larger.
+/// The features of both sides, fewer than seven, and whether the transport encrypts, in one byte. A second byte would
+/// make each session of a server 8 bytes larger.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Features(u8);
 

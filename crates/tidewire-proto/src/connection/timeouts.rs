@@ -1,23 +1,22 @@
 //! Timeouts: pings for a silent peer, and the end of a connection that stays silent.
 //!
-//! A connection has one deadline, and its owner one timer for it. Input does not move the timer: when it fires, the
-//! connection computes how long it has been silent, and the owner sleeps again for the rest. Timeouts therefore cost
-//! one store for each read.
+//! A connection has one deadline, and its owner one timer for it. Input does not move the timer. When the timer fires,
+//! the connection computes its silence, and the owner sleeps for the rest. Timeouts therefore cost one store for each
+//! read.
 //!
 //! A frame has a time limit for the whole of it, which grows with the bytes that have come. Rejected: a limit on the
 //! silence within a frame, because one byte every few seconds then keeps a session for days. Rejected: a limit that
 //! does not grow, because a long frame then cannot come over a slow network.
 //!
-//! Silence proves nothing while this side does not read. Two rules follow. A check that comes late may find the answer
-//! unread in the transport, so it closes nothing: the owner gets [`GRACE_NS`] to read, once. A peer that answers pings
-//! is closed only after it was sent a ping and had time to answer: [`Rules::ping_timeout_ns`], or as long as from a
-//! ping to the idle timeout if that is shorter.
+//! Silence proves nothing while this side does not read. Two rules follow. At a late check, the answer may be unread in
+//! the transport, so the check closes nothing: the owner gets [`GRACE_NS`] to read, once. A peer that answers pings is
+//! closed only after it was sent a ping and had time to answer: [`Rules::ping_timeout_ns`], or as long as from a ping
+//! to the idle timeout if that is shorter.
 //!
-//! A codec without pings may stand over a layer that has some, such as WebSocket. The owner says so, and asks that
-//! layer.
+//! A codec without pings may use a layer with pings, such as WebSocket. The owner then sends pings of the layer.
 //!
-//! Over a lossy transport a ping is asked more often, because routers on the way soon forget who answers whom. Its
-//! answer may be lost, so only the idle timeout ends such a connection.
+//! Over a lossy transport pings are more frequent, because routers on the way soon forget a silent connection. Answers
+//! may be lost, so only the idle timeout ends such a connection.
 
 use super::{CloseReason, Delivery, Handshake, InputSide, Outbound, OutputSide, Phase, Rules};
 
@@ -118,8 +117,7 @@ pub struct Timing {
     last_input_ns: u64,
     /// The time of the first ping since the last sign of life. If it is before that sign, no ping was sent since.
     asked_ns: u64,
-    /// The time of the last check that came too late to decide. If it is before the last sign of life, there was no
-    /// such check since.
+    /// The time of the last check that came too late to decide. A time before the last sign of life means none.
     excused_ns: u64,
     /// The time at which the owner should call.
     due_ns: u64,
@@ -172,7 +170,7 @@ impl Timing {
         self.last_input_ns = now_ns;
     }
 
-    /// Sets when pings are due within their period, in 2³² steps. Connections that open at once, or hear the same
+    /// Sets when pings are due within their period, in 2³² steps. Connections that open at once, or receive the same
     /// message at once, would otherwise be pinged at once for ever.
     pub fn spread_pings(&mut self, part: u32) {
         self.ping_part = part;
@@ -197,7 +195,6 @@ impl Timing {
         self.has_layer_pings
     }
 
-    /// The time of the next check.
     pub(super) fn next_check_ns(&mut self, facts: &Facts<'_>) -> u64 {
         let now_ns = facts.now_ns;
         let deadline_ns = match facts.phase {
@@ -279,7 +276,7 @@ impl Timing {
         }
     }
 
-    /// Returns the limit that is exceeded, if there is one.
+    /// Returns the limit that is exceeded, if any.
     fn overdue_reason(&self, facts: &Facts<'_>) -> Option<CloseReason> {
         let Facts { rules, now_ns, .. } = *facts;
         if facts.authentication_end.is_some() {
@@ -357,7 +354,7 @@ impl Timing {
         now_ns.saturating_sub(self.last_sign_ns())
     }
 
-    /// The time since the peer's last input, whatever output it took.
+    /// The time since the peer's last input.
     pub(super) fn unheard_ns(&self, now_ns: u64) -> u64 {
         now_ns.saturating_sub(self.last_input_ns)
     }
@@ -377,7 +374,7 @@ impl Timing {
     }
 
     /// The time of the next ping to a peer that stays silent: the connection's own moment of each period, if the peer
-    /// has been silent for a moment by then. The silence before a ping is never longer than the heartbeat interval.
+    /// has then been silent for long enough. The silence before a ping is never longer than the heartbeat interval.
     fn ping_due_ns(&self, facts: &Facts<'_>) -> u64 {
         let unheard_ns = self.last_input_ns;
         let heartbeat_ns = facts.rules.ping_after_ns(facts.delivery);
@@ -446,7 +443,7 @@ impl Rules {
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// The part of the heartbeat interval for which a peer must be silent before a ping. The rest is the period of its
-/// pings. A longer silence would leave gaps in the period without pings, and a shorter one would ping peers that send
+/// pings. A longer silence would leave gaps in the period without pings. A shorter silence would ping peers that send
 /// all the time.
 const PING_SILENCE_SHARE: u64 = 8;
 

@@ -1,14 +1,14 @@
-//! Detects lost requests by the ids of those that arrive.
+//! Detects lost requests by the ids of requests that arrive.
 //!
 //! Problem: datagrams get lost and reordered without notice. Approach: ids are assigned in turn, so a receiver sees
-//! which are missing. With 8 bits the id itself counts, from 1 to 255. With 32 bits its upper half counts, from 1 to
-//! 65,535; see [`super::Correlator`]. A window of the last 64 tells late requests from repeated ones. A request that is
-//! missing when a later one comes, and comes afterwards, is both missing and late. The difference of the two counts is
-//! the number of lost requests.
+//! which are missing. An id of 8 bits counts from 1 to 255. The upper half of an id of 32 bits counts, from 1 to
+//! 65,535; see [`super::Correlator`]. A window of the last 64 ids distinguishes late requests from repeated requests. A
+//! request that comes after a later request is both missing and late. The difference of the two counts is the number of
+//! lost requests.
 //!
-//! For a peer that counts in another way, nothing is counted: the upper half of a plain 32-bit counter stays the same
-//! for long. A peer may skip ids that are still in use. This library does that with 8 bits when replies are pending for
-//! long; the skipped ids then look missing.
+//! Requests of a peer that counts in another way are not counted: the upper half of a plain 32-bit counter rarely
+//! changes. A peer may skip ids that are still in use. With 8 bits, this library skips ids of replies that are pending
+//! for long, and the skipped ids look missing.
 //!
 //! Rejected: a list of the missing ids, which a peer could make arbitrarily long.
 
@@ -26,14 +26,14 @@ pub struct Arrivals {
 /// The information in one request's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// The request is the next one, the first one, or one of a peer that does not count.
+    /// The request is the next, the first, or from a peer that does not count.
     InTurn,
     /// Ids are missing before the request.
     After {
         /// The number of missing ids.
         missing: u32,
     },
-    /// The request comes after later ones.
+    /// The request comes after later requests.
     Late,
     /// The request came before.
     Again,
@@ -78,8 +78,8 @@ impl Arrivals {
 /// The ids of the last requests of a peer that counts them in the upper half, to know a copy that the network made.
 ///
 /// Each of the last [`RecentIds::COUNT`] counts has a place. Only an equal id is a copy: a peer that counts in another
-/// way may use a place again with another id. The ids of a peer whose upper half is 0 say nothing, because it may use
-/// them again as soon as they are answered.
+/// way may use a place again with another id. Ids with an upper half of 0 prove nothing, because their peer may use
+/// them again after the answer.
 #[derive(Clone, Debug)]
 pub struct RecentIds([u32; Self::COUNT]);
 
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn what_our_own_tables_give_out_is_in_turn_however_often_it_goes_round() {
+    fn ids_of_our_tables_arrive_in_turn_after_any_number_of_rounds() {
         for ids in [RequestIds::Bits8, RequestIds::Bits32] {
             let mut correlator = Correlator::for_ids(ids, 10);
             let given = (0..200_000).map(|value| {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_late_and_repeated_ones_are_told_apart() {
+    fn missing_late_and_repeated_requests_are_distinguished() {
         let ids = RequestIds::Bits8;
         assert_eq!(note_all(ids, [1, 2, 5, 6]), (2, 0, 0));
         assert_eq!(note_all(ids, [1, 2, 5, 4, 3, 6]), (2, 2, 0));

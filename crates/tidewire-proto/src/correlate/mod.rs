@@ -1,10 +1,10 @@
 //! Matches replies to requests.
 //!
-//! Three kinds of codec need three ways behind one interface: ids of 32 bits ([`RequestIds::Bits32`]), ids of 8 bits,
-//! and no ids. Without ids the first answer belongs to the first request. The guarantee is the same for all: an answer
-//! finds its own request or none, never another one.
+//! Three kinds of codec need one interface with three ways: ids of 32 bits ([`RequestIds::Bits32`]), ids of 8 bits, and
+//! no ids. Without ids the first answer belongs to the first request. The guarantee is the same for all: an answer
+//! finds its own request or none, never another request.
 //!
-//! The difficulty is a request that is given up (its deadline passed, its caller went away) while its answer may still
+//! The difficulty is a request that was given up (its deadline passed, or its caller ended) while its answer may still
 //! come. With 32 bits the next user of the slot has another id. With 8 bits the sequence is soon needed again, and
 //! without ids the late answer would shift all that follow. There, a request given up keeps its slot until its answer
 //! has come or the connection ends; when no slot is left, new requests are refused. A peer that never answers costs the
@@ -13,7 +13,7 @@
 //! Without ids the guarantee depends on the order of the answers. If answers may be lost or reordered, as over UDP, no
 //! table can detect it, and later answers match wrong requests. Send requests over UDP only with ids.
 //!
-//! Rejected: releasing a sequence after a time (how long a peer may take is not known here).
+//! Rejected: releasing a sequence after a time, because the peer's longest time is not known here.
 
 mod arrivals;
 mod order;
@@ -118,7 +118,8 @@ impl<T> Correlator<T> {
         }
     }
 
-    /// Takes back a request that was never sent, or one whose answer was recognised by its id. Its id is free again.
+    /// Removes a request that was never sent, or a request with an answer that was recognised by its id. Its id is free
+    /// again.
     pub fn take(&mut self, id: u32) -> Option<T> {
         match &mut self.matcher {
             Matcher::Bits32(slots) => slots.take(id),
@@ -152,7 +153,7 @@ impl<T> Correlator<T> {
 
     /// Takes all waiting requests, to fail them because the connection ended. No reply is pending any more.
     pub fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
-        // Only one of the three is there; `chain` keeps the type nameable without a box.
+        // Only one of the three exists. `chain` gives a type with a name, without a box.
         let (slots, sequences, order) = match &mut self.matcher {
             Matcher::Bits32(slots) => (Some(slots.drain()), None, None),
             Matcher::Bits8(sequences) => (None, Some(sequences.drain()), None),
@@ -181,8 +182,8 @@ impl<T> Correlator<T> {
         self.len() == 0
     }
 
-    /// The number of replies that may still come: those of waiting requests, and those of requests given up. Without
-    /// ids, a message that comes while none is pending is not an answer.
+    /// The number of replies that may still come: for waiting requests and for requests given up. Without ids, a
+    /// message that comes while none is pending is not an answer.
     #[must_use]
     pub fn pending_replies(&self) -> usize {
         match &self.matcher {

@@ -1,7 +1,7 @@
 //! No ids: first in, first out.
 //!
-//! The queue holds a slot for every pending reply. A request given up leaves its slot behind for its late answer. A
-//! request that was never sent leaves a hole, which no answer uses.
+//! The queue holds a slot for every pending reply. A request given up leaves its slot for its late answer. A request
+//! that was never sent leaves a hole, which no answer uses.
 
 use std::collections::VecDeque;
 
@@ -125,7 +125,7 @@ impl<T> Order<T> {
             self.first += 1;
             self.holes -= 1;
         }
-        // The last request has not been sent yet, so its number may be given to the next one.
+        // The last request has not been sent yet, so the next request may have its number.
         while let Some(Slot::Hole) = self.slots.back() {
             self.slots.pop_back();
             self.holes -= 1;

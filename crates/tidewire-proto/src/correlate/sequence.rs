@@ -1,7 +1,7 @@
 //! Ids of 8 bits.
 //!
-//! Sequences are assigned in turn, and those with pending replies are skipped. Sequence 0 is left out: this gives the
-//! limit of 255 requests in flight, and keeps id 0 for "no request".
+//! Sequences are assigned in turn, without those with pending replies. Sequence 0 is left out: this gives the limit of
+//! 255 requests in flight, and keeps id 0 for "no request".
 
 #[derive(Debug)]
 pub(super) struct Sequences<T> {

@@ -2,8 +2,8 @@
 //!
 //! A request's id is its slot in a table plus a counter of all requests so far. Finding the request is an index, and an
 //! id that is still waiting is never assigned again. A reply that comes after its request was given up finds another
-//! counter and matches nothing. The one exception: a multiple of 65,535 requests were made meanwhile, and the last of
-//! them is in its slot.
+//! counter and matches nothing. One exception: exactly a multiple of 65,535 requests followed, and the last of them is
+//! in its slot.
 //!
 //! Rejected: `slab`, which takes a value through memory and reads it in larger pieces than it was just written in. The
 //! processor has to wait for that, as long as for all the other work here.

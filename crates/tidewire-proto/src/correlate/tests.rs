@@ -171,7 +171,7 @@ fn all_waiting_requests_are_listed_by_their_ids() {
     }
 }
 
-/// A peer that answers in any order (in order without ids), late or not at all, against a model.
+/// A peer that answers in any order (without ids in order), late or never, against a model.
 #[test]
 fn random_traffic_is_never_matched_wrongly() {
     for (ids, seed) in WAYS
@@ -180,7 +180,7 @@ fn random_traffic_is_never_matched_wrongly() {
     {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut correlator = Correlator::for_ids(ids, 40);
-        // The requests that the peer has received and not answered, and those that the caller still waits for.
+        // The unanswered requests at the peer, and the requests that the caller waits for.
         let mut unanswered = VecDeque::new();
         let mut waiting = HashMap::new();
         for value in 0..4_000_u32 {

@@ -73,7 +73,7 @@ pub enum HandshakeError {
         /// The reason, for programs.
         code: ErrorCode,
     },
-    /// The first bytes are no frame of the codec at all.
+    /// The first bytes are no frame of the codec.
     #[error("the peer speaks another protocol: {looks_like}")]
     OtherProtocol {
         /// The protocol that the first bytes look like.
@@ -83,7 +83,7 @@ pub enum HandshakeError {
 
 /// Classifies first bytes that cannot be a hello, for a helpful error.
 ///
-/// `bytes` are those that arrived; fewer than a header's worth are enough.
+/// `bytes` are the first bytes, also fewer than a header.
 #[must_use]
 pub fn classify_garbage(bytes: &[u8]) -> HandshakeError {
     let looks_like = FirstBytes::of(bytes);
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn garbage_is_named_for_what_it_is() {
+    fn garbage_is_named_by_its_protocol() {
         let other = |looks_like| HandshakeError::OtherProtocol { looks_like };
         let (http, text) = (other(FirstBytes::Http), other(FirstBytes::Text));
         let binary = other(FirstBytes::Unknown);

@@ -1,7 +1,7 @@
 //! The protocol that the first bytes of a peer look like, when they are no frame.
 //!
-//! A wrong port is the usual mistake, and who sees the name of the other protocol finds it. The bytes themselves are
-//! never shown: they are those of a stranger, and a terminal may obey them.
+//! A wrong port is the usual mistake, and the name of the other protocol shows the mistake. The bytes are never shown,
+//! because they come from a stranger and could control a terminal.
 
 use std::fmt;
 

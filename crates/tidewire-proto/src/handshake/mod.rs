@@ -1,9 +1,9 @@
 //! The handshake of TW1: a client's hello, a server's welcome, and the agreement.
 //!
-//! Problem: before either end trusts the other, both must know that they speak the same protocol, in which version and
-//! within which limits. An untrusted peer must not be able to make this side hold much memory or wait long. Approach:
-//! the first frame in each direction is an ordinary TW1 frame with a magic and fixed fields at its front, bounded by
-//! [`HELLO_BYTES_MAX`]. Everything here is a function of bytes; timeouts are the caller's.
+//! Problem: before either end trusts the other, both must agree on the protocol, its version and its limits. An
+//! untrusted peer must not be able to make this side hold much memory or wait long. Approach: the first frame in each
+//! direction is an ordinary TW1 frame with a magic and fixed fields at its front, bounded by [`HELLO_BYTES_MAX`].
+//! Everything here is a function of bytes; timeouts are the caller's.
 //! ```text
 //!  client                                server
 //!    | -- Hello (version, features, limits, credentials) --> |
@@ -33,9 +33,9 @@ use crate::text::is_hazardous;
 
 /// The first frame of a client.
 ///
-/// Layout of the payload: magic `54 57 31 00`, u16 version, u32 features, u32 frame_bytes_max, u16 length
-/// and bytes of the credentials, u8 length and bytes of the agent. Fields of a later version follow; this
-/// version ignores them so that it can answer with the version it speaks.
+/// Layout of the payload: magic `54 57 31 00`, u16 version, u32 features, u32 frame_bytes_max, u16 length and bytes of
+/// the credentials, u8 length and bytes of the agent. Fields of a later version follow. This version ignores them, so
+/// it can answer with its own version.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Hello<'a> {
     /// Newest version the client speaks; it speaks all older ones that are still in use.
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn later_versions_may_append_fields_and_this_one_may_not() {
+    fn only_later_versions_may_append_fields() {
         for (version, expected) in [(1, Err(HandshakeError::Malformed)), (2, Ok(2))] {
             let mut out = Vec::new();
             Hello { version, ..hello() }.encode_frame(&mut out).unwrap();

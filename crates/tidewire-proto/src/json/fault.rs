@@ -23,13 +23,13 @@ pub enum JsonFault {
     /// The object does not say its kind.
     #[error("field \"kind\" is missing; it must be {}", JsonField::Kind.expected())]
     NoKind,
-    /// No kind has such a field.
+    /// No kind has this field.
     #[error("unknown field \"{name}\"; check its spelling")]
     UnknownField {
         /// The beginning of the field's name.
         name: FieldName,
     },
-    /// Objects of this kind have no such field.
+    /// Objects of this kind do not have this field.
     #[error("kind \"{kind}\" has no field \"{field}\"; it has {}", list(kind.fields()))]
     ForeignField {
         /// The kind of the object.

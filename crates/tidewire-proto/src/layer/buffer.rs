@@ -43,7 +43,7 @@ impl Buffer {
         if self.is_empty() {
             self.start = 0;
             self.bytes.clear();
-            // A connection at rest keeps no more than this, and one with small messages never allocates.
+            // An idle connection keeps at most this, and a connection with small messages never allocates.
             if self.bytes.capacity() > KEPT_BYTES {
                 self.bytes = Vec::new();
             }
@@ -54,7 +54,7 @@ impl Buffer {
     }
 }
 
-/// Bytes of memory that an empty buffer keeps: those of a record with a small message, and not those of a handshake.
+/// Bytes of memory that an empty buffer keeps: enough for a record with a small message, not for a handshake.
 const KEPT_BYTES: usize = 256;
 
 #[cfg(test)]

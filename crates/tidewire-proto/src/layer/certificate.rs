@@ -1,9 +1,9 @@
 //! The names in a certificate that a layer has verified.
 //!
-//! Problem: the library that verifies certificates says whether one is valid, but not whose it is. Approach: read the
-//! few fields of the DER encoding that hold names, and skip the rest. The certificate was signed by a trusted authority
-//! before anybody asks for its names. Even so, the reader accepts any bytes: it never panics and never allocates more
-//! than the certificate holds.
+//! Problem: the library that verifies certificates does not tell their names. Approach: read the few fields of the DER
+//! encoding that hold names, and skip the rest. A trusted authority has signed the certificate, so the names need no
+//! further check. Even so, the reader accepts any bytes: it never panics and never allocates more than the certificate
+//! holds.
 
 /// Names of a certificate: its subject alternative names, and the common name of its subject.
 ///
@@ -24,7 +24,7 @@ pub struct CertificateNames {
 }
 
 impl CertificateNames {
-    /// The memory of the names, in bytes. A certificate may have many short ones.
+    /// The memory of the names, in bytes. A certificate may have many short names.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let lists = [&self.dns, &self.emails, &self.uris];
@@ -191,7 +191,6 @@ const SUBJECT_ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1D, 0x11];
 mod tests {
     use super::*;
 
-    /// A value with its tag and length.
     fn value(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
         let content = parts.concat();
         let mut bytes = vec![tag, 0x82];

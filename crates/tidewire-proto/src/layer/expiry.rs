@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::certificate::{Der, SEQUENCE, signed_fields};
 
-/// Returns when a certificate in DER expires, as the time since the beginning of 1970. `None` if its bytes are not
-/// those of a certificate.
+/// Returns the expiry of a certificate in DER, as the time since the beginning of 1970. `None` if the bytes are no
+/// certificate.
 #[must_use]
 pub fn certificate_expiry(certificate: &[u8]) -> Option<Duration> {
     let mut fields = signed_fields(certificate)?;

@@ -1,7 +1,7 @@
 //! The addresses that proxies write into a request: `X-Forwarded-For`, and `Forwarded` of RFC 7239.
 //!
-//! Each proxy appends the address that it got the request from. Everybody can send such headers, so only an entry of a
-//! listed proxy counts. A proxy that knows one of the two headers passes the other one on as its client sent it. So a
+//! Each proxy appends the address that it got the request from. Any client can send such headers, so only an entry of a
+//! listed proxy counts. A proxy that knows one of the two headers passes the other on as its client sent it. So a
 //! request with both is refused: a client could choose the header that is believed.
 
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +24,7 @@ use super::WebSocketFault;
 pub struct Forwarded(Vec<IpAddr>);
 
 impl Forwarded {
-    /// Reads the headers of a request. An entry that is no address hides all earlier ones.
+    /// Reads the headers of a request. An entry that is no address hides all earlier entries.
     ///
     /// # Errors
     /// [`WebSocketFault::TwoForwarded`]: the request has both headers.
@@ -55,8 +55,8 @@ impl Forwarded {
         Ok(Self(addresses))
     }
 
-    /// The client: the last address that is not one of the listed proxies, or the first of all if each is one. `None`
-    /// if the request names nobody. Ask only for requests that come from a listed proxy.
+    /// The client: the last address that is not a listed proxy, or the first address if all are listed proxies. `None`
+    /// if the request names no address. Ask only for requests that come from a listed proxy.
     pub fn client(&self, is_listed: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let mut from_here = self.0.iter().rev();
         let client = from_here.find(|it| !is_listed(**it));
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_ends_the_list_and_two_kinds_are_refused() {
+    fn an_invalid_address_ends_the_list_and_two_kinds_are_refused() {
         for (headers, expected) in [
             ("", &[][..]),
             ("X-Forwarded-For: \r\n", &[]),

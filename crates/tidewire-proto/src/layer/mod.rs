@@ -13,8 +13,8 @@
 //! # The contract of a layer
 //!
 //! - [`receive`](Layer::receive) may leave the beginning of a record unused. The stack keeps it and offers it again
-//!   with the bytes that follow, so a layer needs no buffer for it. A layer that keeps records itself uses all offered
-//!   bytes.
+//!   with the bytes that follow, so a layer needs no buffer for them. A layer that keeps records itself uses all
+//!   offered bytes.
 //! - [`receive`](Layer::receive) and [`send`](Layer::send) append to their output; they never remove bytes. The bytes
 //!   that a layer returned as used are accepted, and the stack counts them as output until the socket has taken them.
 //! - A record is longer than its plaintext by at most an eighth and 256 bytes. A layer's own records (handshake,
@@ -26,7 +26,7 @@
 //! when [`Stack::unsent`] is not empty. [`transmit`](Layer::transmit) leaves its handshake there.
 //!
 //! Rejected: layers that own a socket, because tests would need one; and a plaintext buffer in each layer, because each
-//! of them would need a bound of its own.
+//! buffer would need its own limit.
 
 mod buffer;
 mod certificate;
@@ -52,23 +52,23 @@ pub use websocket_fault::WebSocketFault;
 
 /// One layer of one connection. See the [module](self) for the contract.
 pub trait Layer: fmt::Debug + Send {
-    /// Takes bytes from the network, or from the layer beneath, and appends their plaintext. Returns how many bytes it
-    /// used. It is called again until it uses none.
+    /// Takes bytes from the network, or from the layer beneath, and appends their plaintext. Returns the number of used
+    /// bytes. It is called again until it uses none.
     ///
     /// # Errors
-    /// The connection cannot go on. Bytes that [`Self::transmit`] appends after an error are still sent, if the socket
+    /// The connection failed. Bytes that [`Self::transmit`] appends after an error are still sent, if the socket
     /// takes them.
     fn receive(&mut self, network: &[u8], plain: &mut Vec<u8>) -> Result<usize, LayerError>;
 
-    /// Appends plaintext as records for the network, or for the layer beneath. Returns how many bytes it accepted: all
-    /// of them while it is ready and not closed, and otherwise none.
+    /// Appends plaintext as records for the network, or for the layer beneath. Returns the number of accepted bytes:
+    /// all while the layer is ready and not closed, otherwise none.
     ///
     /// # Errors
-    /// The connection cannot go on.
+    /// The connection failed.
     fn send(&mut self, plain: &[IoSlice<'_>], network: &mut Vec<u8>) -> Result<usize, LayerError>;
 
-    /// The bytes in front of this many bytes of plaintext, if the layer sends them as they are behind a header and
-    /// keeps nothing of them. The plaintext then goes on from where it lies, without [`Self::send`] and without a copy.
+    /// The header before this many bytes of plaintext, if the layer sends plaintext unchanged after a header and keeps
+    /// nothing of it. The plaintext is then sent from its place, without [`Self::send`] and without a copy.
     fn header(&self, plain_bytes: usize) -> Option<RecordHeader> {
         let _ = plain_bytes;
         None
@@ -91,8 +91,8 @@ pub trait Layer: fmt::Debug + Send {
     /// Whether its handshake is over, so that plaintext may be sent. This never becomes false again.
     fn is_ready(&self) -> bool;
 
-    /// Whether the next bytes of the peer may make it compute for long, as a signature of TLS does. The owner then
-    /// looks first whether the peer is still there, and spreads such work over time.
+    /// Whether the next bytes of the peer may cost much computation, such as a signature of TLS. The owner then first
+    /// checks whether the peer is still there, and spreads such work over time.
     fn awaits_costly_bytes(&self) -> bool {
         false
     }
@@ -203,7 +203,7 @@ impl RecordHeader {
     }
 }
 
-/// The error of a layer that cannot go on.
+/// The error of a layer that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LayerError {

@@ -11,9 +11,8 @@ use super::{CertificateNames, Encryption, Ending, Forwarded, Layer, LayerError};
 /// and write [`Self::unsent`] to the socket. Call [`Self::start`] first.
 #[derive(Debug)]
 pub struct Stack {
-    /// The first level is next to the network. There is at least one.
+    /// At least one level. The first is next to the network.
     levels: Vec<Level>,
-    /// Unread plaintext.
     plain: Buffer,
     /// Whether a layer stopped because enough plaintext waits to be read.
     has_backlog: bool,
@@ -74,7 +73,7 @@ impl Stack {
     /// Begins the handshakes: afterwards, [`Self::unsent`] may have bytes. Further calls do nothing.
     ///
     /// # Errors
-    /// A layer cannot go on.
+    /// A layer failed.
     pub fn start(&mut self) -> Result<(), LayerError> {
         self.pass_down()
     }
@@ -85,15 +84,15 @@ impl Stack {
         self.levels.iter().all(|level| level.layer.is_ready())
     }
 
-    /// Whether the next bytes of the network may make a layer compute for long; see [`Layer::awaits_costly_bytes`].
+    /// Whether the next bytes of the network may cost a layer much computation; see [`Layer::awaits_costly_bytes`].
     #[must_use]
     pub fn awaits_costly_bytes(&self) -> bool {
         let mut levels = self.levels.iter();
         levels.any(|level| level.layer.awaits_costly_bytes())
     }
 
-    /// Gives back the memory of the handshakes. Call it when they are over: an idle connection, and one whose layer
-    /// only puts a header in front, never needs these buffers again.
+    /// Frees the memory of the handshakes. Call it after the handshakes: an idle connection, and a layer that only adds
+    /// a header, never needs these buffers again.
     pub fn shrink(&mut self) {
         for level in &mut self.levels {
             level.input.shrink();
@@ -105,7 +104,7 @@ impl Stack {
     /// bytes stay bounded.
     ///
     /// # Errors
-    /// A layer cannot go on. [`Self::unsent`] may have an alert for the peer.
+    /// A layer failed. [`Self::unsent`] may have an alert for the peer.
     pub fn receive(&mut self, network: &[u8]) -> Result<(), LayerError> {
         let received = self.pass_up(network);
         // The records are passed down also after an error, so that the peer receives the alert.
@@ -130,10 +129,10 @@ impl Stack {
         !self.plain.is_empty() || self.has_backlog
     }
 
-    /// Moves plaintext into the buffer. Returns how many bytes; 0 means that more must be received first.
+    /// Moves plaintext into the buffer. Returns the number of bytes; 0 means that more must be received first.
     ///
     /// # Errors
-    /// A layer cannot go on.
+    /// A layer failed.
     pub fn read(&mut self, buffer: &mut [u8]) -> Result<usize, LayerError> {
         if self.plain.is_empty() && self.has_backlog {
             self.receive(&[])?;
@@ -156,11 +155,11 @@ impl Stack {
         self.held_output() == 0 && self.top().is_some_and(|layer| layer.has_served_page())
     }
 
-    /// Accepts plaintext as far as there is room, and makes records of it. Returns how many bytes it accepted; 0 before
-    /// the layers are ready and after they were closed.
+    /// Accepts plaintext as far as there is room, and makes records of it. Returns the number of accepted bytes; 0
+    /// before the layers are ready and after they were closed.
     ///
     /// # Errors
-    /// A layer cannot go on.
+    /// A layer failed.
     pub fn write(&mut self, plain: &[IoSlice<'_>]) -> Result<usize, LayerError> {
         if self.is_closed || !self.is_ready() {
             return Ok(0);
@@ -178,8 +177,8 @@ impl Stack {
         Ok(accepted)
     }
 
-    /// Writes plaintext from where it lies, if the stack is one layer that only puts a [header](Layer::header) in
-    /// front: `write` writes to the socket. What the socket does not take is kept, so all plaintext is accepted, or
+    /// Writes plaintext from its place, if the stack is one layer that only adds a [header](Layer::header): `write`
+    /// writes to the socket. The stack keeps the bytes that the socket does not take, so all plaintext is accepted, or
     /// none if the socket takes nothing. Returns `None` if the plaintext must go by [`Self::write`].
     ///
     /// # Errors
@@ -207,13 +206,13 @@ impl Stack {
             Err(error) => return Some(Err(error)),
         };
         if written < slices.bytes {
-            slices.copy_behind(written, level.output.end());
+            slices.copy_after(written, level.output.end());
         }
         Some(Ok(bytes))
     }
 
-    /// Passes plaintext to the top layer. If that one only puts a header in front, both go to the layer beneath it. The
-    /// first slice is empty.
+    /// Passes plaintext to the top layer. If the top layer only adds a header, header and plaintext go to the layer
+    /// beneath. The first slice is empty.
     fn seal<'a>(&mut self, slices: &mut Slices<'a>) -> Result<usize, LayerError> {
         let plain_bytes = slices.bytes;
         if let [.., beneath, top] = &mut self.levels[..]
@@ -260,7 +259,7 @@ impl Stack {
     /// Lets the uppermost layer with pings ask the peer for an answer. After [`Self::close`] it does nothing.
     ///
     /// # Errors
-    /// A layer cannot go on.
+    /// A layer failed.
     pub fn ping(&mut self) -> Result<(), LayerError> {
         if self.is_closed {
             return Ok(());
@@ -275,7 +274,7 @@ impl Stack {
     /// Announces the end of the plaintext by the layers' own records. Further calls do nothing.
     ///
     /// # Errors
-    /// A layer cannot go on.
+    /// A layer failed.
     pub fn close(&mut self, why: Ending) -> Result<(), LayerError> {
         if std::mem::replace(&mut self.is_closed, true) {
             return Ok(());
@@ -447,7 +446,7 @@ impl<'a> Slices<'a> {
     }
 
     /// Copies all but the first `skipped` bytes.
-    fn copy_behind(&self, mut skipped: usize, out: &mut Vec<u8>) {
+    fn copy_after(&self, mut skipped: usize, out: &mut Vec<u8>) {
         for slice in self.as_slice() {
             let part = slice.get(skipped..).unwrap_or_default();
             skipped = skipped.saturating_sub(slice.len());
@@ -474,7 +473,7 @@ impl Level {
     }
 }
 
-/// Passes bytes to a layer until it uses none. Returns how many it used, and whether it stopped because enough
+/// Passes bytes to a layer until it uses none. Returns the number of used bytes, and whether it stopped because enough
 /// plaintext waits.
 fn receive_all(
     layer: &mut dyn Layer,
@@ -485,7 +484,7 @@ fn receive_all(
     let outcome = loop {
         let offered = &bytes[used..];
         if layer.has_ended() {
-            // Bytes behind the end of the layer are ignored.
+            // Bytes after the end of the layer are ignored.
             return (bytes.len(), Ok(false));
         }
         if offered.is_empty() {

@@ -1,4 +1,4 @@
-//! Failures of WebSocket, as a peer and an operator must hear of them: what failed, and what to do.
+//! Failures of WebSocket, with texts for a peer and an operator: what failed, and what to do.
 //!
 //! They are here and not beside the layer, because a [close reason](crate::connection::CloseReason) carries them.
 
@@ -52,7 +52,7 @@ pub enum WebSocketFault {
         "a page of another origin asked: add its origin to those that the server allows, or leave it refused"
     )]
     ForeignOrigin,
-    /// The server's codec is not among the offered subprotocols, or the server chose another one.
+    /// The server's codec is not among the offered subprotocols, or the server chose another codec.
     #[error("the peer speaks another codec over WebSocket: use the same codec on both sides")]
     OtherCodec,
     /// The server answered the handshake with this HTTP status.
@@ -108,7 +108,7 @@ pub enum WebSocketFault {
     /// Many control frames came at once.
     #[error("the peer sends pings faster than they can be answered")]
     ControlFlood,
-    /// The peer closed with this code, which says that it could not go on.
+    /// The peer closed with this code, which means a failure.
     #[error("the peer closed the WebSocket with code {}{}", .0, meaning(*.0))]
     Closed(u16),
 }

@@ -2,7 +2,7 @@
 //!
 //! A sweep writes all new messages to every subscriber, at the price of one send each. A message in a quiet room is
 //! swept at once. A message soon after a sweep waits until the interval is over and shares the next sweep with all
-//! messages that come meanwhile. A fixed tick was rejected: it delays the single message of a quiet room without need.
+//! messages that come before. A fixed tick was rejected: it delays the single message of a quiet room without need.
 //!
 //! The interval follows the measured cost of a sweep, so that sweeping takes at most about half of the lane's time, and
 //! never exceeds the configured maximum. A fixed interval fits one room size only: 5 ms is right for 500 subscribers (a
@@ -29,8 +29,8 @@ impl Coalescer {
         }
     }
 
-    /// Notes an appended message. Returns the time of the sweep that will carry it, if this call planned it; `None` if
-    /// a sweep was planned already.
+    /// Notes an appended message. Returns the time of the sweep for the message if this call planned the sweep, `None`
+    /// if a sweep was already planned.
     #[inline]
     pub fn handle_append(&mut self, now_ns: u64) -> Option<u64> {
         if self.due_ns.is_some() {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn one_preempted_sweep_hardly_slows_the_next_ones_down() {
+    fn one_preempted_sweep_hardly_slows_the_next_sweeps() {
         let mut coalescer = Coalescer::new(5 * MS);
         for turn in 0..20 {
             coalescer.handle_append(turn * MS);

@@ -2,9 +2,9 @@
 //!
 //! Problem: a log holds each message once for all subscribers, and some protocols put the subscriber's own number in
 //! front of it. A write may end inside a header or a body. Approach: the deliveries of one write are copied into one
-//! buffer of the lane, header by header and body by body, with the end of each. The number of written bytes then
-//! determines how far each subscriber came. Only the rest of a torn delivery is kept, in the session's own output, so
-//! that a policy still drops everything that was not begun.
+//! buffer of the lane, header by header and body by body, with the end of each delivery. The number of written bytes
+//! then determines how far each subscriber came. Only the rest of a partly written delivery is kept, in the session's
+//! own output, so a policy still drops all deliveries that were not begun.
 //!
 //! Rejected: a slice for each header and each body, because the kernel takes longer for two slices than for a copy of
 //! the few hundred bytes of most messages. Rejected: headers in the session's output, because it would hold messages
@@ -38,8 +38,8 @@ impl Deliveries {
         self.counts.clear();
     }
 
-    /// Copies the messages that a subscriber has not been given, each behind the header that `push_header` appends for
-    /// it, until the buffer is full. A single delivery may be larger than that.
+    /// Copies the messages that the subscriber has not received, each after the header from `push_header`, until the
+    /// buffer is full. A single delivery may be larger than the buffer.
     pub fn gather(
         &mut self,
         subscriber: &Subscriber,
@@ -94,7 +94,7 @@ pub struct Taken<'a> {
 }
 
 impl Taken<'_> {
-    /// Moves the next subscriber behind the written bytes. The rest of a torn delivery goes to `output`.
+    /// Moves the next subscriber past the written bytes. The rest of a torn delivery goes to `output`.
     pub fn advance(
         &mut self,
         subscriber: &mut Subscriber,

@@ -1,19 +1,19 @@
 //! The newest message of each topic of a log, for subscribers by `conflate_by_topic` that are behind.
 //!
-//! Problem: a pattern such as `md.>` has one log for ten thousand topics. A subscriber that is behind needs the newest
-//! message of each topic, and a log that kept everything for it would grow without a bound. Approach: once a subscriber
-//! is behind, the log has a table with a copy of the newest message of each topic, in the order of the last updates.
-//! All subscribers that are behind share one table: the newest message of a topic is the same for all of them. Each of
-//! them remembers only the first message that it has not been given. The table reads the log by a cursor of its own,
-//! once per sweep, so that appending costs nothing more. It is freed with the last subscriber that is behind.
+//! Problem: a pattern such as `md.>` has one log for ten thousand topics. A slow subscriber needs the newest message of
+//! each topic, and a log that kept all messages for it would grow without a bound. Approach: while a subscriber is
+//! behind, the log has a table with a copy of the newest message of each topic, in the order of the last updates. All
+//! subscribers that are behind share the table, because the newest message of a topic is the same for all. Each of
+//! these subscribers stores only the first message that it has not received. The table reads the log by its own cursor,
+//! once per sweep, so appending costs nothing more. The table is freed with its last subscriber.
 //!
-//! An update leaves a dead entry at the topic's former position. When more than half of the entries are dead, the live
-//! ones are copied together. An update therefore costs a search by topic and a copy, and the table takes at most about
-//! twice the memory of the live entries. The limits of the subscribers bound that: beyond them the topic that was
-//! updated longest ago is evicted, and counts as lost.
+//! An update leaves a dead entry at the topic's former position. When more than half of the entries are dead, the table
+//! copies the live entries together. An update therefore costs a search by topic and a copy, and the table takes at
+//! most about twice the memory of the live entries. The limits of the subscribers bound that: beyond them the topic
+//! that was updated longest ago is evicted, and counts as lost.
 //!
-//! Rejected: a bit in the log for replaced messages, which needs no copy and keeps the whole log in memory. Rejected: a
-//! table for each subscriber, because each of a hundred slow ones would cost as much as all of them together cost here.
+//! Rejected: a bit in the log for replaced messages, which needs no copy but keeps the whole log in memory. Rejected: a
+//! table for each subscriber, because each of a hundred slow subscribers would cost as much as all of them cost here.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -23,7 +23,7 @@ use super::policy::LagLimits;
 /// The table of one log. The module describes it.
 #[derive(Debug)]
 pub(super) struct Latest {
-    /// The position at which the table goes on reading the log.
+    /// The position at which the table continues to read the log.
     cursor: Cursor,
     /// The first message that the table has read. It has read all from there to the cursor.
     first_message: u64,
@@ -33,7 +33,6 @@ pub(super) struct Latest {
     bytes: Vec<u8>,
     /// The newest message of each topic.
     by_topic: HashMap<Box<[u8]>, u64>,
-    /// Bytes of the keys of `by_topic`.
     topic_bytes: usize,
     live_bytes: usize,
     has_evicted: bool,
@@ -71,7 +70,7 @@ impl Latest {
         self.followers += 1;
     }
 
-    /// Removes a subscriber. Returns whether it was the last one.
+    /// Removes a subscriber. Returns whether none is left.
     pub(super) fn remove_follower(&mut self) -> bool {
         self.followers -= 1;
         self.followers == 0
@@ -115,7 +114,8 @@ impl Latest {
         log.seek(&mut self.cursor, position, message);
     }
 
-    /// Reads the messages between a subscriber that fell behind and the first message that the table has read.
+    /// Reads the messages from the position of a subscriber that fell behind to the first message that the table has
+    /// read.
     pub(super) fn read_back(
         &mut self,
         log: &RoomLog,
@@ -129,7 +129,7 @@ impl Latest {
             .zip(log.frames(cursor))
             .collect();
         for (message, frame) in unread.into_iter().rev() {
-            // A message that is older than an evicted one, or does not fit, would be evicted next.
+            // A message that is older than an evicted message, or does not fit, would be evicted next.
             if self.has_evicted || !self.has_room_for(frame.len()) {
                 self.has_evicted = true;
                 break;
@@ -234,6 +234,6 @@ fn frame<'a>(bytes: &'a [u8], entry: &Entry) -> &'a [u8] {
 /// The memory of a topic in the map: key, message and control byte, with the map's free capacity.
 const SLOT_BYTES: usize = (size_of::<(Box<[u8]>, u64)>() + 1) * 8 / 7;
 
-/// The number of dead entries, and of their bytes, below which the live ones are not copied.
+/// Below this number of dead entries, and of their bytes, live entries are not copied.
 const DEAD_ENTRIES_MIN: usize = 64;
 const DEAD_BYTES_MIN: usize = 4 * 1024;

@@ -16,7 +16,7 @@ pub struct RoomLog {
     front_serial: u64,
     /// Emptied segments kept for reuse, so that a steady room allocates nothing.
     spare: Vec<Segment>,
-    /// The memory of all segments but the last, which is the only one that can grow.
+    /// The memory of all segments except the last, because only the last segment can grow.
     fixed_bytes: usize,
     head_position: u64,
     head_message: u64,
@@ -130,7 +130,7 @@ impl RoomLog {
         is_drained
     }
 
-    /// Appends one frame, which `encode` writes behind the present bytes. Returns the frame's position and length.
+    /// Appends one frame, which `encode` writes after the present bytes. Returns the frame's position and length.
     ///
     /// # Errors
     /// The error of `encode`; the log is then unchanged.
@@ -176,7 +176,7 @@ impl RoomLog {
         }
     }
 
-    /// Creates a cursor at the position of another one.
+    /// Creates a cursor at the position of another cursor.
     fn attach_at(&mut self, other: &Cursor) -> Cursor {
         self.segment_mut(other.serial).cursors += 1;
         Cursor { ..*other }
@@ -219,7 +219,7 @@ impl RoomLog {
         &segment.bytes[from..to]
     }
 
-    /// The frame boundary at or behind `position`, as (position, message).
+    /// The frame boundary at or after `position`, as (position, message).
     #[inline]
     pub(super) fn boundary_from(&self, cursor: &Cursor, position: u64) -> (u64, u64) {
         if position >= self.head_position {
@@ -237,8 +237,8 @@ impl RoomLog {
         )
     }
 
-    /// The frames from `position` on that have at most `bytes_max` together, or the first one if it has more, but none
-    /// beyond `end`. `position` is a frame boundary, as `end` is.
+    /// The frames from `position` to `end` that have at most `bytes_max` together, or the first frame if it has more.
+    /// `position` is a frame boundary, as `end` is.
     pub(super) fn frames_from(
         &self,
         cursor: &Cursor,
@@ -261,7 +261,6 @@ impl RoomLog {
         &segment.bytes[from..to]
     }
 
-    /// The position of message number `message`.
     pub(super) fn position_of(&self, cursor: &Cursor, message: u64) -> u64 {
         if message >= self.head_message {
             return self.head_position;
@@ -293,7 +292,7 @@ impl RoomLog {
         }
     }
 
-    /// The frames behind a cursor.
+    /// The frames after a cursor.
     pub(super) fn frames<'a>(
         &'a self,
         cursor: &Cursor,
@@ -312,8 +311,8 @@ impl RoomLog {
         })
     }
 
-    /// Notes that a subscriber at `cursor` falls behind: from now on it needs the newest message of each topic from
-    /// there on.
+    /// Notes that a subscriber at `cursor` falls behind. The subscriber now needs the newest message of each topic from
+    /// `cursor` on.
     pub(super) fn follow_latest(
         &mut self,
         cursor: &Cursor,
@@ -373,7 +372,7 @@ impl RoomLog {
         self.partition(first, |segment| segment.start <= position) - 1
     }
 
-    /// First index from `first` on whose segment does not satisfy `before`.
+    /// The first index from `first` on with a segment that does not satisfy `before`.
     fn partition(&self, first: usize, before: impl Fn(&Segment) -> bool) -> usize {
         let (mut low, mut high) = (first, self.segments.len());
         while low < high {
@@ -407,7 +406,7 @@ impl RoomLog {
         &mut self.segments[index]
     }
 
-    /// Reserves the first memory of an empty segment, or begins another segment behind a full one.
+    /// Reserves the first memory of an empty segment, or begins another segment after a full one.
     #[cold]
     fn make_room(&mut self, bytes: usize) {
         if self.last().is_full_for(bytes) {
@@ -426,7 +425,7 @@ impl RoomLog {
             .pop()
             .unwrap_or_else(|| Segment::starting_at(0, 0));
         self.fixed_bytes += self.last().held_bytes();
-        // The segment was counted among the spare ones, or is new and holds nothing yet.
+        // The segment was counted among the spare segments, or is new and empty.
         self.fixed_bytes -= segment.held_bytes();
         segment.start = self.head_position;
         segment.first_message = self.head_message;
@@ -480,8 +479,8 @@ impl Segment {
     }
 }
 
-/// The size of a segment in bytes. It is small enough that the segments between the cursors of a healthy room stay in
-/// the second-level cache, and large enough that a subscriber's share of a sweep is one or two slices.
+/// The size of a segment in bytes. Segments between the cursors of a healthy room then stay in the second-level cache,
+/// and a subscriber's share of a sweep is one or two slices.
 const SEGMENT_BYTES: usize = 64 * 1024;
 
 /// The first capacity of a segment's buffer: a quiet room should not hold 64 KiB.

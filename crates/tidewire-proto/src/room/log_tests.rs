@@ -46,9 +46,10 @@ fn segments_are_recycled_when_the_last_cursor_leaves_them() {
     log.detach(fast);
 }
 
-/// Regression: a log held a buffer as large as its last message until the next one, although everybody had read it.
+/// Regression: a log held a buffer as large as its last message until the next message, although all subscribers had
+/// read it.
 #[test]
-fn a_log_that_everybody_has_read_gives_its_buffers_back_and_positions_go_on() {
+fn a_log_that_all_have_read_frees_its_buffers_and_positions_continue() {
     let mut log = RoomLog::new();
     let (mut slow, mut fast) = (log.attach(), log.attach());
     let mut random = fastrand::Rng::with_seed(3);

@@ -12,12 +12,12 @@
 //! ```
 //!
 //! - A frame never spans two segments, and a cursor is always **between** two frames. When a socket takes a part of a
-//!   frame, the rest moves to the session's own output, and the cursor moves behind the frame. So dropping, joining and
+//!   frame, the rest moves to the session's own output, and the cursor moves past the frame. So dropping, joining and
 //!   leaving never see a partial frame.
-//! - A segment counts the cursors inside it and is recycled when the last one leaves. The slowest cursor therefore
-//!   bounds the memory, and its [`Policy`] bounds the slowest cursor.
-//! - A subscriber by [`Policy::ConflateByTopic`] that is behind gives up its position in the log. It receives the
-//!   newest message of each topic from a table that all such subscribers of the log share.
+//! - A segment counts the cursors inside it. The segment is recycled when the last cursor leaves. The slowest cursor
+//!   therefore bounds the memory, and its [`Policy`] bounds the slowest cursor.
+//! - A slow subscriber with [`Policy::ConflateByTopic`] gives up its position in the log. The subscriber receives the
+//!   newest message of each topic from a table that all such subscribers share.
 //! - A codec may put a header of the subscriber in front of each message; see [`Deliveries`].
 //! - A subscriber's own messages are skipped by position: the publisher remembers their positions.
 

@@ -9,12 +9,12 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Policy {
-    /// Close the session: a lost connection is the one loss that no subscriber overlooks.
+    /// Close the session: no subscriber overlooks a lost connection.
     #[default]
     Disconnect,
     /// Drop the oldest unsent messages until the rest fits the limits.
     DropOldest,
-    /// Keep the messages that fit the limits and drop new messages until those have been sent.
+    /// Keep the messages that fit the limits and drop new messages until the kept messages have been sent.
     DropNewest,
     /// Keep only the newest message while the subscriber cannot take more.
     Conflate,
@@ -22,15 +22,15 @@ pub enum Policy {
     /// disconnect it.
     Block,
     /// Keep the newest message of each topic while the subscriber cannot take more, and send them in the order of their
-    /// last updates. It is meant for patterns with a wildcard. A room, or a pattern without a wildcard, has one topic,
-    /// so there it is the same as [`Self::Conflate`].
+    /// last updates. The policy is meant for patterns with a wildcard. A room or a pattern without a wildcard has one
+    /// topic, so the policy is the same as [`Self::Conflate`].
     ///
-    /// All subscribers of a pattern that are behind share one table of these messages. [`LagLimits`] bound it: beyond
-    /// them the topic that was updated longest ago is dropped.
+    /// All slow subscribers of a pattern share one table of these messages. [`LagLimits`] bound it: beyond them the
+    /// topic that was updated longest ago is dropped.
     ConflateByTopic,
 }
 
-/// How far a subscriber may fall behind: whichever limit is reached first.
+/// How far a subscriber may fall behind. The first limit that is reached counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LagLimits {
     /// Unsent bytes.
@@ -91,7 +91,7 @@ impl Policy {
         }
     }
 
-    /// The policy with this number on the wire, if there is one.
+    /// The policy with this number on the wire, if any.
     #[must_use]
     pub const fn from_wire(number: u8) -> Option<Self> {
         match number {
@@ -105,7 +105,8 @@ impl Policy {
         }
     }
 
-    /// Whether messages may be lost while the subscription goes on, so that the subscriber must receive their number.
+    /// Whether the policy drops messages while the subscription continues. The subscriber must then receive their
+    /// number.
     #[must_use]
     pub const fn drops(self) -> bool {
         !matches!(self, Self::Disconnect | Self::Block)

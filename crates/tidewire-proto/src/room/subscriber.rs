@@ -31,7 +31,7 @@ enum Source {
     Log,
     /// The newest message of each topic. From this first message not given yet to the cursor, they are sent instead.
     Latest(u64),
-    /// The history of the room or topic, from this offset on. What the log gets meanwhile is in the history, too.
+    /// The history of the room or topic, from this offset on. New messages of the log are in the history, too.
     History(u64),
 }
 
@@ -49,7 +49,7 @@ pub enum LatestPiece<'a> {
 pub struct ToldLatest {
     /// The number of frames that the subscriber was given.
     pub messages: u64,
-    /// The number of messages that newer ones replaced, or that it will not receive.
+    /// The number of messages that newer messages replaced, or that the subscriber will not receive.
     pub lost: u64,
 }
 
@@ -86,7 +86,7 @@ impl Subscriber {
         }
     }
 
-    /// Leaves `log`. Returns how many messages of others it had not been given.
+    /// Leaves `log`. Returns the number of messages of others that the subscriber had not received.
     pub fn detach(self, log: &mut RoomLog) -> u64 {
         let behind = self.messages_behind(log);
         if self.latest_from().is_some() {
@@ -109,7 +109,7 @@ impl Subscriber {
         log.bytes_behind(&self.cursor) - self.own_bytes
     }
 
-    /// Whether it has yet to skip messages of its own.
+    /// Whether messages of the subscriber itself remain to be skipped.
     #[inline]
     #[must_use]
     pub fn has_own_behind(&self) -> bool {
@@ -163,8 +163,8 @@ impl Subscriber {
         self.source = Source::History(next);
     }
 
-    /// Passes the log up to its head, because the history has what it holds. Returns how many messages of others that
-    /// was.
+    /// Passes the log up to its head, because the history has its messages. Returns the number of passed messages of
+    /// others.
     pub fn pass_log(&mut self, log: &mut RoomLog) -> u64 {
         let (position, message) = (log.head_position(), log.head_message());
         let passed = self.skip_to(log, position, message);
@@ -172,13 +172,13 @@ impl Subscriber {
         passed
     }
 
-    /// Lets the next messages come from the log again, behind its head. Returns how many messages of others it passed.
+    /// Lets the next messages come from the log again, after its head. Returns the number of passed messages of others.
     pub fn end_replay(&mut self, log: &mut RoomLog) -> u64 {
         self.source = Source::Log;
         self.pass_log(log)
     }
 
-    /// Whether the subscriber has nothing of the log before it. If only messages of its own are left, it passes them.
+    /// Whether the subscriber is at the head of the log. If only its own messages are left, the call passes them.
     pub fn reach_head(&mut self, log: &mut RoomLog) -> bool {
         let has_read_all = self.messages_behind(log) == 0;
         if has_read_all && !self.own.is_empty() {
@@ -188,7 +188,7 @@ impl Subscriber {
         has_read_all
     }
 
-    /// Notes that the subscriber itself appended the newest message, at `position`. It will not receive it.
+    /// Notes that the subscriber itself appended the newest message, at `position`, and will not receive it.
     pub fn skip_own(&mut self, log: &RoomLog, position: u64, bytes: usize) {
         let end = position + bytes as u64;
         self.own_bytes += bytes as u64;
@@ -406,8 +406,8 @@ impl Subscriber {
     }
 
     /// Sends a conflated subscriber the next of the newest messages until they have at least `bytes_max` bytes, and
-    /// before them the number of lost ones. Call [`Self::conflate`] first. After the last of them the subscriber goes
-    /// on with the log.
+    /// before them the number of lost ones. Call [`Self::conflate`] first. After the last of them the subscriber
+    /// continues with the log.
     pub fn tell_latest(
         &mut self,
         log: &mut RoomLog,
@@ -429,7 +429,7 @@ impl Subscriber {
             told.messages += 1;
         }
         if bytes < bytes_max {
-            // There are no more, so the messages behind the last one were evicted.
+            // There are no more messages, so those after the last one were evicted.
             next = end;
         }
         told.lost = next - from - told.messages;
@@ -475,7 +475,7 @@ impl Subscriber {
         debug_assert!(!advance.torn);
     }
 
-    /// Drops everything before a boundary. Returns how many messages of others that was.
+    /// Drops all messages before a boundary. Returns the number of messages of others among them.
     fn skip_to(&mut self, log: &mut RoomLog, position: u64, message: u64) -> u64 {
         let passed = message - self.cursor.message();
         let mut own_passed = 0;

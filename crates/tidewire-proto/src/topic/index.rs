@@ -35,7 +35,7 @@ impl<T> PatternIndex<T> {
         }
     }
 
-    /// Sets the value of a pattern. Returns the one it had.
+    /// Sets the value of a pattern. Returns the former value.
     pub fn insert(&mut self, pattern: &Pattern<'_>, value: T) -> Option<T> {
         let reaches = match self.by_prefix.get_mut(pattern.prefix) {
             Some(reaches) => reaches,
@@ -61,7 +61,7 @@ impl<T> PatternIndex<T> {
         Some(value)
     }
 
-    /// Calls `visit` with the value of every pattern that matches `topic`, which must be a valid one.
+    /// Calls `visit` with the value of every pattern that matches the valid `topic`.
     #[inline]
     pub fn each_match<'a>(&'a self, topic: &str, mut visit: impl FnMut(&'a T)) {
         if let Some(exact) = self.by_prefix.get(topic).and_then(|at| at.exact.as_ref()) {

@@ -2,12 +2,12 @@
 //!
 //! A topic is a name of segments with dots between them, `sensor.7.temperature`. A pattern is a topic, or ends in a
 //! wildcard. `sensor.*` is every topic of exactly one more segment, and `sensor.>` every topic of one or more. `*`
-//! alone is every topic of one segment, and `>` every topic. A wildcard is only allowed at the end. So the patterns of
-//! a topic are found with one look-up for each of its prefixes, however many patterns there are.
+//! alone is every topic of one segment, and `>` every topic. A wildcard is only allowed at the end. So one look-up for
+//! each prefix of a topic finds its patterns, for any number of patterns.
 //!
-//! Rejected: wildcards in the middle (`sensor.*.temperature`). They need a walk through a tree that branches at every
-//! segment, and its cost depends on the subscriptions of untrusted peers. A topic whose segments go from the general to
-//! the particular seldom needs them.
+//! Rejected: wildcards in the middle (`sensor.*.temperature`). Such wildcards need a walk through a tree that branches
+//! at every segment, at a cost that depends on the subscriptions of untrusted peers. Topics from the general to the
+//! particular seldom need them.
 
 mod index;
 mod owned;
@@ -116,7 +116,7 @@ impl<'a> Pattern<'a> {
         self.text
     }
 
-    /// Whether it may match more than one topic, so that a delivery must contain its own.
+    /// Whether the pattern may match several topics, so that a delivery must contain its topic.
     #[must_use]
     pub const fn is_wildcard(&self) -> bool {
         !matches!(self.reach, Reach::Exact)
@@ -168,7 +168,7 @@ impl Pattern<'_> {
         }
     }
 
-    /// Whether this prefix is a prefix of another one, by whole segments.
+    /// Whether this prefix is a prefix of another prefix, by whole segments.
     fn is_above(&self, prefix: &str) -> bool {
         match prefix.strip_prefix(self.prefix) {
             Some(rest) if self.prefix.is_empty() => !rest.is_empty(),
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_match_what_the_table_says() {
+    fn patterns_match_the_topics_of_the_table() {
         let table = [
             ("a", "a", true),
             ("a", "a.b", false),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_the_limits_is_accepted() {
+    fn topics_and_patterns_within_the_limits_are_accepted() {
         let long = "n".repeat(TOPIC_BYTES_MAX);
         let deep = ["s"; TOPIC_SEGMENTS_MAX].join(".");
         for topic in ["a", "sensor.7.temperature", "Grüße.王", &long, &deep] {

@@ -30,7 +30,7 @@ pub enum Answer {
 
 impl ServerTerms {
     /// A server at this path, such as `/` or `/chat`. `protocol` is the name of its codec, which is the subprotocol,
-    /// and `kind` that of the messages it sends.
+    /// and `kind` the kind of its messages.
     #[must_use]
     pub fn new(path: impl Into<String>, protocol: &'static str, kind: MessageKind) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl ServerTerms {
         }
     }
 
-    /// Sets the page for requests to this path that do not ask for WebSocket. Without one they get status 426.
+    /// Sets the page for requests to this path without WebSocket. Without a page they get status 426.
     #[must_use]
     pub fn page(mut self, page: WebPage) -> Self {
         self.page = Some(page);
@@ -60,7 +60,7 @@ impl ServerTerms {
         self
     }
 
-    /// Sets the origins whose pages may connect. Default: those of the host itself, see [`Origins::allow`].
+    /// Sets the origins of pages that may connect. Default: those of the host itself, see [`Origins::allow`].
     #[must_use]
     pub fn origins(mut self, origins: Origins) -> Self {
         self.origins = origins;
@@ -92,7 +92,7 @@ impl ServerTerms {
         let (method, target) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
         let is_http_1_1 = request.version == Some(1);
         let headers = Headers::new(request.headers);
-        // The path has one spelling, so there is nothing to resolve and nothing to traverse.
+        // The path has one spelling, so nothing is resolved.
         let path = target.split_once('?').map_or(target, |(path, _)| path);
         if let Some(page) = &self.page
             && !asks_for_websocket(&headers)
@@ -138,7 +138,6 @@ fn asks_for_websocket(headers: &Headers<'_>) -> bool {
     headers.has_token("upgrade", "websocket") && headers.has_token("connection", "upgrade")
 }
 
-/// Checks a request for a page.
 fn check_page(headers: &Headers<'_>, method: &str) -> Result<(), WebSocketFault> {
     if !matches!(method, "GET" | "HEAD") {
         return Err(WebSocketFault::BadPageMethod);
@@ -177,7 +176,7 @@ fn check_upgrade<'a>(
     key.filter(|key| is_key(key)).ok_or(WebSocketFault::BadKey)
 }
 
-/// The answer to a request that is refused. Nothing of the request is in it. The one to `HEAD` has no body.
+/// The answer to a request that is refused. The answer repeats nothing of the request. An answer to `HEAD` has no body.
 pub(super) fn refusal(fault: WebSocketFault, to_head: bool) -> Vec<u8> {
     let status = fault.http_status().unwrap_or(400);
     let reason = match status {

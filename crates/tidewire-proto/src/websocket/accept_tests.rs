@@ -1,4 +1,4 @@
-//! Handshakes that are accepted, and those that are refused with their reason.
+//! Handshakes that are accepted, and handshakes that are refused with their reason.
 
 use super::*;
 
@@ -135,8 +135,8 @@ fn bad_requests_are_refused_with_their_reason() {
     }
 }
 
-/// The bug: the parser ends a line and a head at a line feed alone, and the rest was thrown away unread. So a foreign
-/// origin, and a whole second request, passed behind such an end.
+/// The bug: the parser ends a line and a head at a line feed alone, and the rest was discarded unread. So a foreign
+/// origin, and a whole second request, passed after such an end.
 #[test]
 fn a_line_feed_alone_ends_neither_a_line_nor_the_head() {
     for more in [
@@ -198,7 +198,6 @@ fn page() -> WebPage {
     WebPage::html(&b"<p>hello"[..], "default-src 'none'").unwrap()
 }
 
-/// The answer of a server with a page.
 fn paged(head: &[u8]) -> Result<Answer, WebSocketFault> {
     let terms = ServerTerms::new("/chat", "tw1", MessageKind::Binary);
     terms.page(page()).answer(head)

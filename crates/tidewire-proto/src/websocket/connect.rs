@@ -16,8 +16,8 @@ pub struct ClientTerms {
 
 impl ClientTerms {
     /// A client of this host, which is `NAME:PORT`, and path. `protocol` is the name of its codec, which is the
-    /// subprotocol, and `kind` that of the messages it sends. Returns `None` if host or path have characters that would
-    /// end a line of the request.
+    /// subprotocol, and `kind` the kind of its messages. Returns `None` if host or path have characters that would end
+    /// a line of the request.
     #[must_use]
     pub fn new(
         host: impl Into<String>,

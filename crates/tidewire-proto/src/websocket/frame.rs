@@ -51,8 +51,8 @@ impl Opcode {
 }
 
 impl FrameHeader {
-    /// Reads the header at the front of `input`, and returns it with its length. `None` if it is not whole. Faults show
-    /// as soon as their byte is there.
+    /// Reads the header at the front of `input`, and returns it with its length. `None` if the header is not complete.
+    /// A fault is reported as soon as its byte arrives.
     pub(super) fn read(input: &[u8]) -> Result<Option<(Self, usize)>, WebSocketFault> {
         let Some(&first) = input.first() else {
             return Ok(None);
@@ -122,7 +122,7 @@ pub fn frame_header(kind: MessageKind, payload_bytes: usize, mask: Option<Mask>)
     header(opcode, true, payload_bytes, mask)
 }
 
-/// Appends a close frame. The code 1005 stands for none, as in [`Frames::close_code`](super::Frames::close_code).
+/// Appends a close frame. The code 1005 means no code, as in [`Frames::close_code`](super::Frames::close_code).
 pub fn close_frame(code: Option<u16>, mask: Option<Mask>, out: &mut Vec<u8>) {
     let code = code.filter(|code| *code != NO_CODE);
     let payload = code.map(u16::to_be_bytes);
@@ -130,7 +130,6 @@ pub fn close_frame(code: Option<u16>, mask: Option<Mask>, out: &mut Vec<u8>) {
     append_control(Opcode::Close, payload, mask, out);
 }
 
-/// The header of any frame.
 pub(super) fn header(
     opcode: Opcode,
     is_final: bool,
@@ -158,7 +157,6 @@ pub(super) fn header(
     header
 }
 
-/// Appends a control frame.
 pub(super) fn append_control(
     opcode: Opcode,
     payload: &[u8],
@@ -173,7 +171,7 @@ pub(super) fn append_control(
     }
 }
 
-/// The code that stands for a close frame without one. It is never sent.
+/// The code of a close frame without a code. It is never sent.
 pub(super) const NO_CODE: u16 = 1005;
 
 /// The first bit of a frame.

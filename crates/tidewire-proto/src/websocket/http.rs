@@ -20,7 +20,7 @@ impl<'a> Headers<'a> {
     /// The value of a header that may be there once.
     ///
     /// # Errors
-    /// It is there twice, or is no ASCII.
+    /// The header is there twice, or is not ASCII.
     pub(super) fn single(&self, name: &str) -> Result<Option<&'a str>, WebSocketFault> {
         let mut values = self.values(name);
         match (values.next(), values.next()) {
@@ -32,12 +32,11 @@ impl<'a> Headers<'a> {
         }
     }
 
-    /// Whether a list of tokens, which may be spread over several headers, has this one.
+    /// Whether a list of tokens, perhaps spread over several headers, has this token.
     pub(super) fn has_token(&self, name: &str, token: &str) -> bool {
         self.tokens(name).any(|it| it.eq_ignore_ascii_case(token))
     }
 
-    /// The tokens of a list.
     pub(super) fn tokens(&self, name: &str) -> impl Iterator<Item = &'a str> {
         self.values(name)
             .filter_map(|value| std::str::from_utf8(value).ok())
@@ -58,7 +57,7 @@ impl<'a> Headers<'a> {
     }
 }
 
-/// Looks for the end of a head that comes in pieces. The same bytes are offered again with those that follow.
+/// Searches for the end of a head that comes in pieces. The next call gets the same bytes and more.
 #[derive(Debug, Default)]
 pub(super) struct HeadEnd {
     searched: usize,
@@ -89,8 +88,8 @@ impl HeadEnd {
 
 /// Judges what the parser made of a head: it has used every byte, or the head is refused as `bad`.
 ///
-/// The parser ends a head, and a line, at a line feed alone, too. Bytes behind such an end would be read by nobody
-/// here, but perhaps by a proxy in front: as a header that this side does not see, or as a second request.
+/// The parser also ends a head and a line at a line feed alone. This side would not read the bytes after such an end,
+/// but a proxy might: as another header, or as a second request.
 pub(super) fn check_whole(
     parsed: httparse::Result<usize>,
     head: &[u8],
@@ -177,12 +176,11 @@ pub(super) fn is_key(key: &str) -> bool {
         .is_ok_and(|bytes| bytes.len() == KEY_BYTES)
 }
 
-/// The key of 16 bytes as text.
 pub(super) fn key_text(bytes: [u8; KEY_BYTES]) -> String {
     STANDARD.encode(bytes)
 }
 
-/// The empty line behind the headers.
+/// The empty line after the headers.
 const END: &[u8] = b"\r\n\r\n";
 
 /// RFC 6455, section 1.3.

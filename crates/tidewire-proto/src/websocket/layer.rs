@@ -85,7 +85,7 @@ impl WebSocketLayer {
         self.masks.as_mut().map(Masks::next_mask)
     }
 
-    /// Takes the peer's part of the handshake. Returns how many bytes it used.
+    /// Takes the peer's part of the handshake. Returns the number of used bytes.
     fn shake_hands(&mut self, network: &[u8]) -> Result<usize, WebSocketFault> {
         match &mut self.phase {
             Phase::Accepting(terms, end) => {
@@ -120,7 +120,7 @@ impl WebSocketLayer {
         }
     }
 
-    /// Takes frames until no whole part of one is left.
+    /// Takes frames until no complete part is left.
     fn take_frames(
         &mut self,
         network: &[u8],
@@ -152,7 +152,7 @@ impl WebSocketLayer {
         }
     }
 
-    /// Ends a message with a line end, because pages and people send a line without one.
+    /// Ends a message with a line end, because pages and people send lines without it.
     fn end_line(&mut self, before: usize, has_ended: bool, plain: &mut Vec<u8>) {
         if plain.len() > before {
             self.ends_line = plain.last() == Some(&b'\n');

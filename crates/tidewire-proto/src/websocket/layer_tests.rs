@@ -1,4 +1,4 @@
-//! Two layers that talk, and what a foreign peer sees of one.
+//! Two layers that talk, and the bytes of a layer on the wire.
 
 use std::io;
 
@@ -91,7 +91,7 @@ fn two_sides_agree_and_talk_however_bytes_are_cut() {
     }
 }
 
-/// A write is one message: a header, then its bytes as they are.
+/// A write is one message: a header, then the unchanged bytes.
 #[test]
 fn a_write_is_one_message() {
     let mut server = accepted(MessageKind::Binary);
@@ -113,7 +113,7 @@ fn a_write_is_one_message() {
 }
 
 #[test]
-fn what_a_socket_does_not_take_of_a_message_is_kept() {
+fn the_stack_keeps_bytes_that_a_socket_does_not_take() {
     for taken in 1..=15 {
         let mut server = accepted(MessageKind::Binary);
         let slices = [IoSlice::new(b"output"), IoSlice::new(b"room log")];
@@ -274,7 +274,7 @@ fn half_a_handshake_is_no_end_and_its_headers_are_bounded() {
 }
 
 #[test]
-fn what_is_no_http_is_refused_at_its_first_byte() {
+fn bytes_that_are_not_http_are_refused_at_the_first_byte() {
     for first in [b"\x16", b"T", b"\0"] {
         let mut server = server(MessageKind::Binary);
         server.start().unwrap();
@@ -311,7 +311,7 @@ fn a_refusal_is_understood_by_the_other_side() {
 
 /// Frames that come with the last bytes of the handshake are not lost.
 #[test]
-fn frames_behind_the_request_are_read() {
+fn frames_after_the_request_are_read() {
     let (mut server, mut client) = (server(MessageKind::Binary), client(MessageKind::Binary));
     client.start().unwrap();
     let bytes = [client.unsent(), &frame(0x82, b"early")].concat();
@@ -319,13 +319,13 @@ fn frames_behind_the_request_are_read() {
     assert_eq!(read(&mut server), b"early");
 }
 
-/// Each session has one of these. Allocators have blocks of 192 bytes, and the next ones are of 224 and 256.
+/// Each session has a layer. Allocators have blocks of 192, 224 and 256 bytes.
 #[test]
 fn a_layer_fits_a_block_of_192_bytes() {
     assert!(size_of::<WebSocketLayer>() <= 192);
 }
 
-/// The bug: the log said that a page of another origin asked, and not which one.
+/// The bug: the log did not name the other origin of a page.
 #[test]
 fn a_refused_handshake_shows_what_was_refused() {
     let refused = |lines: &str| {

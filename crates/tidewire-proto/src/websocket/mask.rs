@@ -62,7 +62,7 @@ impl Masks {
         Mask([first, second, third, fourth])
     }
 
-    /// Eight bytes that nobody can foretell.
+    /// Eight bytes that no peer can predict.
     pub(super) fn next_bytes(&mut self) -> [u8; 8] {
         let mut hasher = DefaultHasher::new();
         self.count += 1;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mask_goes_on_where_it_stopped() {
+    fn a_mask_continues_where_it_stopped() {
         let plain: Vec<u8> = (0..=255).collect();
         let key = [1, 2, 40, 200];
         let expected: Vec<u8> = (0..)

@@ -1,9 +1,9 @@
 //! WebSocket (RFC 6455) as a [layer](crate::layer), for servers and clients.
 //!
 //! Problem: browsers open no TCP connections, and a room's log must still hold one encoding for all its members.
-//! Approach: each write becomes one message: a header, then the bytes as they are. So messages carry the codec's byte
-//! stream, and the boundaries of messages mean nothing to it, for binary codecs. Text codecs, whose frames are lines,
-//! send text messages, which hold whole lines.
+//! Approach: each write becomes one message: a header, then the unchanged bytes. So messages carry the codec's byte
+//! stream, and their boundaries have no meaning for binary codecs. Text codecs, with lines as frames, send text
+//! messages of whole lines.
 //!
 //! ```text
 //!   write     header │ output │ room log ...        one binary message
@@ -15,9 +15,9 @@
 //!   needs messages as they came, such as an echo server of a test suite, uses these directly.
 //! - [`ServerTerms`] and [`ClientTerms`] say what a side expects of a handshake.
 //!
-//! Compression (permessage-deflate) is not offered and not accepted. Each receiver would need a compressed form of its
-//! own, so a room's log could not be shared; a connection would hold a window of 32 KiB; and a secret that is
-//! compressed beside bytes of an attacker shows in the length.
+//! Compression (permessage-deflate) is not offered and not accepted. Each receiver would need its own compressed form,
+//! so receivers could not share a room's log. A connection would hold a window of 32 KiB. The length of compressed data
+//! reveals a secret that is beside bytes of an attacker.
 //!
 //! Rejected: a message for each frame of the codec, because a write of a thousand frames would have a thousand headers
 //! between the pieces of a shared log.
@@ -63,6 +63,6 @@ impl Default for HeadLimits {
     }
 }
 
-/// The default of the longest message, in bytes. Its bytes are not kept until it is whole, so a long message costs no
-/// memory; a sender that never ends one is a mistake.
+/// The default of the longest message, in bytes. Bytes are passed on before the message is complete, so a long message
+/// costs no memory. The limit ends senders that never end a message.
 pub const MESSAGE_BYTES_MAX: u64 = 64 << 20;

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 
 use super::WebSettingError;
 
-/// The origins whose pages may connect. A peer that names no origin is no browser, and this check is not for it.
+/// The origins of pages that may connect. A peer that names no origin is no browser, and this check is not for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Origins {
     allowed: Vec<Allowed>,
@@ -19,7 +19,7 @@ enum Allowed {
     All,
     /// This origin, in lower case.
     One(String),
-    /// The hosts below a name: what their origins begin and end with.
+    /// The hosts below a name: the beginning and the end of their origins.
     Below {
         start: String,
         end: String,
@@ -52,11 +52,11 @@ impl Origins {
         })
     }
 
-    /// Whether a page of `origin` may connect to this host, which is that of the request.
+    /// Whether a page of `origin` may connect to the request's host.
     ///
-    /// A page of the host itself may, if the host is an IP address or `localhost`. A name is not enough: whoever owns a
-    /// name can let it point to this machine. A page of this machine may connect to this machine, whatever their ports:
-    /// it is a program of the same user, as a rule the server that a developer uses for the page.
+    /// A page of the host itself may, if the host is an IP address or `localhost`. Another name is not enough, because
+    /// its owner can let the name point to this machine. A page of this machine may connect to this machine, with any
+    /// ports: the page is from a program of the same user, usually a developer's server.
     #[must_use]
     pub fn allow(&self, origin: &str, host: &str) -> bool {
         let origin = origin.to_ascii_lowercase();
@@ -126,7 +126,7 @@ fn suggest(scheme: &str, rest: &str) -> String {
             .to_owned();
     }
     let (name, _) = split_port(host);
-    // A scheme with a typo behind it is no host.
+    // A scheme with a typing error after it is no host.
     let name = if SCHEMES.contains(&name) { "" } else { name };
     match is_host(name.strip_prefix("*.").unwrap_or(name)) && is_scheme(scheme) {
         true => format!("write {scheme}://{host}"),
@@ -160,7 +160,6 @@ fn is_host_name(name: &str) -> bool {
     name.split('.').all(is_label)
 }
 
-/// A host and its port.
 fn split_port(place: &str) -> (&str, Option<&str>) {
     match place.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, Some(port)),
@@ -168,7 +167,6 @@ fn split_port(place: &str) -> (&str, Option<&str>) {
     }
 }
 
-/// The host of a page, with its port.
 fn page_host(origin: &str) -> Option<&str> {
     origin
         .strip_prefix("http://")

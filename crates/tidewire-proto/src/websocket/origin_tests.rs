@@ -63,7 +63,7 @@ fn a_page_of_this_machine_may_connect_to_this_machine() {
 
 /// The bug: these were taken, and never matched what a browser sends.
 #[test]
-fn what_browsers_leave_out_of_an_origin_is_dropped() {
+fn an_origin_loses_the_parts_that_browsers_leave_out() {
     for (text, origin) in [
         ("https://app.example/", "https://app.example"),
         ("https://app.example:443", "https://app.example"),
@@ -103,7 +103,7 @@ fn a_wildcard_stands_for_hosts_below_a_name_and_nothing_else() {
 }
 
 #[test]
-fn what_can_never_match_is_refused_with_what_to_write() {
+fn an_origin_that_can_never_match_is_refused_with_the_remedy() {
     for (text, told) in [
         ("app.example", "write https://app.example"),
         ("app.example/", "write https://app.example"),

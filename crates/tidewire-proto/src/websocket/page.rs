@@ -1,8 +1,8 @@
 //! A page that a server gives to requests that do not ask for WebSocket.
 //!
-//! Problem: a page that opens a WebSocket must come from somewhere, and a second server for one file is a second thing
-//! to install, to secure and to find. Approach: one page for each path, whole in memory. It goes out through the layer
-//! like a handshake, within the time, the memory and the number that a server allows for handshakes.
+//! Problem: a page that opens a WebSocket needs a server, and a second server for one file must be installed, secured
+//! and found. Approach: one page for each path, whole in memory. It goes out through the layer like a handshake, within
+//! the time, the memory and the number that a server allows for handshakes.
 //!
 //! Rejected: several files, because names of files would have to be resolved; and longer pages, because an address may
 //! hold only so much of unfinished handshakes. An HTTP server does these better.
@@ -54,7 +54,7 @@ impl WebPage {
         Ok(Self { head, body })
     }
 
-    /// The answer to a request. The one to `HEAD` has no body.
+    /// The answer to a request. An answer to `HEAD` has no body.
     pub(super) fn answer(&self, has_body: bool) -> Vec<u8> {
         let body = if has_body { &self.body[..] } else { &[] };
         [self.head.as_bytes(), body].concat()

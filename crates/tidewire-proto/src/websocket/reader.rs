@@ -1,4 +1,4 @@
-//! The frames of a peer: what is allowed, and what must be answered.
+//! The frames of a peer: checks them, and makes answers.
 
 use super::frame::{FrameHeader, NO_CODE, Opcode, append_control};
 use super::text::{CutCharacter, is_text};
@@ -39,7 +39,7 @@ pub struct Frames {
     pongs: Vec<Vec<u8>>,
     /// The number of control frames since they were last counted.
     controls: u32,
-    /// The code of the peer's close frame. 1005 stands for none.
+    /// The code of the peer's close frame; 1005 means none.
     closed: Option<u16>,
 }
 
@@ -116,8 +116,8 @@ impl Frames {
         self.message.map(|(kind, _)| kind)
     }
 
-    /// The code of the peer's close frame, if it has closed. 1005 stands for a frame without a code. Bytes behind it
-    /// are not used.
+    /// The code of the peer's close frame, if any; 1005 for a frame without a code. Bytes after this frame are not
+    /// used.
     #[must_use]
     pub fn close_code(&self) -> Option<u16> {
         self.closed
@@ -141,7 +141,7 @@ impl Frames {
         std::mem::take(&mut self.controls)
     }
 
-    /// Takes the header of a data frame, or a whole control frame. Returns how many bytes it used.
+    /// Takes the header of a data frame, or a whole control frame. Returns the number of used bytes.
     fn begin_frame(&mut self, network: &[u8]) -> Result<usize, WebSocketFault> {
         let Some((header, header_bytes)) = FrameHeader::read(network)? else {
             return Ok(0);
@@ -250,7 +250,7 @@ fn read_close(payload: &[u8]) -> Result<u16, WebSocketFault> {
     }
 }
 
-/// Pings of one read that are answered. The RFC allows to answer the last one only, but some peers count.
+/// Pings of one read that are answered. The RFC allows an answer to the last ping only, but some peers count answers.
 const PONGS_MAX: usize = 16;
 
 #[cfg(test)]

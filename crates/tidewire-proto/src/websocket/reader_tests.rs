@@ -7,7 +7,6 @@ use super::super::frame::header;
 use super::super::{Masks, frame_header};
 use super::*;
 
-/// A message as it arrived.
 type Message = (MessageKind, Vec<u8>);
 
 fn frames(side: Side) -> Frames {

@@ -6,7 +6,7 @@ use super::frame::{Opcode, header};
 use super::{Mask, MessageKind};
 use crate::layer::WebSocketFault;
 
-/// The beginning of a character whose rest has not come.
+/// The beginning of a character that is not complete.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CutCharacter {
     bytes: [u8; 4],
@@ -15,12 +15,10 @@ pub(super) struct CutCharacter {
 }
 
 impl CutCharacter {
-    /// Whether there is one.
     pub(super) fn is_empty(self) -> bool {
         self.count == 0
     }
 
-    /// The bytes so far.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.count)]
     }
@@ -28,7 +26,7 @@ impl CutCharacter {
     /// Checks the next bytes of a text.
     ///
     /// # Errors
-    /// They cannot be a part of a text, whatever follows.
+    /// No text contains these bytes.
     pub(super) fn check(&mut self, mut text: &[u8]) -> Result<(), WebSocketFault> {
         while self.count > 0 {
             let Some((&next, rest)) = text.split_first() else {
@@ -63,18 +61,18 @@ fn end_of(text: &[u8]) -> Result<usize, WebSocketFault> {
     }
 }
 
-/// The text messages of a codec whose frames are lines: what to put around them.
+/// Makes text messages of a codec's lines.
 #[derive(Debug, Default)]
 pub(super) struct TextWriter {
-    /// A fragment was sent, and its message goes on.
+    /// A fragment was sent, and its message continues.
     is_mid_message: bool,
     /// The bytes of a character that was cut by the end of a write.
     cut: CutCharacter,
 }
 
 impl TextWriter {
-    /// Sends lines as a text message, or as the next fragment of one if the last line is cut. Bytes that are no UTF-8
-    /// become replacement characters: a peer must close a connection on which they come.
+    /// Sends lines as a text message, or as a fragment if the last line is cut. Bytes that are no UTF-8 become
+    /// replacement characters: a peer must close a connection on which they come.
     pub(super) fn send(
         &mut self,
         plain: &[IoSlice<'_>],
@@ -130,7 +128,6 @@ fn repaired(bytes: &[u8], is_end: bool) -> (String, &[u8]) {
     (String::from_utf8_lossy(whole).into_owned(), cut)
 }
 
-/// Whether a message of this kind is text.
 pub(super) fn is_text(kind: MessageKind) -> bool {
     kind == MessageKind::Text
 }
@@ -140,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_may_be_cut_anywhere_and_a_bad_one_is_found_at_its_byte() {
+    fn a_text_may_be_cut_anywhere_and_bad_text_is_found_at_its_byte() {
         let text = "aß水𝄞\u{10FFFF}z".as_bytes();
         for first in 0..=text.len() {
             for second in first..=text.len() {
@@ -175,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn foreign_bytes_become_replacement_characters_and_a_cut_one_waits() {
+    fn foreign_bytes_become_replacement_characters_and_cut_characters_wait() {
         assert_eq!(
             repaired(b"a\xFFb\n", true),
             ("a\u{FFFD}b\n".to_owned(), &[][..])

@@ -1,7 +1,6 @@
 //! Explains why a ring could not be created.
 //!
-//! `io_uring` is the one backend that is commonly switched off, in three different ways that all give one error number.
-//! The system's own switch tells them apart.
+//! `io_uring` is often switched off, in three ways with the same error number. The system's switch tells them apart.
 
 use std::io;
 

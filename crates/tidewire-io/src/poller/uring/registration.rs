@@ -14,11 +14,11 @@ pub(super) struct Registration {
     pub(super) generation: u32,
     /// Whether the kernel has its request, or the submission queue does.
     pub(super) is_armed: bool,
-    /// Whether it is in `listed` already. A registration that is neither armed nor silent always is.
+    /// Whether the registration is in `listed`. A registration that is neither armed nor silent is always listed.
     pub(super) is_listed: bool,
-    /// Whether the kernel refused to poll it. It is then reported until it is removed.
+    /// Whether the kernel refused to poll the descriptor, which is then reported until it is removed.
     pub(super) is_broken: bool,
-    /// The wait that reported it last, and the index of that event.
+    /// The last wait that reported the descriptor, and the index of the event.
     pub(super) reported: (u64, usize),
 }
 

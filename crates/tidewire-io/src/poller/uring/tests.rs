@@ -43,7 +43,7 @@ fn overflowing_queues_lose_no_descriptor() {
 
 /// The unsafe blocks rely on this: after a removal, no entry, no list and no completion leads back to the number.
 #[test]
-fn completions_of_a_removed_registration_find_nobody() {
+fn completions_of_a_removed_registration_are_dropped() {
     let mut poller = UringPoller::open().unwrap();
     let (near, mut far) = Stream::pair().unwrap();
     let mut events = Events::with_capacity(8);
@@ -51,7 +51,7 @@ fn completions_of_a_removed_registration_find_nobody() {
         .add(near.as_fd(), Token(1), Interest::READ_WRITE)
         .unwrap();
     far.write(b"x").unwrap();
-    // The first removal meets a completion that was not seen yet, the second one a listed descriptor.
+    // The first removal meets an unread completion, the second a listed descriptor.
     poller.submit().unwrap();
     poller.remove(near.as_fd()).unwrap();
     assert_eq!(ready_now(&mut poller), BTreeSet::new());

@@ -132,7 +132,7 @@ fn a_writer_without_room_is_told_when_there_is_enough() {
 }
 
 #[test]
-fn interest_alone_decides_what_is_reported() {
+fn only_directions_of_interest_are_reported() {
     let (mut near, mut far) = pair();
     near.set_interest(Interest::NONE);
     far.write(b"bytes").unwrap();
@@ -178,7 +178,7 @@ fn a_peer_that_is_dropped_is_reported_in_every_direction() {
 }
 
 #[test]
-fn a_peer_that_dies_in_the_middle_of_a_write_is_an_end_after_what_it_committed() {
+fn a_dropped_peer_ends_the_stream_after_its_committed_bytes() {
     let (mut near, mut far) = pair();
     near.write(b"whole").unwrap();
     near.writable().unwrap()[..4].copy_from_slice(b"half");

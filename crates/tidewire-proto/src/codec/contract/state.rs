@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_numbers_the_other_side_counts() {
+    fn both_sides_count_the_same_numbers() {
         let messages = [&b"one"[..], b"", b"three"].map(|it| Message::new(Kind::OneWay, 0, it));
         for pieces in [&[1][..], &[2, 5], &[100]] {
             let stream = check_connection(&Sequenced(Fault::None), &messages, pieces);

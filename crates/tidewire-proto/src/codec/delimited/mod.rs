@@ -4,8 +4,8 @@
 //! occurrence of the delimiter ends the frame; the search compares whole blocks for its first byte. The encoder checks
 //! that a payload contains no delimiter, because the receiver would see several frames.
 //!
-//! Decoding keeps no state. The caller knows how much of a partial frame was searched before, and passes it to
-//! `decode_next`. A frame that comes in small pieces is therefore searched once.
+//! Decoding keeps no state. The caller passes the number of searched bytes of a partial frame to `decode_next`. A frame
+//! that comes in small pieces is therefore searched once.
 //!
 //! Rejected: escaping the delimiter inside payloads (the peers would not understand it), and dropping frames above the
 //! limit (a message would be lost in silence).
@@ -173,7 +173,7 @@ impl Codec for Delimited {
         out.reserve(frame_bytes);
         out.extend_from_slice(payload);
         out.extend_from_slice(appended);
-        // The search includes the delimiter behind the payload: in "a" and delimiter "aa" the first occurrence is at 0.
+        // The search includes the delimiter after the payload: in "a" and delimiter "aa" the first occurrence is at 0.
         if find_bytes(&out[start..], delimiter) != Some(frame_bytes - delimiter.len()) {
             out.truncate(start);
             return Err(EncodeError::ContainsDelimiter { codec: NAME });

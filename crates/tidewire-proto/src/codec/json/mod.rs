@@ -129,7 +129,7 @@ impl Codec for Json {
         Ok(())
     }
 
-    /// The topic as it is written, which is another text than the topic if it has escapes. No two topics have the same.
+    /// The topic as it is written, with its escapes. No two topics have the same.
     fn delivery_topic<'a>(&self, shared: &'a [u8]) -> &'a str {
         #[derive(Deserialize)]
         struct Delivery<'a> {

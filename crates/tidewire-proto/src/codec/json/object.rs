@@ -1,6 +1,6 @@
 //! Reads a line into the fields of an object.
 //!
-//! The parser is `serde_json`. A text without escapes borrows the line; one with escapes is a copy.
+//! The parser is `serde_json`. A text without escapes borrows the line. A text with escapes is a copy.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,6 +1,6 @@
 //! Makes the message of an object.
 //!
-//! Payloads that have a structure in TW1 get the same bytes here, so that nobody above the codec sees a difference.
+//! Payloads that have a structure in TW1 get the same bytes here, so code above the codec sees no difference.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -22,7 +22,7 @@ use crate::limits::{CREDENTIALS_BYTES_MAX, LONG_CREDENTIALS_BYTES_MAX, TEXT_BYTE
 use crate::message::{FLAG_MOVED, FLAG_PRIVATE, MemberId, Message, Position, PresenceEvent};
 use crate::room::Policy;
 
-/// Makes the message of a line. What the line does not contain as it is goes to `scratch`.
+/// Makes the message of a line. Text that the line contains only with escapes goes to `scratch`.
 pub(super) fn message<'a>(
     line: &'a [u8],
     scratch: &'a mut Vec<u8>,
@@ -162,7 +162,7 @@ fn data<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<Part<'a>, 
     }
     if object.has(F::Json) {
         let json = object.take_text(F::Json);
-        // The parser has checked that this is JSON. It keeps numbers and texts as they are written, whatever they mean.
+        // The parser has checked that this is JSON. Numbers and texts stay as they are written.
         if levels(&json) > LEVELS_MAX {
             return Err(bad(F::Json));
         }
@@ -191,7 +191,7 @@ fn hello(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
         false => default,
     };
     let credentials = object.text(F::Token).as_bytes();
-    // A line has one spelling of a token, whatever its length; the connection decides whether it takes a long one.
+    // A line has one spelling for tokens of all lengths. The connection decides whether it takes a long token.
     let long = match credentials.len() {
         0..=CREDENTIALS_BYTES_MAX => 0,
         _ => FEATURE_LONG_CREDENTIALS,

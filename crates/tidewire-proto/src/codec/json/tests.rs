@@ -61,7 +61,7 @@ fn fields_come_in_any_order_and_spaces_do_not_matter() {
 }
 
 #[test]
-fn a_payload_may_be_json_and_is_passed_on_as_it_is_written() {
+fn a_json_payload_is_passed_on_unchanged() {
     let line = r#"{"kind":"request","json": {"a": [1, 2.50, "é\u00e9"]} ,"id":1}"#;
     let payload = r#"{"a": [1, 2.50, "é\u00e9"]}"#;
     check(
@@ -142,7 +142,7 @@ fn lines_end_in_time_or_are_too_long() {
 }
 
 #[test]
-fn what_is_not_json_is_refused_at_its_byte() {
+fn a_line_that_is_not_json_is_refused_at_its_byte() {
     let cases: [(&[u8], u32); 12] = [
         (b"", 0),
         (b"hello", 1),

@@ -8,10 +8,10 @@
 //!    0 to 16 bytes     0 to 255       0 to 5   length counts the payload only
 //! ```
 //!
-//! Problem: one format has a dozen variants, and the common variant must cost no more than a codec written for it.
-//! Approach: the parameters are data, and the decoder branches once to code compiled for each length size. The decoder
-//! checks the constant header. The bytes of the offset are written as zeros and ignored on receipt, because peers keep
-//! fields of their own there.
+//! Problem: one format has a dozen variants, and the common variant must cost no more than a special codec. Approach:
+//! the parameters are data, and the decoder branches once to code compiled for each length size. The decoder checks the
+//! constant header. The bytes of the offset are written as zeros and ignored on receipt, because peers keep fields of
+//! their own there.
 //!
 //! Rejected: a separate codec for NetBox, which is `size=-4,header=00000001`. Rejected: truncating a length that does
 //! not fit its field, as the original does, because a receiver would read the rest of the payload as frames.
@@ -58,7 +58,7 @@ impl LengthSize {
         }
     }
 
-    /// Returns the longest payload whose length the field can hold. A varint stops at 2^31-1, like its peers.
+    /// Returns the length of the longest payload that the field can express. A varint stops at 2^31-1, like its peers.
     #[must_use]
     pub const fn payload_bytes_max(self) -> u64 {
         match self {
@@ -88,7 +88,7 @@ impl LengthField {
         }
     }
 
-    /// Puts this many zero bytes in front of the length. Received ones may have any value.
+    /// Puts this many zero bytes in front of the length. Received bytes there may have any value.
     #[must_use]
     pub const fn with_offset(mut self, bytes: u8) -> Self {
         self.offset_bytes = bytes;
@@ -207,7 +207,7 @@ impl Codec for LengthField {
         let Some(field) = input.get(prefix_bytes..) else {
             return Ok(Decoded::Incomplete { frame_bytes: 0 });
         };
-        // There is one branch on the size; behind it the width of the field is a constant.
+        // There is one branch on the size. Inside each arm the width of the field is a constant.
         let length = match self.size {
             LengthSize::U8 => fixed(field, |[byte]| u64::from(byte)),
             LengthSize::U16Le => fixed(field, |bytes| u64::from(u16::from_le_bytes(bytes))),
@@ -276,7 +276,7 @@ pub(super) fn push_varint(value: u32, out: &mut Vec<u8>) {
     Head::new(word, 0, bytes).push(out);
 }
 
-/// Returns the bytes of a varint, the first one in the lowest byte of the word, and their number.
+/// Returns the bytes of a varint, the first byte in the lowest byte of the word, and their number.
 const fn varint(mut value: u32) -> (u64, usize) {
     let (mut word, mut bytes) = (0, 0);
     while value > 0x7F {

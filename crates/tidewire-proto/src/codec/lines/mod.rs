@@ -5,8 +5,8 @@
 //! passes [`crate::text`] on the way out, because a terminal obeys control characters.
 //!
 //! The first characters of a line give its kind: `[ada]: ` and `[ada -> you]: ` for messages of a member, `* ` for
-//! notices, `! ` for refusals. No name can contain any of these, see [`validate_name`](crate::body::validate_name), so
-//! no name can make a line look like one of another kind.
+//! notices, `! ` for refusals. No name can contain these characters, see [`validate_name`](crate::body::validate_name),
+//! so no name can make a line look like another kind of line.
 //!
 //! Rejected: escaping people's text instead of replacing characters (a line within its limit would grow beyond it).
 
@@ -138,7 +138,7 @@ impl Codec for Lines {
 
 /// Appends a message of a service, unchanged.
 fn encode_verbatim(payload: &[u8], out: &mut Vec<u8>) -> Result<(), EncodeError> {
-    // The receiver reads one CR as a part of the terminator, so a payload that ends in CR gets another one.
+    // The receiver reads one CR as a part of the terminator, so a payload that ends in CR gets another CR.
     let terminator: &[u8] = if payload.ends_with(b"\r") {
         b"\r\n"
     } else {
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_names_its_speaker() {
+    fn a_chat_line_names_its_speaker() {
         let mut out = Vec::new();
         Lines
             .encode_chat_message(&chat_message("ada", b"hi all", false), &mut out)
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_line_is_refused_and_nothing_is_written() {
+    fn a_message_that_fits_no_line_is_refused_and_writes_nothing() {
         let mut out = b"before".to_vec();
         let long = vec![b'x'; LINE_BYTES_MAX];
         let limit = LINE_BYTES_MAX as u64;

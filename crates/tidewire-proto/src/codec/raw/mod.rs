@@ -1,8 +1,8 @@
 //! Raw: bytes as they come, without any framing.
 //!
 //! Problem: some peers send a stream without frames, and some datagrams are one message with any content. Approach: the
-//! available bytes are one message. Over a stream the pieces are those of the reads, so they have no meaning; only
-//! their concatenation is the sent data. It is the only codec for which another cut of the bytes gives other frames.
+//! available bytes are one message. Over a stream, each read gives a message, so the cuts have no meaning. Only the
+//! concatenation is the sent data. It is the only codec for which another cut of the bytes gives other frames.
 //!
 //! Rejected: waiting for more bytes before passing them on, because the wait could only be a guess.
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_one_message_up_to_the_limit() {
+    fn the_available_bytes_are_one_message_up_to_the_limit() {
         let frame = |payload, consumed| {
             let message = Message::new(Kind::OneWay, 0, payload);
             Ok(Decoded::Frame { message, consumed })
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_is_written_as_it_is_and_nothing_cannot_be_written() {
+    fn a_payload_is_written_unchanged_and_an_empty_one_is_refused() {
         let mut out = b"<".to_vec();
         for kind in [Kind::OneWay, Kind::Request, Kind::Reply, Kind::Deliver] {
             Raw.encode(&Message::with_id(kind, 1, 2, b"hi"), &mut out)

@@ -14,7 +14,7 @@
 //! [`Correlator`](crate::correlate::Correlator) never assigns a sequence that is still waiting.
 //!
 //! The sequence of a one-way message is the low byte of its id, and [`ONE_WAY_SEQUENCE`] is set in the id of a received
-//! one: it can be counted, and cannot be mistaken for a request's. [`Message::flags`] holds the kind of payload; see
+//! one: the id can be counted, and differs from all ids of requests. [`Message::flags`] holds the kind of payload; see
 //! [`PayloadKind`].
 //!
 //! Rejected: the id's low byte for any id (an answer to id 257 would match the request with sequence 1).
@@ -26,8 +26,7 @@ use crate::body::{ErrorBody, ErrorCode};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
-/// The codec of SRMP frames. It does not send the room and the member of a delivery: a delivery is a one-way message
-/// with the payload alone.
+/// The codec of SRMP frames. A delivery is a one-way message with the payload alone, without the room and the member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Srmp;
 
@@ -191,7 +190,7 @@ fn check_start(flags: u8) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Cuts a frame with the 8-byte header out of `input`, once the header is there.
+/// Cuts a frame with the 8-byte header out of `input`, if the header is complete.
 #[cold]
 fn decode_long(input: &[u8], frame_bytes_max: usize) -> Result<Option<Framed<'_>>, DecodeError> {
     let Some(head) = input.first_chunk::<LONG_HEADER_BYTES>() else {
@@ -301,7 +300,7 @@ const ID_OF_SEQUENCE_0: u32 = 256;
 const SEQUENCE_AT: usize = 1;
 const SHORT_HEADER_BYTES: usize = 4;
 pub(super) const LONG_HEADER_BYTES: usize = 8;
-/// A short length of this means that the long one follows.
+/// The short length that announces the long length.
 const LONG_MARK: u32 = 0xFFFF;
 const PAYLOAD_BYTES_MAX: u32 = i32::MAX as u32;
 

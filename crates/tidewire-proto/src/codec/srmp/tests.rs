@@ -105,7 +105,7 @@ fn every_kind_of_payload_and_every_sequence_survives() {
 
 /// Regression: the decoder waited, because the third and fourth byte announced some thousands of bytes.
 #[test]
-fn what_other_programs_say_first_is_told_at_once() {
+fn first_bytes_of_other_programs_are_named_at_once() {
     let first_words: [&[u8]; 8] = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"POST / HTTP/1.1\r\n",
@@ -152,7 +152,7 @@ fn a_delivery_is_a_one_way_packet() {
 }
 
 #[test]
-fn what_srmp_has_no_frames_for_is_refused() {
+fn kinds_without_srmp_frames_are_refused() {
     let mut out = Vec::new();
     for kind in [
         Kind::Cancel,

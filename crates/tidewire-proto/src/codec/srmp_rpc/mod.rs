@@ -11,7 +11,7 @@
 //!
 //! Problem: the method's name and the value lie in the payload of an SRMP frame. Approach: they become the name and the
 //! payload of the message, so a service sees no difference to other codecs. Both stay at their position in the receive
-//! buffer. The payload of an error reply is the part behind the action, and [`Codec::decode_error`] reads it.
+//! buffer. The payload of an error reply is the part after the action, and [`Codec::decode_error`] reads it.
 //!
 //! The original repeats the action in replies, too, and its clients refuse a reply without one: answer with the name of
 //! the request. Rejected: leaving this to every service (each would parse untrusted bytes).
@@ -203,15 +203,15 @@ fn split_action(payload: &[u8]) -> Option<(&str, &[u8])> {
     Some((str::from_utf8(action).ok()?, rest))
 }
 
-/// Returns the code at the front of an error's rest, and the bytes behind it.
+/// Returns the code at the front of an error's rest, and the bytes after the code.
 fn split_code(rest: &[u8]) -> Option<(i32, &[u8])> {
     let mut reader = Reader::new(rest);
     let code = reader.array().map(i32::from_le_bytes)?;
     Some((code, reader.rest()))
 }
 
-/// Returns the code and the value that fill the rest of an error's payload. An empty value has no length, so that there
-/// is one spelling of it.
+/// Returns the code and the value that fill the rest of an error's payload. An empty value has no length, so it has one
+/// spelling.
 fn read_refusal(rest: &[u8]) -> Option<&[u8]> {
     let (_, value) = split_code(rest)?;
     if read_value(value)?.is_empty() {

@@ -30,7 +30,7 @@ use crate::message::{FLAG_NAMED, FLAG_POSITION, Kind, Message};
 pub struct Tw1;
 
 impl Tw1 {
-    /// Appends a frame whose payload `write_payload` appends, so that a body needs no buffer of its own.
+    /// Appends a frame with the payload from `write_payload`, so a body needs no buffer.
     ///
     /// The length field is filled in afterwards. If `write_payload` fails, `out` is truncated to its previous length.
     ///
@@ -234,7 +234,6 @@ const fn header_bytes(kind: Kind) -> usize {
     }
 }
 
-/// Returns the header of `message` with this length field.
 #[inline(always)]
 fn head_with(message: &Message<'_>, length: u32) -> Head {
     let mut flags = message.flags;
@@ -283,7 +282,7 @@ fn encode_named(message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeEr
     })
 }
 
-/// Appends the name in front of a payload, if the kind has one.
+/// Appends the name before a payload, if the kind has one.
 fn push_name(message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     if message.name.is_empty() || !message.kind.has_name() {
         return Ok(());
@@ -291,7 +290,7 @@ fn push_name(message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError
     push_short_text(message.name, out)
 }
 
-/// Returns the length of a frame whose fixed header has not come whole; 0 if it is not known yet.
+/// Returns the length of a frame with an incomplete fixed header; 0 if the length is not known yet.
 ///
 /// This function and the ones below handle rare cases. They are calls that return little. If they returned whole frames
 /// in memory, the compiler would pass the common frames through memory, too.
@@ -319,8 +318,8 @@ fn reject(input: &[u8], frame_bytes_max: usize) -> DecodeError {
     })
 }
 
-/// Returns the first fault of a header in the order of its bytes, so that a header that arrives byte by byte fails with
-/// the same error as one that arrives at once.
+/// Returns the first fault of a header in the order of its bytes, so a header that arrives byte by byte fails with the
+/// same error as a header that arrives at once.
 fn find_fault(input: &[u8], frame_bytes_max: usize) -> Option<DecodeError> {
     let frame_bytes = announced_bytes(input)?;
     if frame_bytes > frame_bytes_max as u64 {

@@ -137,7 +137,7 @@ fn a_broken_name_is_malformed_and_the_bit_means_nothing_elsewhere() {
     let mut out = Vec::new();
     Tw1.encode(&message, &mut out).unwrap();
     assert_eq!(out, say);
-    // The name of the message counts, whatever its flags say.
+    // The name of the message counts, not its flags.
     out.clear();
     let stray = Message {
         flags: FLAG_NAMED,
@@ -171,7 +171,7 @@ fn a_failed_body_leaves_the_output_unchanged() {
 }
 
 #[test]
-fn a_frame_like_one_that_is_known_is_read_by_its_template() {
+fn a_template_reads_frames_like_its_own() {
     let frame_of = |message: &Message<'_>| {
         let mut frame = Vec::new();
         Tw1.encode(message, &mut frame).unwrap();

@@ -20,7 +20,7 @@ impl<'a> ErrorParams<'a> {
     pub const OK: i32 = 0;
     /// The frame is not a request.
     pub const INVALID_REQUEST: i32 = 1;
-    /// There is no such method.
+    /// The method does not exist.
     pub const METHOD_NOT_FOUND: i32 = 2;
     /// The method cannot read its parameters.
     pub const BAD_PARAMETERS: i32 = 3;
@@ -69,7 +69,6 @@ impl<'a> ErrorParams<'a> {
         }
     }
 
-    /// Returns the native body of this error.
     pub(super) const fn body(&self) -> ErrorBody<'a> {
         let code = match self.code {
             Self::INVALID_REQUEST => ErrorCode::Unsupported,

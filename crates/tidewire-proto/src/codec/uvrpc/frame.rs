@@ -13,7 +13,7 @@ use crate::message::Kind;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum RpcFrameType {
-    /// A call. A call whose answer is ignored looks the same.
+    /// A call, also one with an ignored answer.
     Request = 0,
     /// The result of a call.
     Response = 1,
@@ -23,7 +23,7 @@ pub enum RpcFrameType {
     Error = 3,
 }
 
-/// A call or its answer, as in a TCP frame behind the length or in a datagram.
+/// A call or its answer, as in a TCP frame after the length, or in a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RpcFrame<'a> {
     /// The type.
@@ -129,7 +129,7 @@ impl<'a> RpcFrame<'a> {
     }
 
     /// Returns the positions of the fields. A request leaves its type out, which is the default. A frame without a
-    /// method leaves it out, except for a request, whose receiver looks it up.
+    /// method leaves the method out, except for a request, because its receiver looks the method up.
     fn layout(&self) -> Layout {
         let has_type = self.frame_type != RpcFrameType::Request;
         let has_method = !has_type || !self.method.is_empty();
@@ -257,10 +257,10 @@ const fn padded(bytes: usize) -> usize {
     bytes.saturating_add(3) & !3
 }
 
-/// Returns the type that carries messages of a kind, if UVRPC has one.
+/// Returns the type for messages of a kind, if UVRPC has one.
 pub(super) fn frame_type_of(kind: Kind) -> Option<RpcFrameType> {
     match kind {
-        // The original has no one-way message: the closest is a call whose answer is ignored.
+        // The original has no one-way message. The closest is a call with an ignored answer.
         Kind::Request | Kind::OneWay => Some(RpcFrameType::Request),
         Kind::Reply => Some(RpcFrameType::Response),
         Kind::Deliver => Some(RpcFrameType::Notification),

@@ -5,17 +5,17 @@
 //! cannot be read whole is refused before any of it is used. The encoder writes one fixed layout.
 //!
 //! Over TCP a frame has a u32 big-endian length in front; a datagram is one frame without it. Over Unix sockets the
-//! original sends no length either and reads each read as one frame, so it loses frames that arrive together.
-//! [`Uvrpc::legacy_unframed`] talks to such peers without that loss: it finds the end of a frame by the reach of its
-//! offsets. That end is certain for frames that keep their vtable last, as the original's do. Use the framing with a
-//! length whenever the peer has it.
+//! original sends no length either and takes each read as one frame, so it loses frames that arrive together.
+//! [`Uvrpc::legacy_unframed`] talks to such peers without that loss: it computes the end of a frame from its offsets.
+//! That end is certain for frames that keep their vtable last, as the original's do. Use the framing with a length
+//! whenever the peer has it.
 //!
 //! A datagram can also be a registration or a published message. A registration is read as a subscription to every
 //! topic; it gets no answer, and there is no other way to subscribe. A published message is read and sent as a delivery
 //! with the name of its topic. The original has no way to publish through a server, so a publication is sent as a
-//! one-way call of the topic's name.
+//! one-way call with the topic as its method.
 //!
-//! A one-way message is sent as a request with id 0, because the original knows nothing else; its answer matches no
+//! A one-way message is sent as a request with id 0, because the original has no other form. Its answer matches no
 //! request. Frames of type notification are read as one-way messages, and deliveries are sent as them.
 //!
 //! Rejected: the `flatbuffers` crate (its safe accessors read out of bounds on hostile input, and this is one table),
@@ -54,7 +54,7 @@ impl Uvrpc {
         Self { framing: LENGTH }
     }
 
-    /// Frames without a length, one in each datagram; `decode` reads its whole input as one.
+    /// Frames without a length, one in each datagram. `decode` reads its whole input as one frame.
     #[must_use]
     pub const fn for_datagrams() -> Self {
         Self {
@@ -234,7 +234,7 @@ fn decode_legacy(input: &[u8], frame_bytes_max: usize) -> Result<Decoded<'_>, De
     let window = &input[..input.len().min(frame_bytes_max)];
     match RpcFrame::read(window) {
         Ok((frame, extent)) => {
-            // Padding behind the last part, if the peer's builder adds any, belongs to this frame and not to the next.
+            // Padding after the last part belongs to this frame and not to the next.
             let padding = window[extent..]
                 .iter()
                 .take(extent.next_multiple_of(4) - extent)

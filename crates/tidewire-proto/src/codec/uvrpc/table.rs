@@ -7,7 +7,7 @@
 //!  0        u32 position of the table
 //!  table:   i32 distance back to its vtable, then the fields: numbers inline, others as u32 distance on
 //!  vtable:  u16 its size, u16 the table's size, then for each slot u16 distance from table to field, or 0
-//!  vector:  u32 count, bytes; a string has a NUL behind them
+//!  vector:  u32 count, bytes; a string has a NUL after them
 //! ```
 
 use std::ops::Range;
@@ -109,7 +109,7 @@ impl<'a> Table<'a> {
     }
 
     /// Whether the table has exactly this many slots, and each of them a distance to an aligned position. A small
-    /// number in a slot is no such distance, so this tells tables of references from tables of numbers.
+    /// number in a slot is no such distance, so the answer distinguishes tables of references from tables of numbers.
     pub(super) fn has_references_only(&self, slots: usize) -> bool {
         self.slots.len() == 2 * slots
             && (0..slots).all(|slot| {
@@ -125,7 +125,7 @@ impl<'a> Table<'a> {
 
     /// Returns the positions of the number's four bytes in slot `number` and of the vector's bytes in slot `vector`.
     /// The number must come first, and no other data may lie there: neither the table's own references nor the byte in
-    /// slot `byte` and the text in slot `text`. Another number and other bytes then change nothing else that is read.
+    /// slot `byte` and the text in slot `text`. Then another number and other bytes change nothing else in the frame.
     pub(super) fn template_positions(
         &self,
         [byte, number, text, vector]: [usize; 4],
@@ -144,7 +144,7 @@ impl<'a> Table<'a> {
         let number_at = field(number, OFFSET_BYTES)?;
         let (vector_at, elements) = target(vector)?;
         let (text_at, text) = match target(text) {
-            // The range includes the count in front and the terminator behind.
+            // The range includes the count before and the terminator after.
             Some((at, text)) => (
                 span(at),
                 text.start - OFFSET_BYTES..text.end.saturating_add(1),

@@ -135,7 +135,7 @@ fn every_type_survives_with_and_without_a_method() {
 
 #[test]
 fn a_layout_built_back_to_front_is_read() {
-    // The usual builders make this: the vtable before the table, children behind it in another order, and the default
+    // The usual builders make this: the vtable before the table, children after it in another order, and the default
     // type written out at an unusual position.
     let bytes = hex(
         "10000000 0C001400 13000400 08000C00 0C000000 02000000 14000000 08000000 00000000 \
@@ -192,7 +192,7 @@ fn no_byte_set_wrong_is_read_out_of_bounds() {
 }
 
 #[test]
-fn what_must_be_refused_is_refused() {
+fn invalid_frames_are_refused() {
     let with = |at: usize, bytes: &[u8]| {
         let mut frame = request_vector().split_off(4);
         frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -350,7 +350,7 @@ fn every_framing_keeps_the_limit() {
 }
 
 #[test]
-fn what_uvrpc_has_no_frames_for_is_refused() {
+fn kinds_without_uvrpc_frames_are_refused() {
     let mut out = Vec::new();
     for kind in [Kind::Cancel, Kind::Ping, Kind::Say, Kind::Join] {
         assert_eq!(
@@ -413,7 +413,7 @@ fn a_datagram_registers_or_publishes_and_calls_are_not_taken_for_that() {
             }
         }
     }
-    // The smallest answer of another builder: two slots, the type and the number, and nothing else.
+    // The smallest answer of another builder: two slots, for the type and the number.
     for msgid in 0..200_u8 {
         let answer = [
             12, 0, 0, 0, 8, 0, 12, 0, 8, 0, 4, 0, 8, 0, 0, 0, msgid, 0, 0, 0, 1, 0, 0, 0,
