@@ -15,7 +15,7 @@ use std::time::Duration;
 use clap::builder::OsStr;
 use clap::{Arg, ArgAction, Command};
 use thiserror::Error;
-use tidewire_command::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
+use tidewire_load::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
 use toml::de::DeValue;
 
 use crate::units::Bytes;

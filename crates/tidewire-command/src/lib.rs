@@ -13,7 +13,6 @@ pub mod report_directory;
 pub mod signals;
 pub mod tell;
 pub mod threads;
-pub mod toml_file;
 
 /// The commit that the program was built from, or `unknown`.
 pub const COMMIT: &str = env!("TIDEWIRE_COMMIT");

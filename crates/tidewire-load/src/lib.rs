@@ -57,6 +57,7 @@ pub mod segment;
 pub mod slo;
 pub mod stamp;
 pub mod statistics;
+pub mod toml_file;
 
 pub use self::format::{describe, known_milliseconds};
 

@@ -37,7 +37,7 @@ use tidewire::metrics::Metrics;
 use tidewire::{AnyCodec, Endpoint, Kind, Limits, Message, Server, ServerBuilder, Service};
 use tidewire_io::descriptors::descriptor_limit;
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions};
-use tidewire_load::scenario::nearest_key;
+use tidewire_load::toml_file::nearest_key;
 use tidewire_proto::codec::Codec;
 use tracing::Dispatch;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidewire::auth::{JwtAlgorithm, JwtIssuer, JwtKeys, Users};
 use tidewire::system::{Trust, open_trusted};
-use tidewire_command::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
+use tidewire_load::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
 
 use super::UsersError;
 use super::jwks::{KeySets, is_trusted};

@@ -23,7 +23,7 @@ use tidewire::auth::{
 };
 use tidewire::system::{OpenError, Trust, Untrusted, check_trust};
 use tidewire::{Limits, RateLimit, WhenExceeded};
-use tidewire_command::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
+use tidewire_load::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
 
 use crate::config::with_defaults;
 pub(crate) use jwks::KeySets;

@@ -16,16 +16,13 @@
 //! ```
 //!
 //! A mistyped key must not silently change a test, and a mistake must be found where it stands: unknown keys of
-//! version 1 give a [`Warning`], everything else an error, both with file, line and key. That is why the file is read
-//! through TOML's spanned tables and not through derived deserialisation, whose messages know the line but
-//! neither warn nor say what would have been accepted.
+//! version 1 give a warning, everything else an error, both with file, line and key.
 
 mod cluster;
 mod fault;
 mod keys;
 mod read;
 mod step;
-mod suggest;
 mod version1;
 mod version2;
 
@@ -35,17 +32,15 @@ use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use tidewire::History;
-use toml::de::DeTable;
 
 pub(crate) use self::fault::breaks;
 pub use self::fault::{BACKPLANE_NAME, Fault, FaultAction, node_name};
-use self::read::{Source, TableContext};
 pub use self::step::{
     Arrival, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Guard, Load, MAX_IN_FLIGHT_DEFAULT, OnLate,
     OnViolation, PAYLOAD_BYTES_DEFAULT, Pattern, SEED_DEFAULT, SLOW_PAUSE_MS_DEFAULT, Stage, Step,
     TIMEOUT_MS_DEFAULT, ThinkTime, WARMUP_SECS_DEFAULT, history_limits,
 };
-pub use self::suggest::nearest_key;
+use crate::toml_file::{Mistake, TomlFile};
 
 /// A load test: a target and steps run one after another.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,34 +86,30 @@ pub struct Trust {
 }
 
 impl Scenario {
-    /// Reads a scenario from text. `file_name` appears in warnings and errors only.
+    /// Reads a scenario from text. `file_name` appears in warnings and errors only. A warning is about a part of the
+    /// scenario that is probably not meant, but does not stop the run.
     ///
     /// # Errors
-    /// [`ScenarioError::Syntax`] when the text is not TOML, [`ScenarioError::Invalid`] when a key is
-    /// missing, has the wrong type or an impossible value.
-    pub fn parse(text: &str, file_name: &str) -> Result<(Self, Vec<Warning>), ScenarioError> {
-        let source = Source::new(text, file_name);
-        let root = DeTable::parse(text).map_err(|error| ScenarioError::Syntax {
-            file: file_name.to_owned(),
-            line: source.line(error.span().map_or(0, |span| span.start)),
-            message: error.message().to_owned(),
-        })?;
-        let context = TableContext::of(&source, root.get_ref());
+    /// [`ScenarioError::Mistake`] when the text is not TOML, or a key is missing, has the wrong type or an impossible
+    /// value.
+    pub fn parse(text: &str, file_name: &str) -> Result<(Self, Vec<Mistake>), ScenarioError> {
+        let file = TomlFile::parse(file_name, text)?;
+        let (root, mut warnings) = (file.root(), Vec::new());
         let expected = "1 or 2, the versions this build knows";
-        let scenario = match context.has("version") {
-            true if context.integer("version", 1..=2, expected)? == 2 => {
-                version2::scenario(&context)?
-            }
-            _ => version1::scenario(&context)?,
+        let version = root.read("version", |it| it.whole_in(1..=2, expected))?;
+        let scenario = match version {
+            Some(2) => version2::scenario(&root, &mut warnings)?,
+            _ => version1::scenario(&root, &mut warnings)?,
         };
-        Ok((scenario, source.into_warnings()))
+        warnings.sort_by_key(Mistake::line);
+        Ok((scenario, warnings))
     }
 
     /// Reads a scenario from a file.
     ///
     /// # Errors
     /// [`ScenarioError::Read`] when the file cannot be read, otherwise as [`Scenario::parse`].
-    pub fn load(path: &Path) -> Result<(Self, Vec<Warning>), ScenarioError> {
+    pub fn load(path: &Path) -> Result<(Self, Vec<Mistake>), ScenarioError> {
         let text = fs::read_to_string(path)
             .map_err(|source| ScenarioError::Read(path.to_owned(), source))?;
         Self::parse(&text, &path.display().to_string())
@@ -145,48 +136,6 @@ impl Scenario {
     }
 }
 
-/// Something in a scenario that is probably not meant, but does not stop the run.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{file}:{line}: {kind}")]
-pub struct Warning {
-    /// The file as the caller named it.
-    pub file: String,
-    /// Line in the file, from 1.
-    pub line: usize,
-    /// The oddity.
-    pub kind: WarningKind,
-}
-
-/// The subject of a [`Warning`].
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum WarningKind {
-    /// The key means nothing here and is ignored.
-    #[error("unknown key `{key}` is ignored{}", did_you_mean(*nearest))]
-    UnknownKey {
-        /// The key with its place, such as `steps[0].concurency`.
-        key: String,
-        /// The known key of that place it resembles, if it resembles one.
-        nearest: Option<&'static str>,
-    },
-    /// A single agent has nobody to deliver to.
-    #[error("`{key}` of 1 leaves nobody to deliver to: 0 deliveries are expected")]
-    NoReceivers {
-        /// The key with its place.
-        key: String,
-    },
-    /// Two steps have one name.
-    #[error(
-        "`{key}` repeats the name of line {first_line}: the two cannot be told apart in a report"
-    )]
-    NameRepeated {
-        /// The key of the later one with its place.
-        key: String,
-        /// Line of the first one.
-        first_line: usize,
-    },
-}
-
 /// Why a scenario cannot be run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -194,55 +143,9 @@ pub enum ScenarioError {
     /// The file cannot be read. Check the path, and that this user may read it.
     #[error("cannot read the scenario {}: {}; {}", .0.display(), .1, read_remedy(.1))]
     Read(PathBuf, #[source] io::Error),
-    /// The text is not TOML; a key given twice is such a case. Correct the line.
-    #[error("{file}:{line}: not valid TOML: {message}")]
-    Syntax {
-        /// The file as the caller named it.
-        file: String,
-        /// Line in the file, from 1.
-        line: usize,
-        /// The message of the TOML reader.
-        message: String,
-    },
-    /// Version 2 has no such key there. Correct its spelling, or take it out.
-    #[error("{file}:{line}: unknown key `{key}`{}", suggestion(*nearest))]
-    UnknownKey {
-        /// The file as the caller named it.
-        file: String,
-        /// Line in the file, from 1.
-        line: usize,
-        /// The key with its place, such as `steps[0].concurency`.
-        key: String,
-        /// The known key of that place it resembles, if it resembles one.
-        nearest: Option<&'static str>,
-    },
-    /// A key is missing, has the wrong type or an impossible value. Correct the line.
-    #[error("{file}:{line}: `{key}` must be {expected}, but {found}")]
-    Invalid {
-        /// The file as the caller named it.
-        file: String,
-        /// Line in the file, from 1; of the table where a key is missing.
-        line: usize,
-        /// The key with its place, such as `steps[0].concurrency`.
-        key: String,
-        /// The values that would have been accepted.
-        expected: String,
-        /// The value in the file.
-        found: String,
-    },
-}
-
-fn suggestion(nearest: Option<&'static str>) -> String {
-    match nearest {
-        None => "; docs/scenario.md lists the keys".to_owned(),
-        nearest => did_you_mean(nearest),
-    }
-}
-
-fn did_you_mean(nearest: Option<&'static str>) -> String {
-    nearest.map_or_else(String::new, |nearest| {
-        format!("; did you mean `{nearest}`?")
-    })
+    /// The text is not TOML, or a key is unknown, missing or has an impossible value. Correct the line.
+    #[error(transparent)]
+    Mistake(#[from] Mistake),
 }
 
 fn read_remedy(error: &io::Error) -> &'static str {

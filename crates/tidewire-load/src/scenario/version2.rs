@@ -11,8 +11,10 @@ use tidewire::address::Address;
 
 use super::cluster::{faults, history};
 use super::keys;
-use super::read::{Read, TableContext, check_names};
-use super::version1::{Shortest, concurrency, duration_secs, think_time};
+use super::read::{
+    Read, Shortest, check_names, check_receivers, concurrency, conflict, duration_secs, name,
+    refuse_unknown, required, steps, tables, think_time,
+};
 use super::{
     Arrival, BACKPLANE_NAME, CODEC_DEFAULT, DRAIN_MS_DEFAULT, Fault, Guard, Load,
     MAX_IN_FLIGHT_DEFAULT, NODES_MAX, OnLate, OnViolation, PAYLOAD_BYTES_DEFAULT,
@@ -21,98 +23,82 @@ use super::{
 };
 use crate::format::describe;
 use crate::slo::{Objective, Slo};
+use crate::toml_file::{Mistake, TomlEntry, TomlTable};
 
-pub(super) fn scenario(root: &TableContext<'_, '_>) -> Read<Scenario> {
-    root.refuse_unknown(keys::ROOT)?;
+pub(super) fn scenario(root: &TomlTable<'_>, warnings: &mut Vec<Mistake>) -> Read<Scenario> {
+    refuse_unknown(root, keys::ROOT)?;
     let target = target(root)?;
-    let mut nodes = 1;
-    if root.has("nodes") {
-        let expected = "a whole number of servers from 1 to 64";
-        nodes = root.integer("nodes", 1..=u64::from(NODES_MAX), expected)? as u32;
-    }
-    let defaults = root.table("defaults")?;
-    let (mut repeat, mut seed) = (1, None);
+    let expected = "a whole number of servers from 1 to 64";
+    let nodes = root.read("nodes", |it| it.whole_in(1..=NODES_MAX.into(), expected))?;
+    let defaults = root.read("defaults", |it| it.open_table("a table"))?;
+    let (mut repeat, mut seed) = (None, None);
     if let Some(defaults) = &defaults {
         let mut known = [keys::STEPS, keys::DEFAULTS].concat();
         known.retain(|key| *key != "name");
-        defaults.refuse_unknown(&known)?;
-        if defaults.has("repeat") {
-            let expected = "a whole number of runs from 1 to 1000";
-            repeat = defaults.integer("repeat", 1..=u64::from(REPEAT_MAX), expected)? as u32;
-        }
-        if defaults.has("seed") {
-            let expected = "a whole number from 0 to 18446744073709551615";
-            seed = Some(defaults.integer("seed", 0..=u64::MAX, expected)?);
-        }
+        refuse_unknown(defaults, &known)?;
+        let expected = "a whole number of runs from 1 to 1000";
+        repeat = defaults.read("repeat", |it| it.whole_in(1..=REPEAT_MAX.into(), expected))?;
+        let expected = "a whole number from 0 to 18446744073709551615";
+        seed = defaults.read("seed", |it| it.whole_in(0..=u64::MAX, expected))?;
     }
-    let contexts = root.steps()?;
-    let mut steps: Vec<Step> = Vec::with_capacity(contexts.len());
-    for own in &contexts {
-        own.refuse_unknown(keys::STEPS)?;
+    let tables = steps(root)?;
+    let mut steps: Vec<Step> = Vec::with_capacity(tables.len());
+    for own in &tables {
+        refuse_unknown(own, keys::STEPS)?;
         let defaults = defaults.as_ref();
         let step = StepKeys { own, defaults }.step()?;
         if let Some(first) = steps.first().filter(|first| first.codec != step.codec) {
             let expected = "the codec of the first step, because all steps talk to one server";
             let found = format!("it is {:?} and that is {:?}", step.codec, first.codec);
-            return Err(own.conflict("codec", expected, found));
+            return Err(conflict(own, "codec", expected, &found));
         }
         if step.pattern == Pattern::Chat {
-            own.check_receivers(step.concurrency);
+            check_receivers(own, step.concurrency, warnings);
         }
         steps.push(step);
     }
-    let names: Vec<&str> = steps.iter().map(|step| step.name.as_str()).collect();
-    check_names(&contexts, &names);
+    check_names(&tables, &steps, warnings);
     Ok(Scenario {
         version: 2,
         target: Some(target),
-        nodes,
+        nodes: nodes.unwrap_or(1) as u32,
         backplane: backplane(root)?,
         history: history(root, &steps)?,
         trust: trust(root)?,
         steps,
-        repeat,
+        repeat: repeat.unwrap_or(1) as u32,
         seed,
         guard: guard(root)?,
     })
 }
 
-fn target(root: &TableContext<'_, '_>) -> Read<String> {
+fn target(root: &TomlTable<'_>) -> Read<String> {
     let expected =
         "an address: tcp://, tls://, ws://, wss:// or udp:// with HOST:PORT, or ipc:// with a path";
-    let (text, value) = root.text("target", expected)?;
-    if text.is_empty() {
-        return Err(root.invalid("target", value, expected));
-    }
+    let entry = required(root, "target", expected)?;
+    let text = entry.text_if(|text| !text.is_empty(), expected)?;
     if let Err(error) = text.parse::<Address>() {
         let found = format!("it is {text:?}: {}", describe(&error));
-        return Err(root.conflict("target", expected, found));
+        return Err(conflict(root, "target", expected, &found));
     }
     Ok(text.to_owned())
 }
 
-fn backplane(root: &TableContext<'_, '_>) -> Read<Option<String>> {
-    if !root.has("backplane") {
-        return Ok(None);
-    }
+fn backplane(root: &TomlTable<'_>) -> Read<Option<String>> {
     let expected =
         "\"nats\" to start a server of NATS, or its address such as \"nats://127.0.0.1:4222\"";
-    let (text, value) = root.text("backplane", expected)?;
-    if text != BACKPLANE_NAME && !text.contains("://") {
-        return Err(root.invalid("backplane", value, expected));
-    }
-    Ok(Some(text.to_owned()))
+    let is_allowed = |text: &str| text == BACKPLANE_NAME || text.contains("://");
+    root.read("backplane", |it| {
+        Ok(it.text_if(is_allowed, expected)?.to_owned())
+    })
 }
 
-fn trust(root: &TableContext<'_, '_>) -> Read<Trust> {
-    let optional = |key: &'static str, expected: &str| {
-        if !root.has(key) {
-            return Ok(None);
-        }
-        match root.text(key, expected)? {
-            ("", value) => Err(root.invalid(key, value, expected)),
-            (text, _) => Ok(Some(text.to_owned())),
-        }
+fn trust(root: &TomlTable<'_>) -> Read<Trust> {
+    let optional = |key: &str, expected: &str| {
+        root.read(key, |it| {
+            let text = it.text_if(|text| !text.is_empty(), expected)?;
+            Ok(text.to_owned())
+        })
     };
     let pem = "the path of a file in PEM";
     let trust = Trust {
@@ -122,52 +108,49 @@ fn trust(root: &TableContext<'_, '_>) -> Read<Trust> {
         server_name: optional("server_name", "a host name or an IP address")?,
         token_file: optional("token_file", "the path of a file with tokens")?,
     };
-    for (key, other, has) in [
-        ("cert", "key", trust.cert.is_some()),
-        ("key", "cert", trust.key.is_some()),
-    ] {
-        if has && !root.has(other) {
+    for (key, other) in [("cert", "key"), ("key", "cert")] {
+        if root.get(key).is_some() {
             let expected = format!("the path of a file in PEM, beside `{key}`");
-            root.value(other, &expected)?;
+            required(root, other, &expected)?;
         }
     }
     Ok(trust)
 }
 
-fn guard(root: &TableContext<'_, '_>) -> Read<Guard> {
+fn guard(root: &TomlTable<'_>) -> Read<Guard> {
     let mut guard = Guard::default();
-    let Some(context) = root.table("guard")? else {
+    let Some(entry) = root.get("guard") else {
         return Ok(guard);
     };
-    context.refuse_unknown(keys::GUARD)?;
-    let key = "max_client_cpu_pct";
-    if context.has(key) {
+    let table = entry.open_table("a table")?;
+    refuse_unknown(&table, keys::GUARD)?;
+    if let Some(share) = table.get("max_client_cpu_pct") {
         let is_allowed = |share| share > 0.0 && share <= 100.0;
         let expected = "a number of percent above 0 and at most 100";
-        guard.max_client_cpu_pct = context.number(key, is_allowed, expected)?;
+        guard.max_client_cpu_pct = share.number_if(is_allowed, expected)?;
     }
-    if context.has("on_violation") {
+    if let Some(entry) = table.get("on_violation") {
         let words = [
             ("invalid", OnViolation::Invalid),
             ("warn", OnViolation::Warn),
         ];
-        guard.on_violation = word(&context, "on_violation", &words)?;
+        guard.on_violation = word(&entry, &words)?;
     }
     Ok(guard)
 }
 
 /// The keys of one step, of which each may also stand in the defaults.
-struct StepKeys<'r, 'p, 'i> {
-    own: &'r TableContext<'p, 'i>,
-    defaults: Option<&'r TableContext<'p, 'i>>,
+struct StepKeys<'r, 'f> {
+    own: &'r TomlTable<'f>,
+    defaults: Option<&'r TomlTable<'f>>,
 }
 
-impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
+impl<'r, 'f> StepKeys<'r, 'f> {
     fn step(&self) -> Read<Step> {
         let patterns = Pattern::ALL.map(|pattern| (pattern.name(), pattern));
         let pattern = self.word_or("pattern", &patterns, Pattern::Chat)?;
         let load = self.load(pattern)?;
-        let concurrency = concurrency(self.context_of("concurrency"))?;
+        let concurrency = concurrency(self.table_of("concurrency"))?;
         let duration_secs = self.duration_secs(&load)?;
         let has_window = pattern.has_replies() && !matches!(load, Load::Closed { .. });
         self.applies(
@@ -191,7 +174,7 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
             slow_receivers = self.whole_or("slow_receivers", 0..=u64::from(concurrency) - 1, 0)?;
         }
         Ok(Step {
-            name: self.own.name()?,
+            name: name(self.own)?,
             concurrency,
             duration_secs,
             pattern,
@@ -220,9 +203,9 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
             0 => {
                 let key = "think_time_ms";
                 let think_time_ms = if !pattern.has_replies() {
-                    think_time(self.context_of(key), Shortest::AboveZero)?
+                    think_time(self.table_of(key), Shortest::AboveZero)?
                 } else if self.has(key) {
-                    think_time(self.context_of(key), Shortest::Zero)?
+                    think_time(self.table_of(key), Shortest::Zero)?
                 } else {
                     ThinkTime::NONE
                 };
@@ -232,8 +215,7 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
             _ if pattern.is_fan_out() => {
                 let expected = "closed or open with the patterns chat and pubsub";
                 let found = "max has no window there: nothing tells a sender that it is too fast";
-                let context = self.context_of("model");
-                Err(context.conflict("model", expected, found.to_owned()))
+                Err(conflict(self.table_of("model"), "model", expected, found))
             }
             _ => Ok(Load::Max),
         }
@@ -242,8 +224,9 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
     /// Whether the rate goes through stages. A rate and a duration of the step itself replace the stages of the
     /// defaults.
     fn is_staged(&self) -> bool {
-        let is_even = self.own.has("rate") && self.own.has("duration_secs");
-        self.own.has("stages") || (self.has("stages") && !is_even)
+        let has = |key| self.own.get(key).is_some();
+        let is_even = has("rate") && has("duration_secs");
+        has("stages") || (self.has("stages") && !is_even)
     }
 
     fn open(&self) -> Read<Load> {
@@ -251,16 +234,16 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         let lates = OnLate::ALL.map(|kind| (kind.name(), kind));
         let arrival = self.word_or("arrival", &arrivals, Arrival::Constant)?;
         let on_late = self.word_or("on_late", &lates, OnLate::CatchUp)?;
-        let rate = |context: &TableContext<'_, '_>| {
-            let expected = "a number of messages a second above 0 and at most 1000000000";
-            context.number("rate", |rate| rate > 0.0 && rate <= RATE_MAX, expected)
+        let expected = "a number of messages a second above 0 and at most 1000000000";
+        let rate = || {
+            let rate = required(self.table_of("rate"), "rate", expected)?;
+            rate.number_if(|rate| rate > 0.0 && rate <= RATE_MAX, expected)
         };
         let stages = if !self.is_staged() {
-            let from = rate(self.context_of("rate"))?;
-            let secs = duration_secs(self.context_of("duration_secs"), "duration_secs")?;
-            vec![Stage::even(from, secs)]
+            let (from, key) = (rate()?, "duration_secs");
+            vec![Stage::even(from, duration_secs(self.table_of(key), key)?)]
         } else if self.has("rate") {
-            self.stages(rate(self.context_of("rate"))?)?
+            self.stages(rate()?)?
         } else {
             self.stages(0.0)?
         };
@@ -275,20 +258,20 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         let expected =
             "a list of stages such as [{ to = 50000, secs = 30 }], of which one has a rate above 0";
         let entry = "a table such as { to = 50000, secs = 30 }";
-        let context = self.context_of("stages");
+        let list = required(self.table_of("stages"), "stages", expected)?;
         let mut stages = Vec::new();
-        for stage in context.tables("stages", 1..=usize::MAX, [expected, entry])? {
-            stage.refuse_unknown(keys::STAGE)?;
+        for stage in tables(&list, usize::MAX, [expected, entry])? {
+            refuse_unknown(&stage, keys::STAGE)?;
             let is_rate = |rate| (0.0..=RATE_MAX).contains(&rate);
             let to_expected = "a number of messages a second from 0 to 1000000000";
-            let to = stage.number("to", is_rate, to_expected)?;
+            let to = required(&stage, "to", to_expected)?.number_if(is_rate, to_expected)?;
             let secs = duration_secs(&stage, "secs")?;
             stages.push(Stage { from, to, secs });
             from = to;
         }
+        // No stage at all is refused here, too.
         if stages.iter().all(|stage| stage.from + stage.to <= 0.0) {
-            let value = context.value("stages", expected)?;
-            return Err(context.invalid("stages", value, expected));
+            return Err(list.wrong(expected));
         }
         Ok(stages)
     }
@@ -301,23 +284,20 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
                 self.applies(key, false, to)?;
                 Ok(stages.iter().map(|stage| stage.secs).sum())
             }
-            _ => duration_secs(self.context_of(key), key),
+            _ => duration_secs(self.table_of(key), key),
         }
     }
 
     fn codec(&self, pattern: Pattern) -> Read<String> {
-        if !self.has("codec") {
+        let table = self.table_of("codec");
+        let Some(entry) = table.get("codec") else {
             return Ok(CODEC_DEFAULT.to_owned());
-        }
-        let context = self.context_of("codec");
-        let expected = format!("a codec: {}", AnyCodec::NAMES.join(", "));
-        let value = context.value("codec", &expected)?;
-        let Some(text) = value.get_ref().as_str() else {
-            return Err(context.invalid("codec", value, &expected));
         };
+        let expected = format!("a codec: {}", AnyCodec::NAMES.join(", "));
+        let text = entry.text_if(|_| true, &expected)?;
         let codec = AnyCodec::by_name(text).map_err(|error| {
             let found = format!("it is {text:?}: {error}");
-            context.conflict("codec", &expected, found)
+            conflict(table, "codec", &expected, &found)
         })?;
         let name = codec.name();
         let (fits, expected) = match pattern {
@@ -342,38 +322,37 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
         if fits {
             return Ok(text.to_owned());
         }
-        Err(context.conflict("codec", expected, format!("it is {text:?}")))
+        let found = format!("it is {text:?}");
+        Err(conflict(table, "codec", expected, &found))
     }
 
     fn faults(&self, pattern: Pattern, duration_secs: f64) -> Read<Vec<Fault>> {
-        if pattern.is_fan_out() && self.has("faults") {
-            return faults(self.context_of("faults"), duration_secs);
-        }
-        Ok(Vec::new())
+        let list = self.get("faults").filter(|_| pattern.is_fan_out());
+        list.map_or(Ok(Vec::new()), |list| faults(&list, duration_secs))
     }
 
     fn warmup_secs(&self, duration_secs: f64) -> Read<f64> {
-        let key = "warmup_secs";
-        if !self.has(key) {
+        let Some(entry) = self.get("warmup_secs") else {
             return Ok(WARMUP_SECS_DEFAULT.min(duration_secs / 4.0));
-        }
+        };
         let is_allowed = |secs| (0.0..duration_secs).contains(&secs);
         let expected =
             format!("a number of seconds from 0 to below the duration of {duration_secs}");
-        self.context_of(key).number(key, is_allowed, &expected)
+        entry.number_if(is_allowed, &expected)
     }
 
     fn slo(&self) -> Read<Slo> {
         let mut slo = Slo::default();
-        let defaults = self.defaults.map(|defaults| defaults.table("slo"));
-        let own = self.own.table("slo")?;
-        for context in [defaults.transpose()?.flatten(), own].into_iter().flatten() {
-            context.refuse_unknown(keys::SLO)?;
+        for table in self.defaults.into_iter().chain([self.own]) {
+            let Some(entry) = table.get("slo") else {
+                continue;
+            };
+            let table = entry.open_table("a table")?;
+            refuse_unknown(&table, keys::SLO)?;
             for objective in Objective::ALL {
-                let key = objective.key();
-                if context.has(key) {
+                if let Some(limit) = table.get(objective.key()) {
                     let is_allowed = |limit| objective.allows(limit);
-                    let limit = context.number(key, is_allowed, objective.expected())?;
+                    let limit = limit.number_if(is_allowed, objective.expected())?;
                     *slo.field(objective) = Some(limit);
                 }
             }
@@ -382,48 +361,50 @@ impl<'r, 'p, 'i> StepKeys<'r, 'p, 'i> {
     }
 
     fn has(&self, key: &str) -> bool {
-        self.own.has(key) || self.defaults.is_some_and(|defaults| defaults.has(key))
+        self.get(key).is_some()
     }
 
-    /// Where a key stands: in the step, else in the defaults; a missing one is missed in the step.
-    fn context_of(&self, key: &str) -> &'r TableContext<'p, 'i> {
+    /// The key of the step, else that of the defaults.
+    fn get(&self, key: &str) -> Option<TomlEntry<'f>> {
+        self.table_of(key).get(key)
+    }
+
+    /// The table that has a key: the step, else the defaults. A missing key is missed in the step.
+    fn table_of(&self, key: &str) -> &'r TomlTable<'f> {
         match self.defaults {
-            Some(defaults) if !self.own.has(key) && defaults.has(key) => defaults,
+            Some(defaults) if self.own.get(key).is_none() && defaults.get(key).is_some() => {
+                defaults
+            }
             _ => self.own,
         }
     }
 
     /// Refuses a key of the step itself that means nothing there.
     fn applies(&self, key: &str, applies: bool, to: &str) -> Read<()> {
-        if applies || !self.own.has(key) {
+        if applies || self.own.get(key).is_none() {
             return Ok(());
         }
         let found = format!("it means something only with {to}");
-        Err(self.own.conflict(key, "left out here", found))
+        Err(conflict(self.own, key, "left out here", &found))
     }
 
     fn word_or<T: Copy>(&self, key: &str, words: &[(&str, T)], default: T) -> Read<T> {
-        if !self.has(key) {
-            return Ok(default);
-        }
-        word(self.context_of(key), key, words)
+        self.get(key)
+            .map_or(Ok(default), |entry| word(&entry, words))
     }
 
     fn whole_or(&self, key: &str, range: RangeInclusive<u64>, default: u64) -> Read<u64> {
-        if !self.has(key) {
-            return Ok(default);
-        }
         let expected = format!("a whole number from {} to {}", range.start(), range.end());
-        self.context_of(key).integer(key, range, &expected)
+        self.get(key)
+            .map_or(Ok(default), |entry| entry.whole_in(range, &expected))
     }
 }
 
-fn word<T: Copy>(context: &TableContext<'_, '_>, key: &str, words: &[(&str, T)]) -> Read<T> {
+fn word<T: Copy>(entry: &TomlEntry<'_>, words: &[(&str, T)]) -> Read<T> {
     let names: Vec<&str> = words.iter().map(|(name, _)| *name).collect();
     let expected = format!("one of {}", names.join(", "));
-    let (found, value) = context.text(key, &expected)?;
+    let found = entry.text_if(|_| true, &expected)?;
     let meaning = words.iter().find(|(name, _)| *name == found);
-    meaning
-        .map(|(_, meaning)| *meaning)
-        .ok_or_else(|| context.invalid(key, value, &expected))
+    let meaning = meaning.map(|(_, meaning)| *meaning);
+    meaning.ok_or_else(|| entry.wrong(&expected))
 }

@@ -1,12 +1,13 @@
 //! A TOML file in which each mistake has its file and line, and a mistyped key has the key that was probably meant.
 //!
-//! Problem: people write settings and users by hand. An error must lead to its place, and a mistyped key must not be
+//! Problem: people write settings, users and scenarios by hand. An error must lead to its place, and a mistyped key must not be
 //! ignored. Approach: the spanned tables of `toml`, in a table that knows where it stands, and entries that read their
 //! value or say what it must be. Rejected: derived deserialisation, whose errors list all keys in place of the nearest
 //! one, and do not say what a value may be.
 
 use std::cell::RefCell;
 use std::fmt::Display;
+use std::ops::RangeInclusive;
 
 use strsim::osa_distance;
 use thiserror::Error;
@@ -23,6 +24,12 @@ pub struct Mistake {
 }
 
 impl Mistake {
+    /// The line in the file, from 1.
+    #[must_use]
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
     fn new(file: &str, text: &str, offset: usize, problem: String) -> Self {
         let before = text.as_bytes().get(..offset).unwrap_or_default();
         Self {
@@ -122,6 +129,30 @@ impl<'f> TomlTable<'f> {
         }
     }
 
+    /// The key with its value, if the key is there.
+    pub fn get(&self, key: &str) -> Option<TomlEntry<'f>> {
+        self.asked.borrow_mut().push(key.to_owned());
+        let (key, value) = self.table.get_key_value(key)?;
+        Some(self.entry(key, value))
+    }
+
+    /// The keys that are not among the known ones, in the order of the file.
+    pub fn unknown(&self, known: &[&str]) -> Vec<TomlEntry<'f>> {
+        let unknown = self.entries().filter(|it| !known.contains(&it.name));
+        let mut unknown: Vec<_> = unknown.collect();
+        unknown.sort_by_key(|entry| entry.offset);
+        unknown
+    }
+
+    /// A mistake about a key, in the line of its value, or of the table if the key is missing. The text follows the
+    /// key.
+    pub fn mistake(&self, key: &str, rest: impl Display) -> Mistake {
+        let value = self.table.get(key);
+        let offset = value.map_or(self.offset, |value| value.span().start);
+        let problem = format!("`{}{key}`{rest}", self.path);
+        self.file.mistake(offset, problem)
+    }
+
     /// Reads the value of a key, if the key is there.
     ///
     /// # Errors
@@ -131,11 +162,7 @@ impl<'f> TomlTable<'f> {
         key: &str,
         read: impl FnOnce(&TomlEntry<'f>) -> Result<T, E>,
     ) -> Result<Option<T>, E> {
-        self.asked.borrow_mut().push(key.to_owned());
-        let entry = self.table.get_key_value(key);
-        entry
-            .map(|(key, value)| read(&self.entry(key, value)))
-            .transpose()
+        self.get(key).map(|entry| read(&entry)).transpose()
     }
 
     /// Reads the value of a key that must be there.
@@ -182,8 +209,7 @@ impl<'f> TomlTable<'f> {
         let content = read(&self)?;
         let asked = self.asked.borrow();
         let known: Vec<&str> = asked.iter().map(String::as_str).collect();
-        let unknown = self.entries().filter(|entry| !known.contains(&entry.name));
-        match unknown.min_by_key(|entry| entry.offset) {
+        match self.unknown(&known).first() {
             Some(entry) => {
                 let all = format!("the keys are {}", known.join(", "));
                 Err(entry.unknown(&known, &all).into())
@@ -214,6 +240,11 @@ impl<'f> TomlEntry<'f> {
         self.value.get_ref()
     }
 
+    /// The line of the key, from 1.
+    pub fn line(&self) -> usize {
+        self.file.mistake(self.offset, String::new()).line
+    }
+
     /// A text.
     ///
     /// # Errors
@@ -221,6 +252,53 @@ impl<'f> TomlEntry<'f> {
     pub fn text(&self) -> Result<&'f str, Mistake> {
         let text = self.value().as_str();
         text.ok_or_else(|| self.wrong("a text in quotes"))
+    }
+
+    /// A text that is allowed. `expected` says which texts are.
+    ///
+    /// # Errors
+    /// The value is no such text.
+    pub fn text_if(
+        &self,
+        is_allowed: impl FnOnce(&str) -> bool,
+        expected: &str,
+    ) -> Result<&'f str, Mistake> {
+        let text = self.value().as_str().filter(|text| is_allowed(text));
+        text.ok_or_else(|| self.wrong(expected))
+    }
+
+    /// A whole number within a range. `expected` says which it is.
+    ///
+    /// # Errors
+    /// The value is no such number.
+    pub fn whole_in(&self, range: RangeInclusive<u64>, expected: &str) -> Result<u64, Mistake> {
+        let whole = self.value().as_integer();
+        let whole = whole.and_then(|it| u64::from_str_radix(it.as_str(), it.radix()).ok());
+        let whole = whole.filter(|number| range.contains(number));
+        whole.ok_or_else(|| self.wrong(expected))
+    }
+
+    /// A finite number that is allowed. `expected` says which numbers are.
+    ///
+    /// # Errors
+    /// The value is no such number.
+    pub fn number_if(
+        &self,
+        is_allowed: impl FnOnce(f64) -> bool,
+        expected: &str,
+    ) -> Result<f64, Mistake> {
+        let number = self.number().filter(|number| is_allowed(*number));
+        number.ok_or_else(|| self.wrong(expected))
+    }
+
+    /// The number, if the value is an integer or a finite float.
+    pub fn number(&self) -> Option<f64> {
+        let number = match self.value() {
+            DeValue::Integer(_) => self.integer()? as f64,
+            DeValue::Float(float) => float.as_str().parse().ok()?,
+            _ => return None,
+        };
+        number.is_finite().then_some(number)
     }
 
     /// The integer, if the value is an integer of 64 bits.
@@ -246,17 +324,22 @@ impl<'f> TomlEntry<'f> {
         &self,
         read: impl FnOnce(&TomlTable<'f>) -> Result<T, E>,
     ) -> Result<T, E> {
-        let table = TomlTable {
+        self.open_table("a table")?.read_all(read)
+    }
+
+    /// A table whose unknown keys are for the caller to refuse. `expected` says what the table is.
+    ///
+    /// # Errors
+    /// The value is no table.
+    pub fn open_table(&self, expected: &str) -> Result<TomlTable<'f>, Mistake> {
+        let table = self.value().as_table();
+        Ok(TomlTable {
             file: self.file,
-            table: self
-                .value()
-                .as_table()
-                .ok_or_else(|| self.wrong("a table"))?,
+            table: table.ok_or_else(|| self.wrong(expected))?,
             path: format!("{}.", self.path),
             offset: self.value.span().start,
             asked: RefCell::default(),
-        };
-        table.read_all(read)
+        })
     }
 
     /// A list, each entry of which `read` reads.
@@ -299,11 +382,19 @@ impl<'f> TomlEntry<'f> {
 
     /// The mistake that the key is none of the known ones. Where no known key is near, `advice` follows.
     pub fn unknown(&self, known: &[&str], advice: &str) -> Mistake {
-        let key = &self.path;
-        let problem = match nearest_key(self.name, known) {
-            Some(nearest) => format!("unknown key `{key}`; did you mean `{nearest}`?"),
-            None => format!("unknown key `{key}`; {advice}"),
-        };
+        let nearest = nearest_key(self.name, known);
+        let advice = nearest.map_or(format!("; {advice}"), did_you_mean);
+        self.mistaken_key(&advice)
+    }
+
+    /// The mistake that the key is none of the known ones, in a file that may be used all the same.
+    pub fn ignored(&self, known: &[&str]) -> Mistake {
+        let nearest = nearest_key(self.name, known).map(did_you_mean);
+        self.mistaken_key(&format!(" is ignored{}", nearest.unwrap_or_default()))
+    }
+
+    fn mistaken_key(&self, rest: &str) -> Mistake {
+        let problem = format!("unknown key `{}`{rest}", self.path);
         self.file.mistake(self.offset, problem)
     }
 
@@ -311,6 +402,10 @@ impl<'f> TomlEntry<'f> {
         let problem = format!("`{}`{rest}", self.path);
         self.file.mistake(self.value.span().start, problem)
     }
+}
+
+fn did_you_mean(key: &str) -> String {
+    format!("; did you mean `{key}`?")
 }
 
 /// The known key that is nearest to this one, if fewer than half of its letters would have to change, or if only its
