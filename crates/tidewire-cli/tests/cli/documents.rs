@@ -19,9 +19,15 @@ fn the_commands_of_the_readme_work() {
     Reader::read("README.md", Pace::Fast);
 }
 
+/// With a release build that `TIDEWIRE_BINARY` names, as in `.ci/run tutorial`, the reader also builds a project from
+/// nothing, which takes minutes.
 #[test]
-fn the_commands_of_the_tutorial_work() {
-    Reader::read("docs/tutorial.md", Pace::Fast);
+fn the_tutorial_works_to_the_letter() {
+    let pace = match std::env::var_os("TIDEWIRE_BINARY") {
+        Some(_) => Pace::Slow,
+        None => Pace::Fast,
+    };
+    Reader::read("docs/tutorial.md", pace);
 }
 
 #[test]
@@ -49,13 +55,6 @@ fn the_commands_of_the_page_about_security_work() {
     reader.run("tidewire cert dev --out public");
     reader.run("cp public/server.pem fullchain.pem && cp public/server.key privkey.pem");
     reader.read_page("docs/security.md", Pace::Fast);
-}
-
-/// With the binary that `TIDEWIRE_BINARY` names, and a project that is built from nothing.
-#[test]
-#[ignore = "takes minutes; `.ci/run tutorial` runs it with a release build"]
-fn the_tutorial_works_to_the_letter() {
-    Reader::read("docs/tutorial.md", Pace::Slow);
 }
 
 /// The other commands need hours, rivals or several machines. Their flags are checked at least: `--help` behind them is
