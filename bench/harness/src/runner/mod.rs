@@ -18,6 +18,7 @@ use tidewire_load::format::describe;
 use self::contender::{Contender, contenders, results};
 pub use self::estimate::estimates;
 use self::estimate::{Pace, row_secs, run_secs};
+use crate::contract::Measured;
 use crate::plan::{RowPlan, Suite, choose};
 use crate::program::Program;
 use crate::report::{BenchEnvironment, BenchReport, RowResult, SuiteResult};
@@ -266,7 +267,10 @@ impl Runner<'_> {
             };
             match run_once(cast, &work, &terms) {
                 Ok(outcome) => match outcome.disturbance() {
-                    Some(why) if attempt < self.options.again_max => {
+                    Some(why)
+                        if attempt < self.options.again_max
+                            && is_repeated(self.options.quick, &outcome.measured) =>
+                    {
                         (self.watch)(&Progress::Again { contender, why });
                     }
                     _ => return Some(Ok(outcome)),
@@ -284,5 +288,26 @@ impl Runner<'_> {
             }
         }
         None
+    }
+}
+
+/// Whether a disturbed run is repeated. The figures of a quick benchmark are not quoted, so there only a run that would
+/// fail is: a program may have had no core for as long as its window.
+fn is_repeated(quick: bool, measured: &Measured) -> bool {
+    !quick || measured.messages == 0 || measured.lost > 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bug: on a busy machine a quick benchmark failed, because one of its programs had no core for 150 ms.
+    #[test]
+    fn a_disturbed_run_without_a_message_is_repeated_in_a_quick_benchmark_too() {
+        let measured = |messages, lost| Measured::verified(messages, 0.15, lost);
+        assert!(is_repeated(true, &measured(0, 0)));
+        assert!(is_repeated(true, &measured(9, 1)));
+        assert!(!is_repeated(true, &measured(9, 0)));
+        assert!(is_repeated(false, &measured(9, 0)));
     }
 }

@@ -183,12 +183,7 @@ fn options(
         Pin::Auto => available_cores(),
         Pin::Off => Vec::new(),
     };
-    // Quick figures are not to be quoted, so they are not worth a second run.
-    let (rounds, again_max) = if arguments.quick {
-        (2, 0)
-    } else {
-        (5, AGAIN_MAX)
-    };
+    let rounds = if arguments.quick { 2 } else { 5 };
     let version = tidewire_command::VERSION;
     let tidewire = (!arguments.limits).then(|| Program::own(&file, Side::Tidewire, version));
     Ok(BenchOptions {
@@ -203,7 +198,7 @@ fn options(
         missing_peers,
         cores,
         timeouts: Timeouts::default(),
-        again_max,
+        again_max: AGAIN_MAX,
         // The command waits for the present run. Its programs end with this process, when their standard input ends.
         stop: signals::stop_flag(WAY_OUT, || {})?,
     })
