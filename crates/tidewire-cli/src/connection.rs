@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use tidewire::{
     AnyCodec, Backoff, Client, ClientBuilder, CloseReason, ConnectError, ConnectFailure,
-    GoAwayCode, Kind, Limits, Message,
+    ConnectionLimits, GoAwayCode, Kind, Message,
 };
 use tidewire_io::poller::PollerChoice;
 use tidewire_proto::codec::Codec;
@@ -67,10 +67,8 @@ impl ConnectionArguments {
     /// # Errors
     /// The environment names a poller that does not exist, or flags contradict each other.
     pub(crate) fn client(&self) -> anyhow::Result<ClientBuilder> {
-        let limits = Limits {
-            handshake_timeout: self.timeout,
-            ..Limits::default()
-        };
+        let mut limits = ConnectionLimits::default();
+        limits.set_handshake_timeout(self.timeout);
         let builder = Client::builder()
             .codec(self.codec.codec.clone())
             .tls(self.security.tls(&self.address, None)?)

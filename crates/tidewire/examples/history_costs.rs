@@ -30,14 +30,12 @@ fn main() {
         rooms_max: 20_000,
         ..History::default()
     };
-    let limits = Limits {
-        sessions_max: 50_000,
-        sessions_per_address_max: 50_000,
-        subscriptions_per_session_max: ROOMS,
-        topics_per_address_max: 2 * ROOMS,
-        memory_bytes_max: MEMORY_BYTES_MAX,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.sessions.set_max(50_000);
+    limits.sessions.set_per_address_max(50_000);
+    limits.topics.set_per_session_max(ROOMS);
+    limits.topics.set_per_address_max(2 * ROOMS);
+    limits.memory.set_bytes_max(MEMORY_BYTES_MAX);
     let server = Server::builder().limits(limits);
     let server = server.listen("tcp://127.0.0.1:0").unwrap();
     let topics = PubSub::new().history("big", many(MESSAGES));

@@ -119,7 +119,10 @@ pub use config::PolicyError;
 pub use describe::describe;
 pub use history::History;
 pub use lane::LaneError;
-pub use limits::{Limits, RateLimit, RateLimitError, WhenExceeded};
+pub use limits::{
+    ConnectionLimits, HandshakeLimits, LimitError, Limits, MemoryLimits, RateLimit, RateLimitError,
+    RoomLimits, SessionLimits, TopicLimits, UdpLimits, WhenExceeded,
+};
 #[cfg(feature = "log")]
 pub use observe::log;
 #[cfg(feature = "otlp")]
@@ -147,7 +150,7 @@ pub use tidewire_proto::body::{ErrorCode, GoAwayCode};
 pub use tidewire_proto::codec::AnyCodec;
 pub use tidewire_proto::connection::{CloseReason, Farewell};
 pub use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent, RoomId, SubscriptionId};
-pub use tidewire_proto::room::{LagLimits, Policy, PolicyParseError};
+pub use tidewire_proto::room::{Policy, PolicyParseError};
 pub use tidewire_proto::topic::TopicError;
 
 /// Runs the example of the README as a test.

@@ -77,7 +77,11 @@ const BEGINNINGS: [&[u8]; 2] = [&[22], &[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3]];
 fn ten_thousand_handshakes_that_are_never_finished_end_at_their_deadline_and_others_are_served() {
     let (count, _turn) = flood();
     for bytes in BEGINNINGS {
-        let server = serve(|limits| limits.handshake_timeout = Duration::from_secs(3));
+        let server = serve(|limits| {
+            limits
+                .connections
+                .set_handshake_timeout(Duration::from_secs(3));
+        });
         let early = connect(&server);
         let mut peak = 0;
         let peers = begin(&server, 2, count, bytes, |metrics| {
@@ -107,8 +111,12 @@ fn an_address_holds_a_bounded_memory_with_its_handshakes_and_other_addresses_are
     let (count, _turn) = flood();
     for bytes in BEGINNINGS {
         let server = serve(|limits| {
-            limits.handshake_bytes_per_address_max = HELD_MAX as usize;
-            limits.handshake_timeout = Duration::from_secs(20);
+            limits
+                .handshakes
+                .set_bytes_per_address_max(HELD_MAX as usize);
+            limits
+                .connections
+                .set_handshake_timeout(Duration::from_secs(20));
         });
         let early = connect(&server);
         let peers = begin(&server, 2, count, bytes, |metrics| {
@@ -147,8 +155,10 @@ fn many_addresses_bring_the_server_to_its_limit_and_lose_their_handshakes() {
     const MEMORY_MAX: u64 = 48 << 20;
     let (count, _turn) = flood();
     let server = serve(|limits| {
-        limits.memory_bytes_max = MEMORY_MAX as usize;
-        limits.handshake_timeout = Duration::from_secs(60);
+        limits.memory.set_bytes_max(MEMORY_MAX as usize);
+        limits
+            .connections
+            .set_handshake_timeout(Duration::from_secs(60));
     });
     let early = connect(&server);
     let mut peers = Vec::new();
@@ -180,9 +190,11 @@ fn many_addresses_bring_the_server_to_its_limit_and_lose_their_handshakes() {
 fn an_address_that_begins_handshakes_too_fast_is_refused_and_others_are_not() {
     let (_, _turn) = flood();
     let server = serve(|limits| {
-        limits.sessions_per_address_max = 20;
-        limits.handshakes_per_address_per_second_max = 1;
-        limits.handshake_timeout = Duration::from_millis(500);
+        limits.sessions.set_per_address_max(20);
+        limits.handshakes.set_per_address_per_second_max(1);
+        limits
+            .connections
+            .set_handshake_timeout(Duration::from_millis(500));
     });
     let peers = begin(&server, 2, 50, BEGINNINGS[0], |_| {});
     let metrics = server.wait_for("they are counted", |metrics| {

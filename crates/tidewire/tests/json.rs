@@ -230,10 +230,8 @@ fn a_mistake_ends_the_session_and_says_what_to_change() {
 #[test]
 fn messages_have_a_largest_length() {
     const LIMIT: usize = 4_096;
-    let limits = Limits {
-        frame_bytes_max: LIMIT,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_frame_bytes_max(LIMIT);
     let builder = Server::builder().limits(limits);
     let server = TestServer::over_tcp(builder, &json(), |_| echo);
     let around = r#"{"kind":"request","id":1,"data":""}"#.len() + 1;
@@ -268,14 +266,14 @@ fn messages_have_a_largest_length() {
 #[test]
 fn a_client_waits_for_a_welcome_as_long_as_its_limits_say() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let limits = Limits {
-        handshake_timeout: Duration::from_millis(100),
-        login_timeout: Duration::from_secs(20),
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits
+        .connections
+        .set_handshake_timeout(Duration::from_millis(100));
+    limits.handshakes.set_login_timeout(Duration::from_secs(20));
     let before = Instant::now();
     let address = format!("tcp://{}", silent.local_addr().unwrap());
-    let builder = Client::builder().codec(json()).limits(limits);
+    let builder = Client::builder().codec(json()).limits(limits.connections);
     assert!(builder.connect(&address).wait().is_err());
     assert!(before.elapsed() < Duration::from_secs(10));
 }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use tidewire::metrics::Metrics;
-use tidewire::{Context, HandlerResult, Limits, Message, Server};
+use tidewire::{Context, HandlerResult, Message};
 use tidewire_io::allocation::CountingAllocator;
 use tidewire_proto::codec::{AnyCodec, Tw1};
+use tidewire_testkit::fixtures::limited;
 use tidewire_testkit::{Peer, TestServer};
 
 #[global_allocator]
@@ -28,9 +29,8 @@ fn ask(peer: &mut Peer, rounds: u64) {
 #[test]
 fn a_lane_counts_its_system_calls_and_allocations() {
     const ROUNDS: u64 = 1_000;
-    let builder = Server::builder().limits(Limits {
-        heartbeat: Duration::ZERO,
-        ..Limits::default()
+    let builder = limited(|limits| {
+        limits.connections.set_heartbeat(Duration::ZERO);
     });
     let server = TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), |_| wasteful_echo);
     let mut peer = server.peer();

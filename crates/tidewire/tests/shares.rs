@@ -77,7 +77,9 @@ fn assert_conserved(metrics: &Metrics) {
 #[test]
 fn the_address_with_the_most_sessions_makes_room_for_newcomers_of_others() {
     for attackers in ATTACKERS {
-        let server = serve(None, |limits| limits.sessions_max = 200);
+        let server = serve(None, |limits| {
+            limits.sessions.set_max(200);
+        });
         let mut before = connect(&server, BEFORE).unwrap();
         let mut held = Vec::new();
         for round in 0..400 {
@@ -100,8 +102,8 @@ fn the_address_with_the_most_sessions_makes_room_for_newcomers_of_others() {
 fn the_last_quarter_of_the_topics_is_for_addresses_that_have_few() {
     for attackers in ATTACKERS {
         let server = serve(None, |limits| {
-            limits.topics_max = 1_024;
-            limits.topics_per_address_max = 512;
+            limits.topics.set_max(1_024);
+            limits.topics.set_per_address_max(512);
         });
         let mut before = connect(&server, BEFORE).unwrap();
         assert!(subscribe(&mut before, "before"));

@@ -61,11 +61,9 @@ fn alone() -> MutexGuard<'static, ()> {
 fn allocations(codec: &str, method: usize, arguments: &[u8], answer: &[u8]) -> u64 {
     let codec = AnyCodec::by_name(codec).unwrap();
     // On a very busy machine a test may take longer than a heartbeat, and a ping would be counted.
-    let limits = Limits {
-        heartbeat: Duration::ZERO,
-        idle_timeout: Duration::MAX,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_heartbeat(Duration::ZERO);
+    limits.connections.set_idle_timeout(Duration::MAX);
     let server = TestServer::over_tcp(Server::builder().limits(limits), &codec, |_| {
         Counted(Router::new().mount(FrugalServer::new(Sums)))
     });

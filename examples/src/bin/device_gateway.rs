@@ -168,12 +168,12 @@ fn run() -> Result<(), Box<dyn Error>> {
         backend: Upstream::new(argument(1, "tcp://127.0.0.1:7000"))?,
         devices: Arc::default(),
     };
-    let limits = Limits {
-        login_timeout: Duration::from_secs(10),
-        // The longest silence of a device. Messages to the device do not count.
-        receive_timeout: Duration::from_millis(argument(2, "60000").parse()?),
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.handshakes.set_login_timeout(Duration::from_secs(10));
+    // The longest silence of a device. Messages to the device do not count.
+    limits
+        .connections
+        .set_receive_timeout(Duration::from_millis(argument(2, "60000").parse()?));
     let server = Server::builder()
         .codec(AnyCodec::custom(DeviceCodec))
         .limits(limits)

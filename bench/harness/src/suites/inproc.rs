@@ -125,7 +125,7 @@ impl Service for FarEnd {
 fn builder(work: &Work) -> Result<ServerBuilder, RoleError> {
     let mut limits = limits(work);
     if work.in_flight == 0 {
-        limits.queue_bytes_max = BLOCK_BYTES;
+        limits.connections.set_queue_bytes_max(BLOCK_BYTES);
     }
     Ok(Server::builder().codec(codec(work)?).limits(limits))
 }

@@ -248,8 +248,8 @@ fn reach(
 /// The limits of a server of ours: all connections come from one address here.
 fn limits(work: &Work) -> Limits {
     let mut limits = Limits::default();
-    limits.sessions_max = limits.sessions_max.max(work.connections + 16);
-    limits.sessions_per_address_max = limits.sessions_per_address_max.max(work.connections + 16);
+    limits.sessions.set_max(limits.sessions.max().max(work.connections + 16));
+    limits.sessions.set_per_address_max(limits.sessions.per_address_max().max(work.connections + 16));
     limits
 }
 

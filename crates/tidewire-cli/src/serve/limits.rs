@@ -7,7 +7,6 @@ use clap::builder::RangedU64ValueParser;
 use tidewire::{Limits, ServerBuilder};
 
 use super::parse::{parse_handshake_bytes, parse_head_bytes, parse_lag_bytes, parse_memory_bytes};
-use crate::failure::Failure;
 use crate::units::{Bytes, parse_seconds};
 
 /// The limits that have a flag.
@@ -25,68 +24,77 @@ pub(super) struct LimitArguments {
     memory_bytes_max: Option<Bytes>,
 
     /// Maximum sessions of the whole server. Each needs a descriptor
-    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().sessions_max)]
+    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().sessions.max())]
     sessions_max: usize,
 
     /// Maximum sessions from one address. Behind a proxy all clients have one address, unless --proxy-protocol-from
     /// names it
-    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().sessions_per_address_max)]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    #[arg(default_value_t = Limits::default().sessions.per_address_max())]
     sessions_per_address_max: usize,
 
     /// Maximum handshakes of TLS that one address may begin in a second, after the first ones up to
     /// --sessions-per-address-max; 0 for no limit
-    #[arg(long, value_name = "N", default_value_t = Limits::default().handshakes_per_address_per_second_max)]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().handshakes.per_address_per_second_max())]
     handshakes_per_address_per_second_max: usize,
 
     /// Maximum bytes of memory that the unfinished handshakes of one address may hold; at most a quarter of
     /// --memory-bytes-max counts
-    #[arg(long, value_name = "BYTES", value_parser = parse_handshake_bytes, default_value_t = Bytes(Limits::default().handshake_bytes_per_address_max))]
+    #[arg(long, value_name = "BYTES", value_parser = parse_handshake_bytes)]
+    #[arg(default_value_t = Bytes(Limits::default().handshakes.bytes_per_address_max()))]
     handshake_bytes_per_address_max: Bytes,
 
     /// Unsent bytes of one room or pattern above which a subscriber is slow, so that --slow-subscriber applies to it
-    #[arg(long, value_name = "BYTES", value_parser = parse_lag_bytes, default_value_t = bytes(Limits::default().lag_bytes_max))]
+    #[arg(long, value_name = "BYTES", value_parser = parse_lag_bytes)]
+    #[arg(default_value_t = bytes(Limits::default().rooms.lag_bytes_max()))]
     lag_bytes_max: Bytes,
 
     /// Unsent messages of one room or pattern above which a subscriber is slow
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), default_value_t = Limits::default().lag_messages_max)]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(default_value_t = Limits::default().rooms.lag_messages_max())]
     lag_messages_max: u64,
 
     /// Members of the largest room that announces who comes and goes, and lists its members to a new one. The same on
     /// all nodes of a cluster: where a node has more members in a room, the other nodes know only their number
-    #[arg(long, value_name = "N", default_value_t = Limits::default().presence_members_max)]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().rooms.presence_members_max())]
     presence_members_max: usize,
 
     /// Maximum rooms of the whole server. Rooms and topics together have at most 64,512 places
-    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().rooms_max)]
+    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().rooms.max())]
     rooms_max: usize,
 
     /// Maximum rooms that the sessions of one address have opened
-    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().rooms_per_address_max)]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    #[arg(default_value_t = Limits::default().rooms.per_address_max())]
     rooms_per_address_max: usize,
 
     /// Maximum rooms that a session may be in at once. A user's own rooms_max may be lower, and not higher
-    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().rooms_per_session_max)]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    #[arg(default_value_t = Limits::default().rooms.per_session_max())]
     rooms_per_session_max: usize,
 
     /// Maximum topics and patterns of the whole server that somebody is subscribed to
-    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().topics_max)]
+    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().topics.max())]
     topics_max: usize,
 
     /// Maximum topics and patterns that the sessions of one address were the first to subscribe to
-    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().topics_per_address_max)]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    #[arg(default_value_t = Limits::default().topics.per_address_max())]
     topics_per_address_max: usize,
 
     /// Maximum subscriptions of a session. A user's own subscriptions_max may be lower, and not higher
-    #[arg(long, value_name = "N", value_parser = at_least_one(), default_value_t = Limits::default().subscriptions_per_session_max)]
+    #[arg(long, value_name = "N", value_parser = at_least_one())]
+    #[arg(default_value_t = Limits::default().topics.per_session_max())]
     subscriptions_per_session_max: usize,
 
     /// Maximum bytes of the headers of a WebSocket handshake; at most 32k
-    #[arg(long, value_name = "BYTES", value_parser = parse_head_bytes, default_value_t = Bytes(Limits::default().websocket_head_bytes_max))]
+    #[arg(long, value_name = "BYTES", value_parser = parse_head_bytes)]
+    #[arg(default_value_t = Bytes(Limits::default().handshakes.websocket_head_bytes_max()))]
     websocket_head_bytes_max: Bytes,
 
     /// Maximum headers of a WebSocket handshake
     #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(16..=1024))]
-    #[arg(default_value_t = Limits::default().websocket_headers_max)]
+    #[arg(default_value_t = Limits::default().handshakes.websocket_headers_max())]
     websocket_headers_max: usize,
 
     /// Maximum age of a connection, in seconds or as 12h: before it, clients are asked to connect again, so that a load
@@ -103,47 +111,39 @@ impl LimitArguments {
     /// Returns the limits. People need longer for a name than programs for a hello, so `--timeout` only ever lengthens
     /// their time.
     pub(super) fn limits(&self) -> Limits {
-        let defaults = Limits::default();
-        let handshake_timeout = self.timeout.unwrap_or(defaults.handshake_timeout);
-        Limits {
-            memory_bytes_max: self
-                .memory_bytes_max
-                .map_or(defaults.memory_bytes_max, |it| it.0),
-            sessions_max: self.sessions_max,
-            sessions_per_address_max: self.sessions_per_address_max,
-            lag_bytes_max: self.lag_bytes_max.0 as u64,
-            lag_messages_max: self.lag_messages_max,
-            presence_members_max: self.presence_members_max,
-            handshakes_per_address_per_second_max: self.handshakes_per_address_per_second_max,
-            handshake_bytes_per_address_max: self.handshake_bytes_per_address_max.0,
-            rooms_max: self.rooms_max,
-            rooms_per_address_max: self.rooms_per_address_max,
-            rooms_per_session_max: self.rooms_per_session_max,
-            topics_max: self.topics_max,
-            topics_per_address_max: self.topics_per_address_max,
-            subscriptions_per_session_max: self.subscriptions_per_session_max,
-            websocket_head_bytes_max: self.websocket_head_bytes_max.0,
-            websocket_headers_max: self.websocket_headers_max,
-            handshake_timeout,
-            login_timeout: handshake_timeout.max(defaults.login_timeout),
-            ..defaults
+        let mut limits = Limits::default();
+        if let Some(Bytes(max)) = self.memory_bytes_max {
+            limits.memory.set_bytes_max(max);
         }
-    }
-
-    /// Refuses limits that contradict each other.
-    ///
-    /// # Errors
-    /// Rooms and topics have more places than there are.
-    pub(super) fn check(&self) -> Result<(), Failure> {
-        match self.rooms_max.saturating_add(self.topics_max) <= NAMES_MAX {
-            true => Ok(()),
-            false => Err(Failure::configuration(
-                format!(
-                    "--rooms-max and --topics-max together are more than {NAMES_MAX}, the number of rooms and topics that there can be"
-                ),
-                "lower one of them",
-            )),
+        if let Some(timeout) = self.timeout {
+            limits.connections.set_handshake_timeout(timeout);
+            let login_timeout = timeout.max(limits.handshakes.login_timeout());
+            limits.handshakes.set_login_timeout(login_timeout);
         }
+        limits
+            .sessions
+            .set_max(self.sessions_max)
+            .set_per_address_max(self.sessions_per_address_max);
+        limits
+            .handshakes
+            .set_per_address_per_second_max(self.handshakes_per_address_per_second_max)
+            .set_bytes_per_address_max(self.handshake_bytes_per_address_max.0)
+            .set_websocket_head_bytes_max(self.websocket_head_bytes_max.0)
+            .set_websocket_headers_max(self.websocket_headers_max);
+        limits
+            .rooms
+            .set_max(self.rooms_max)
+            .set_per_address_max(self.rooms_per_address_max)
+            .set_per_session_max(self.rooms_per_session_max)
+            .set_presence_members_max(self.presence_members_max)
+            .set_lag_bytes_max(self.lag_bytes_max.0 as u64)
+            .set_lag_messages_max(self.lag_messages_max);
+        limits
+            .topics
+            .set_max(self.topics_max)
+            .set_per_address_max(self.topics_per_address_max)
+            .set_per_session_max(self.subscriptions_per_session_max);
+        limits
     }
 
     /// Sets the maximum age of connections.
@@ -163,9 +163,6 @@ fn at_least_one() -> RangedU64ValueParser<usize> {
 fn bytes(count: u64) -> Bytes {
     Bytes(usize::try_from(count).unwrap_or(usize::MAX))
 }
-
-/// Rooms and topics that frames can name.
-const NAMES_MAX: usize = 64_512;
 
 #[cfg(test)]
 mod tests {
@@ -194,8 +191,8 @@ mod tests {
             (&["--timeout", "90"], 90, 90),
         ] {
             let limits = limits(arguments);
-            assert_eq!(limits.handshake_timeout, seconds(hello));
-            assert_eq!(limits.login_timeout, seconds(name));
+            assert_eq!(limits.connections.handshake_timeout(), seconds(hello));
+            assert_eq!(limits.handshakes.login_timeout(), seconds(name));
         }
     }
 
@@ -207,10 +204,10 @@ mod tests {
             "--lag-messages-max=10000",
             "--presence-members-max=500",
         ]);
-        assert_eq!(limits.sessions_max, 100_000);
-        assert_eq!(limits.lag_bytes_max, 262_144);
-        assert_eq!(limits.lag_messages_max, 10_000);
-        assert_eq!(limits.presence_members_max, 500);
+        assert_eq!(limits.sessions.max(), 100_000);
+        assert_eq!(limits.rooms.lag_bytes_max(), 262_144);
+        assert_eq!(limits.rooms.lag_messages_max(), 10_000);
+        assert_eq!(limits.rooms.presence_members_max(), 500);
     }
 
     #[test]
@@ -225,14 +222,14 @@ mod tests {
             "--websocket-head-bytes-max=32k",
             "--websocket-headers-max=256",
         ]);
-        assert_eq!(limits.rooms_max, 10);
-        assert_eq!(limits.rooms_per_address_max, 11);
-        assert_eq!(limits.rooms_per_session_max, 12);
-        assert_eq!(limits.topics_max, 13);
-        assert_eq!(limits.topics_per_address_max, 14);
-        assert_eq!(limits.subscriptions_per_session_max, 1_000);
-        assert_eq!(limits.websocket_head_bytes_max, 32 << 10);
-        assert_eq!(limits.websocket_headers_max, 256);
+        assert_eq!(limits.rooms.max(), 10);
+        assert_eq!(limits.rooms.per_address_max(), 11);
+        assert_eq!(limits.rooms.per_session_max(), 12);
+        assert_eq!(limits.topics.max(), 13);
+        assert_eq!(limits.topics.per_address_max(), 14);
+        assert_eq!(limits.topics.per_session_max(), 1_000);
+        assert_eq!(limits.handshakes.websocket_head_bytes_max(), 32 << 10);
+        assert_eq!(limits.handshakes.websocket_headers_max(), 256);
     }
 
     /// The bug: `--sessions-max 0` started a server that refused everybody.
@@ -257,8 +254,6 @@ mod tests {
         ] {
             assert!(Only::try_parse_from(["serve", flag]).is_err(), "{flag}");
         }
-        let only = Only::try_parse_from(["serve", "--rooms-max=60000"]).unwrap();
-        assert!(only.limits.check().is_err());
     }
 
     #[test]
@@ -268,8 +263,8 @@ mod tests {
             "--handshakes-per-address-per-second-max=2",
             "--handshake-bytes-per-address-max=1M",
         ]);
-        assert_eq!(limits.sessions_per_address_max, 1);
-        assert_eq!(limits.handshakes_per_address_per_second_max, 2);
-        assert_eq!(limits.handshake_bytes_per_address_max, 1 << 20);
+        assert_eq!(limits.sessions.per_address_max(), 1);
+        assert_eq!(limits.handshakes.per_address_per_second_max(), 2);
+        assert_eq!(limits.handshakes.bytes_per_address_max(), 1 << 20);
     }
 }

@@ -353,7 +353,6 @@ fn start(
         is_waived: arguments.insecure,
     };
     exposure::check(&arguments.binds, protection)?;
-    arguments.limits.check()?;
     let mut builder = Server::builder()
         .codec(arguments.codec.clone())
         .lanes(arguments.lanes)

@@ -220,11 +220,12 @@ fn apply(matches: &ArgMatches, server: &Server) -> Result<(), String> {
     let text = |error: clap::Error| error.to_string();
     let log = LogArguments::from_arg_matches(matches).map_err(text)?;
     let limits = LimitArguments::from_arg_matches(matches).map_err(text)?;
+    server
+        .change_limits(&limits.limits())
+        .map_err(|error| error.to_string())?;
     let is_flag = matches.value_source("log_level") == Some(ValueSource::CommandLine);
     log.change_level(is_flag, super::LOG_LEVEL)
-        .map_err(|error| error.to_string())?;
-    server.change_limits(&limits.limits());
-    Ok(())
+        .map_err(|error| error.to_string())
 }
 
 /// The keys that are used without a restart. The contents of the files that other keys name are read again, too.

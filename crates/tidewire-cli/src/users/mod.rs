@@ -218,11 +218,11 @@ impl UserFile {
                 rooms_max,
                 ..
             } = user.limits;
-            let of_session = server.subscriptions_per_session_max;
+            let of_session = server.topics.per_session_max();
             let limits = [
-                ("sessions_max", sessions_max, server.sessions_max),
+                ("sessions_max", sessions_max, server.sessions.max()),
                 ("subscriptions_max", subscriptions_max, of_session),
-                ("rooms_max", rooms_max, server.rooms_per_session_max),
+                ("rooms_max", rooms_max, server.rooms.per_session_max()),
             ];
             limits.into_iter().filter_map(|(key, own, of_server)| {
                 let own = own.filter(|own| *own > of_server)?;

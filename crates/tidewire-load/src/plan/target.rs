@@ -1,6 +1,6 @@
 //! Whether a server answers, and has what a scenario needs.
 
-use tidewire::{AnyCodec, Client, Endpoint, Limits, RequestError, RoomId};
+use tidewire::{AnyCodec, Client, ConnectionLimits, Endpoint, RequestError, RoomId};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Tw1;
 
@@ -30,10 +30,8 @@ fn try_out(
     let target = &options.targets[index];
     let name = options.names.get(index).map(ToString::to_string);
     let address = &name.unwrap_or_else(|| target.to_string());
-    let limits = Limits {
-        handshake_timeout: options.answer_timeout,
-        ..Limits::default()
-    };
+    let mut limits = ConnectionLimits::default();
+    limits.set_handshake_timeout(options.answer_timeout);
     let mut builder = Client::builder();
     if let Some(source) = &options.tokens
         && let Some(token) = source.get()?.first()

@@ -58,14 +58,16 @@ impl<'p> StepRun<'p> {
         let link = Arc::new(link);
         let usage_before = Usage::now(&options.processes);
         let builder = |lanes| {
-            let limits = Limits {
-                sessions_max: step.concurrency as usize + 1,
-                // The deliveries of a step must never be refused by the instrument's own limits.
-                idle_timeout: Duration::from_secs(3600),
-                // A server that stalls is measured, and not left.
-                ping_timeout: Duration::from_secs(3600),
-                ..Limits::default()
-            };
+            let mut limits = Limits::default();
+            limits.sessions.set_max(step.concurrency as usize + 1);
+            // The deliveries of a step must never be refused by the instrument's own limits.
+            limits
+                .connections
+                .set_idle_timeout(Duration::from_secs(3600));
+            // A server that stalls is measured, and not left.
+            limits
+                .connections
+                .set_ping_timeout(Duration::from_secs(3600));
             let mut builder = Server::builder();
             if plan.targets.iter().any(Endpoint::is_tls) {
                 builder = builder.outgoing_tls(options.tls.clone());

@@ -465,11 +465,9 @@ pub fn publishers_to_topics_are_refused_on_request_while_the_node_is_cut_off<E: 
 /// # Panics
 /// The behaviour differs.
 pub fn large_rooms_have_counts<E: Engine>(engine: &mut E) {
-    let limits = Limits {
-        presence_members_max: 2,
-        ..Limits::default()
-    };
-    let builder = || Server::builder().limits(limits.clone());
+    let mut limits = Limits::default();
+    limits.rooms.set_presence_members_max(2);
+    let builder = || Server::builder().limits(limits);
     let one = chat_of(builder(), engine, settings("one"));
     let two = chat_of(builder(), engine, settings("two"));
     let mut crowd: Vec<Peer> = (0..5).map(|it| member(&one, &format!("m{it}"))).collect();

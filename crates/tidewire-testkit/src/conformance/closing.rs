@@ -66,10 +66,11 @@ pub(super) fn closes_follow_what_came_before(setup: &Setup) {
 /// The bug: the server's own output counted as a sign of life of a device that only took it.
 pub(super) fn silent_peers_are_closed_whatever_they_are_sent(setup: &Setup) {
     let mut builder = setup.builder();
-    builder = builder.limits(tidewire::Limits {
-        receive_timeout: Duration::from_millis(100),
-        ..tidewire::Limits::default()
-    });
+    let mut limits = tidewire::Limits::default();
+    limits
+        .connections
+        .set_receive_timeout(Duration::from_millis(100));
+    builder = builder.limits(limits);
     let (sender, sessions) = mpsc::channel();
     let server = setup.serve_with(builder, |_| {
         let sender = sender.clone();

@@ -95,10 +95,8 @@ fn amplify(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 pub(super) fn peers_that_read_nothing_are_paused(setup: &Setup) {
     // More bytes than the kernel's buffers hold, however much they grow.
     const REQUESTS: usize = 1000;
-    let limits = Limits {
-        queue_bytes_max: 64 * 1024,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_queue_bytes_max(64 * 1024);
     let server = setup.serve_with(setup.builder().limits(limits), |_| amplify);
     let mut deaf = server.narrow_peer();
     let frames: Vec<u8> = (0..REQUESTS)
@@ -134,10 +132,8 @@ pub(super) fn peers_that_read_nothing_are_paused(setup: &Setup) {
 
 pub(super) fn dribbling_readers_get_everything(setup: &Setup) {
     const REQUESTS: usize = 60;
-    let limits = Limits {
-        queue_bytes_max: 16 * 1024,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_queue_bytes_max(16 * 1024);
     let server = setup.serve_with(setup.builder().limits(limits), |_| amplify);
     let mut peer = server.narrow_peer();
     let frames: Vec<u8> = (0..REQUESTS)

@@ -59,10 +59,8 @@ pub fn run_shared(setup: &Setup) {
     if setup.unavailable().is_some() {
         return;
     }
-    let limits = Limits {
-        deferred_per_session_max: DEFERRED_MAX,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_deferred_max(DEFERRED_MAX);
     let server = setup.serve_with(setup.builder().limits(limits), |_| Table::default());
     for behaviour in BEHAVIOURS {
         let Run::Shared(run) = behaviour.run else {

@@ -33,7 +33,7 @@ const WIDE: &[(&str, usize)] = &[
 ];
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 743;
+const OPEN_FIELDS_MAX: usize = 711;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

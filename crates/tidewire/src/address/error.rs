@@ -79,7 +79,7 @@ pub enum AddressError {
     LookupTimeout {
         /// The host.
         host: String,
-        /// The time that it had: [`Limits::handshake_timeout`](crate::Limits::handshake_timeout).
+        /// The time that it had: [`ConnectionLimits::handshake_timeout`](crate::ConnectionLimits::handshake_timeout).
         timeout: Duration,
     },
     /// The address exists once in the network of each interface.

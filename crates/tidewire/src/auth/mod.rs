@@ -116,7 +116,7 @@ pub trait Authenticate: Send + Sync + 'static {
     }
 
     /// Adds the memory of its own tables, such as those of a configuration with many users. It counts in
-    /// [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max). It is called at the start and by
+    /// [`MemoryLimits::bytes_max`](crate::MemoryLimits::bytes_max). It is called at the start and by
     /// [`Server::reauthenticate`](crate::Server::reauthenticate). The default adds nothing.
     fn measure(&self, tables: &mut TableBytes) {
         let _ = tables;

@@ -22,7 +22,7 @@ use super::{Client, Inner};
 use crate::address::Address;
 use crate::auth::Credentials;
 use crate::dial::{Backoff, Target};
-use crate::limits::{CLIENT_LINGER_DEFAULT, Limits};
+use crate::limits::{CLIENT_LINGER_DEFAULT, ConnectionLimits, Limits};
 use crate::server::{ServeError, Server, adapt, frame};
 use crate::tls::{ClientConfigs, ClientTls};
 use crate::transport::LayerFactory;
@@ -49,7 +49,7 @@ use crate::transport::LayerFactory;
 pub struct ClientBuilder {
     codec: AnyCodec,
     poller: PollerChoice,
-    limits: Limits,
+    limits: ConnectionLimits,
     request_timeout: Duration,
     close_timeout: Duration,
     linger: Duration,
@@ -72,7 +72,7 @@ impl Default for ClientBuilder {
         Self {
             codec: AnyCodec::Tw1(Tw1),
             poller: PollerChoice::default(),
-            limits: Limits::default(),
+            limits: ConnectionLimits::default(),
             request_timeout: Duration::from_secs(10),
             close_timeout: Duration::from_secs(5),
             linger: CLIENT_LINGER_DEFAULT,
@@ -125,9 +125,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the limits. `handshake_timeout` bounds the time to connect to all addresses of the server together.
+    /// Sets the limits. [`handshake_timeout`](ConnectionLimits::handshake_timeout) bounds the time to connect to all
+    /// addresses of the server together.
     #[must_use]
-    pub fn limits(mut self, limits: Limits) -> Self {
+    pub fn limits(mut self, limits: ConnectionLimits) -> Self {
         self.limits = limits;
         self
     }
@@ -220,10 +221,11 @@ impl ClientBuilder {
         self
     }
 
-    /// Waits for the server of an `inproc://` name that is not bound yet, up to [`Limits::handshake_timeout`], instead
-    /// of failing at once. It is for threads of one process that start in any order. For a server in another process
-    /// use [`connect_lazy`](Self::connect_lazy), which tries again at each use. With any other address connecting fails
-    /// with [`InprocConnectError::CannotWait`](crate::socket::InprocConnectError::CannotWait).
+    /// Waits for the server of an `inproc://` name that is not bound yet, up to
+    /// [`ConnectionLimits::handshake_timeout`], instead of failing at once. It is for threads of one process that start
+    /// in any order. For a server in another process use [`connect_lazy`](Self::connect_lazy), which tries again at
+    /// each use. With any other address connecting fails with
+    /// [`InprocConnectError::CannotWait`](crate::socket::InprocConnectError::CannotWait).
     #[must_use]
     pub fn wait_for_server(mut self) -> Self {
         self.wait_for_server = true;
@@ -348,7 +350,7 @@ impl ClientBuilder {
         self.codec = adapt(&[is_udp], self.codec, &mut self.limits)?;
         let is_single = is_udp && self.codec.format().fills_datagrams();
         let ids = self.codec.format().ids;
-        let table = RequestTable::new(self.limits.queue_bytes_max, is_single);
+        let table = RequestTable::new(self.limits.queue_bytes_max(), is_single);
         let link = Arc::new(Link::new(table, self.event_bounds));
         let codec = self.codec;
         let dialing = Dialing::new(
@@ -362,11 +364,15 @@ impl ClientBuilder {
         let follows_moves = dialing.follows_moves();
         let service = ClientService::new(Arc::clone(&link), dialing, ids, self.pending_max);
         let mut service = Some(service);
+        let limits = Limits {
+            connections: self.limits,
+            ..Limits::default()
+        };
         let agent = concat!("tidewire/", env!("CARGO_PKG_VERSION"));
         let lane = Server::builder()
             .codec(codec.clone())
             .poller(self.poller)
-            .limits(self.limits)
+            .limits(limits)
             .socket_options(self.sockets)
             .spin_as(self.spin_us)
             .outgoing_layers(layers)

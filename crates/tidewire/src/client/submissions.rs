@@ -41,8 +41,9 @@ pub enum WhenWindowFull {
     #[default]
     Refuse,
     /// The request waits for its turn, within its deadline. At most 4,096 requests wait; more are refused. Requests are
-    /// refused as well if more than 4,096 of them, or [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) of
-    /// payload, wait for the client's lane. The lane takes them at once unless the server reads too slowly.
+    /// refused as well if more than 4,096 of them, or
+    /// [`ConnectionLimits::queue_bytes_max`](crate::ConnectionLimits::queue_bytes_max) of payload, wait for the
+    /// client's lane. The lane takes them at once unless the server reads too slowly.
     Wait,
 }
 

@@ -403,10 +403,8 @@ mod tests {
 
     #[test]
     fn a_connection_adopted_during_a_drain_is_refused_with_a_reason_and_counted() {
-        let limits = Limits {
-            sessions_max: 1,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.sessions.set_max(1);
         let mut lane = lane(&Server::builder().limits(limits));
         let mailbox = Arc::clone(&lane.core.exchange.mailbox);
         let (near, mut far) = Stream::pair().unwrap();

@@ -127,10 +127,10 @@ mod tests {
     fn lane_at_noon() -> (Lane<impl Service>, usize, Stream) {
         let codec = AnyCodec::by_name("raw").unwrap();
         let authenticator = Until(noon() + Duration::from_secs(3_600));
-        let limits = Limits {
-            idle_timeout_without_heartbeat: Duration::from_secs(100_000),
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits
+            .connections
+            .set_idle_timeout_without_heartbeat(Duration::from_secs(100_000));
         let builder = Server::builder().codec(codec).limits(limits);
         let mut lane = lane(&builder.authenticate(authenticator));
         lane.core.sessions.timers.set_wall(noon());

@@ -288,10 +288,8 @@ mod tests {
     #[test]
     fn a_late_renewal_is_asked_about_and_a_late_login_is_left_to_its_timeout() {
         const PATIENCE: Duration = Duration::from_millis(20);
-        let limits = Limits {
-            handshake_timeout: PATIENCE,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.connections.set_handshake_timeout(PATIENCE);
         let codec = AnyCodec::by_name("raw").unwrap();
         let builder = Server::builder().codec(codec).limits(limits);
         let mut lane = lane(&builder.authenticate(Everybody));

@@ -184,7 +184,7 @@ impl ServerShared {
             directory: Arc::new(Directory::new(limits, guard.clone(), backplane)),
             guard,
             limiter: Arc::new(SessionLimiter::new(limits)),
-            memory: Arc::new(MemoryAccount::new(limits.memory_bytes_max)),
+            memory: Arc::new(MemoryAccount::new(limits.memory.bytes_max())),
             sessions: SessionTable::new(lanes),
             broadcast_bytes: Arc::default(),
             cookies: Cookies::default(),

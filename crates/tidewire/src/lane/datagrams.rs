@@ -87,7 +87,10 @@ impl<S: Service> Lane<S> {
             ..
         } = self;
         let limits = &core.config.limits;
-        let bytes_max = limits.frame_bytes_max.max(limits.datagram_bytes_max);
+        let bytes_max = limits
+            .connections
+            .frame_bytes_max()
+            .max(limits.connections.datagram_bytes_max());
         let batch = datagrams.get_or_insert_with(|| {
             Box::new(DatagramBatch::with_limit(
                 DatagramBatch::SLOTS_MAX,

@@ -148,10 +148,8 @@ mod tests {
     /// Makes a lane whose sessions may send 10 messages a second, and the frames of this many requests.
     fn limited(when: WhenExceeded, requests: u32) -> (Lane<impl Service>, Vec<u8>) {
         let limit = RateLimit::new(when).messages_per_second(10);
-        let limits = Limits {
-            heartbeat: Duration::ZERO,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.connections.set_heartbeat(Duration::ZERO);
         let lane = lane(&Server::builder().limits(limits).rate_limit(limit));
         let mut frames = Vec::new();
         for id in 1..=requests {

@@ -121,7 +121,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
     receive: &mut [u8],
 ) {
     let step_bytes = core.sessions[slot].stream.step_bytes();
-    let turn_bytes_max = core.config.limits.turn_bytes_max;
+    let turn_bytes_max = core.config.limits.connections.turn_bytes_max();
     let mut budget = turn_bytes_max.min(step_bytes.saturating_mul(STEPS_PER_TURN));
     let connection = &mut core.sessions[slot].connection;
     if !connection.may_read() {

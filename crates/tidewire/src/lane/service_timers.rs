@@ -175,11 +175,10 @@ fn the_timers_of_a_session_end_with_it() {
 
 #[test]
 fn timers_are_bounded_for_each_session_and_for_the_lane() {
-    let (mut lane, log, started_ns) = set_up(Limits {
-        timers_per_session_max: 2,
-        timers_per_lane_max: 1,
-        ..Limits::default()
-    });
+    let mut limits = Limits::default();
+    limits.sessions.set_timers_max(2);
+    limits.sessions.set_timers_per_lane_max(1);
+    let (mut lane, log, started_ns) = set_up(limits);
     let (slot, _far) = lane.open_session();
     let (other, _other_far) = lane.open_session();
     let (id, other) = (lane.core.sessions[slot].id, lane.core.sessions[other].id);

@@ -70,11 +70,9 @@ mod tests {
 
     #[test]
     fn a_slow_subscriber_is_not_idle_while_it_takes_bytes() {
-        let limits = Limits {
-            idle_timeout: Duration::from_secs(60),
-            heartbeat: Duration::ZERO,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.connections.set_idle_timeout(Duration::from_secs(60));
+        limits.connections.set_heartbeat(Duration::ZERO);
         let mut lane = lane(&Server::builder().limits(limits));
         let (slot, mut far) = lane.open_session();
         let started_ns = lane.core.sessions.now_ns();
@@ -229,11 +227,9 @@ mod tests {
 
     #[test]
     fn a_drain_cuts_off_who_was_not_swept_to_and_who_was_not_heard() {
-        let limits = Limits {
-            queue_bytes_max: 0,
-            presence_members_max: 0,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.connections.set_queue_bytes_max(0);
+        limits.rooms.set_presence_members_max(0);
         let mut lane = lane(&Server::builder().limits(limits));
         let ((ada, mut ada_end), (bob, mut bob_end)) = (lane.open_session(), lane.open_session());
         let mut alias = RoomId(0);

@@ -1,9 +1,10 @@
 //! The rate limit of a session.
 //!
 //! There is a token bucket for messages and one for bytes. Each is kept as one time: the moment at which the bucket is
-//! full again. A message moves that moment forward by its cost. It may come while that moment is at most the burst ahead
-//! of now. So no timer fills a bucket, and a session that sends nothing costs nothing. A message may take more bytes than
-//! the bucket has, and the next message waits for them. Otherwise a frame that is larger than the burst could never come.
+//! full again. A message moves that moment forward by its cost. It may come while that moment is at most the burst
+//! ahead of now. So no timer fills a bucket, and a session that sends nothing costs nothing. A message may take more
+//! bytes than the bucket has, and the next message waits for them. Otherwise a frame that is larger than the burst
+//! could never come.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -15,11 +16,12 @@ use super::nanoseconds;
 /// The messages and bytes that a session may send in a second, and the policy for a session that sends more. For
 /// [`ServerBuilder::rate_limit`](crate::ServerBuilder::rate_limit).
 ///
-/// It holds for each session that a peer opened. In [`IdentityLimits`](crate::auth::IdentityLimits) it holds for all sessions of an
-/// identity together, and outlives them. It counts the frames that go to the service, each with all its bytes. Pings
-/// and other control frames have a limit of their own,
-/// [`Limits::control_frames_per_second_max`](crate::Limits::control_frames_per_second_max). A peer that connects again starts
-/// with a full burst; [`Limits::sessions_per_address_max`](crate::Limits::sessions_per_address_max) bounds its sessions.
+/// It holds for each session that a peer opened. In [`IdentityLimits`](crate::auth::IdentityLimits) it holds for all
+/// sessions of an identity together, and outlives them. It counts the frames that go to the service, each with all its
+/// bytes. Pings and other control frames have a limit of their own,
+/// [`ConnectionLimits::control_frames_per_second_max`](crate::ConnectionLimits::control_frames_per_second_max). A peer
+/// that connects again starts with a full burst;
+/// [`SessionLimits::per_address_max`](crate::SessionLimits::per_address_max) bounds its sessions.
 ///
 /// ```
 /// use std::time::Duration;
@@ -55,15 +57,17 @@ pub struct RateLimit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenExceeded {
-    /// The session is not read until it may send again; [`Metrics::rate_paused`](crate::metrics::Metrics::rate_paused) counts
-    /// that. A stream loses nothing, because the transport slows its peer down. UDP cannot do that: datagrams that come
-    /// during the pause are dropped, and counted as [`DatagramDrop::Paused`](crate::metrics::DatagramDrop::Paused).
+    /// The session is not read until it may send again; [`Metrics::rate_paused`](crate::metrics::Metrics::rate_paused)
+    /// counts that. A stream loses nothing, because the transport slows its peer down. UDP cannot do that: datagrams
+    /// that come during the pause are dropped, and counted as
+    /// [`DatagramDrop::Paused`](crate::metrics::DatagramDrop::Paused).
     Pause,
     /// Each message above the limit is refused: a request is answered with
     /// [`ErrorCode::LimitReached`](crate::ErrorCode::LimitReached), other messages are dropped.
     /// [`Metrics::rate_refused`](crate::metrics::Metrics::rate_refused) counts them.
     Refuse,
-    /// The session is closed with [`CloseReason::RateLimit`](crate::CloseReason::RateLimit) after its output has been written.
+    /// The session is closed with [`CloseReason::RateLimit`](crate::CloseReason::RateLimit) after its output has been
+    /// written.
     Close,
 }
 
@@ -100,16 +104,16 @@ impl RateLimit {
         self
     }
 
-    /// Bytes of whole frames a second. 0 is refused when the server starts. A frame is accepted if any byte of the rate is
-    /// left. The next frame waits until the rate has made up for the bytes that were too many.
+    /// Bytes of whole frames a second. 0 is refused when the server starts. A frame is accepted if any byte of the rate
+    /// is left. The next frame waits until the rate has made up for the bytes that were too many.
     #[must_use]
     pub fn bytes_per_second(mut self, bytes: u64) -> Self {
         self.bytes_per_second = Some(bytes);
         self
     }
 
-    /// A session that was silent may send at once what the rates allow in this time, and at least one message. Default 1 s.
-    /// Less than 20 ms counts as 20 ms, because a paused session is checked every 10 ms.
+    /// A session that was silent may send at once what the rates allow in this time, and at least one message. Default
+    /// 1 s. Less than 20 ms counts as 20 ms, because a paused session is checked every 10 ms.
     #[must_use]
     pub fn burst(mut self, burst: Duration) -> Self {
         self.burst = burst;
@@ -176,8 +180,9 @@ impl SharedBucket {
         }
     }
 
-    /// Counts a message of this many bytes. Returns false, and counts nothing, if the rate is exceeded and `may_exceed` is not
-    /// set. The count of messages is exact. Of the bytes, lanes that ask at the same moment may each take a frame.
+    /// Counts a message of this many bytes. Returns false, and counts nothing, if the rate is exceeded and `may_exceed`
+    /// is not set. The count of messages is exact. Of the bytes, lanes that ask at the same moment may each take a
+    /// frame.
     pub(crate) fn take(&self, rate: &Rate, bytes: usize, now_ns: u64, may_exceed: bool) -> bool {
         let mut former = self.load();
         loop {

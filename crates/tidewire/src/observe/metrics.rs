@@ -150,7 +150,7 @@ macro_rules! counters {
         pub struct Metrics {
             $($(#[doc = $doc])* pub $name: u64,)*
             /// Bytes that the server's lanes hold for its peers, to within 64 KiB a lane; see
-            /// [`Limits::memory_bytes_max`](crate::Limits::memory_bytes_max).
+            /// [`MemoryLimits::bytes_max`](crate::MemoryLimits::bytes_max).
             pub memory_bytes: u64,
             /// The limit of those bytes.
             pub memory_bytes_max: u64,

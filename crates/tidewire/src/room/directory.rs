@@ -20,7 +20,7 @@ use super::shared_room::{LaneCounts, SharedRoom};
 use crate::auth::Guard;
 use crate::broker::BackplaneLink;
 use crate::history::ServerHistories;
-use crate::limits::Limits;
+use crate::limits::{ALIASES_MAX, Limits};
 use crate::mailbox::Receiver;
 use crate::session::{Member, SessionId};
 use crate::session::{Shares, TableFull};
@@ -122,10 +122,10 @@ impl Directory {
             openings: Openings::default(),
             guard,
             limits: TableLimits {
-                rooms: limits.rooms_max,
-                rooms_per_address: limits.rooms_per_address_max,
-                topics: limits.topics_max,
-                topics_per_address: limits.topics_per_address_max,
+                rooms: limits.rooms.max(),
+                rooms_per_address: limits.rooms.per_address_max(),
+                topics: limits.topics.max(),
+                topics_per_address: limits.topics.per_address_max(),
             },
         }
     }
@@ -477,24 +477,15 @@ impl State {
     }
 }
 
-/// Rooms and patterns of a server at the same time. The other aliases of 16 bits stay free, so that an alias is used again only
-/// after many others.
-const ALIASES_MAX: usize = 65_535 - 1_023;
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn directory(rooms_max: usize, topics_max: usize) -> Directory {
-        Directory::new(
-            &Limits {
-                rooms_max,
-                topics_max,
-                ..Limits::default()
-            },
-            None,
-            None,
-        )
+        let mut limits = Limits::default();
+        limits.rooms.set_max(rooms_max);
+        limits.topics.set_max(topics_max);
+        Directory::new(&limits, None, None)
     }
 
     #[test]

@@ -108,13 +108,11 @@ mod tests {
     #[test]
     fn messages_of_mixed_sizes_over_thousands_of_topics_that_are_read_leave_no_memory_behind() {
         const TOPICS: usize = 4_000;
-        let limits = Limits {
-            memory_bytes_max: 16 << 20,
-            subscriptions_per_session_max: TOPICS,
-            // The peer answers no ping.
-            heartbeat: std::time::Duration::ZERO,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.memory.set_bytes_max(16 << 20);
+        limits.topics.set_per_session_max(TOPICS);
+        // The peer answers no ping.
+        limits.connections.set_heartbeat(std::time::Duration::ZERO);
         let mut lane = lane(&Server::builder().limits(limits));
         let (slot, mut far) = lane.open_session();
         let id = lane.core.sessions[slot].id;

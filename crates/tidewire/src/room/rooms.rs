@@ -191,7 +191,7 @@ impl LaneRooms<'_> {
             }
         };
         let alias = entered.room.alias;
-        let presence = entered.members <= config.limits.presence_members_max;
+        let presence = entered.members <= config.limits.rooms.presence_members_max();
         self.open_room(&entered.room);
         if presence {
             self.announce_presence(alias, &member, PresenceEvent::Joined);
@@ -233,8 +233,8 @@ impl LaneRooms<'_> {
         }
         let admitted = session.profile.admitted.as_ref();
         let rooms_max = admitted.and_then(|it| it.identity.own_limits().rooms_max);
-        let rooms_max = rooms_max.map_or(config.limits.rooms_per_session_max, |own| {
-            own.min(config.limits.rooms_per_session_max)
+        let rooms_max = rooms_max.map_or(config.limits.rooms.per_session_max(), |own| {
+            own.min(config.limits.rooms.per_session_max())
         });
         if session.has_memberships(false, rooms_max) {
             return Err(JoinError::LimitReached(ReachedLimit::Session));
@@ -242,7 +242,9 @@ impl LaneRooms<'_> {
         if self.sessions.is_at_its_share(id) {
             return Err(JoinError::LimitReached(ReachedLimit::Memory));
         }
-        if session.connection.handshake().frame_bytes_max() < config.limits.frame_bytes_max {
+        if session.connection.handshake().frame_bytes_max()
+            < config.limits.connections.frame_bytes_max()
+        {
             // A message is framed once for all members. A member with a small frame limit would be cut off by the
             // first long message, or limit the messages of all others.
             return Err(JoinError::FrameLimit);
@@ -317,7 +319,7 @@ impl LaneRooms<'_> {
 
     /// Queues the roster for a session that has just joined, unless the room is too large to announce members.
     pub(super) fn push_small_roster(&mut self, id: SessionId, alias: u16) {
-        let members_max = self.sessions.config.limits.presence_members_max;
+        let members_max = self.sessions.config.limits.rooms.presence_members_max();
         if self.table.directory.size_of(alias) <= members_max {
             self.push_roster(id, alias);
         }
@@ -405,7 +407,7 @@ impl LaneRooms<'_> {
             Policy::ConflateByTopic if !shared.is_wildcard => Policy::Conflate,
             other => other,
         };
-        let limits = self.sessions.config.limits.lag();
+        let limits = self.sessions.config.limits.rooms.lag();
         let Some(subscriber) = self.sessions.logs.attach(alias, policy, limits) else {
             return;
         };
@@ -465,7 +467,8 @@ impl LaneRooms<'_> {
                 .table
                 .directory
                 .exit(alias, member.id, self.exchange.lane);
-            if remaining > 0 && remaining < self.sessions.config.limits.presence_members_max {
+            if remaining > 0 && remaining < self.sessions.config.limits.rooms.presence_members_max()
+            {
                 self.announce_presence(alias, &member, PresenceEvent::Left);
             }
         }

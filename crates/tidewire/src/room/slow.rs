@@ -33,7 +33,7 @@ impl LaneRooms<'_> {
     }
 
     fn begin_block(&mut self, alias: u16) {
-        let time_ns = nanoseconds(self.sessions.config.limits.block_deadline);
+        let time_ns = nanoseconds(self.sessions.config.limits.rooms.block_deadline());
         let deadline_ns = self.sessions.now_ns().saturating_add(time_ns);
         let Some(room) = self.table.rooms.get_mut(alias) else {
             return;
@@ -69,7 +69,7 @@ impl LaneRooms<'_> {
 
     /// Whether this member's socket is full and its unsent part of the room's log exceeds the limits.
     fn is_blocking(&self, room: &Room, slot: usize) -> bool {
-        let limits = self.sessions.config.limits.lag();
+        let limits = self.sessions.config.limits.rooms.lag();
         let session = &self.sessions[slot];
         let alias = room.shared.alias;
         let Some(log) = self.sessions.logs.get(alias) else {
@@ -283,12 +283,10 @@ mod tests {
 
     #[test]
     fn the_timer_of_a_block_that_ended_does_not_cut_the_next_one_short() {
-        let limits = Limits {
-            lag_messages_max: 1,
-            block_deadline: Duration::from_secs(10),
-            presence_members_max: 0,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.rooms.set_lag_messages_max(1);
+        limits.rooms.set_block_deadline(Duration::from_secs(10));
+        limits.rooms.set_presence_members_max(0);
         let mut lane = lane(&Server::builder().limits(limits));
         let ((ada, _ada_end), (bob, _bob_end)) = (lane.open_session(), lane.open_session());
         let mut alias = 0;

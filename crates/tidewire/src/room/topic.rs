@@ -94,7 +94,7 @@ impl LaneRooms<'_> {
             return Err(SubscribeError::Unproven);
         }
         if self.sessions[slot].connection.handshake().frame_bytes_max()
-            < self.sessions.config.limits.frame_bytes_max
+            < self.sessions.config.limits.connections.frame_bytes_max()
         {
             // As in rooms, a message is framed once for all subscribers.
             return Err(SubscribeError::FrameLimit);
@@ -107,7 +107,7 @@ impl LaneRooms<'_> {
         }
         let identity = session.profile.admitted.as_ref();
         let own_max = identity.and_then(|it| it.identity.own_limits().subscriptions_max);
-        let count_max = self.sessions.config.limits.subscriptions_per_session_max;
+        let count_max = self.sessions.config.limits.topics.per_session_max();
         if session.has_memberships(true, own_max.unwrap_or(count_max).min(count_max)) {
             return Err(SubscribeError::LimitReached(ReachedLimit::Session));
         }

@@ -76,7 +76,7 @@ impl Joining {
         counters: &Arc<CachePadded<LaneCounters>>,
     ) -> Result<NodeThread, BackplaneError> {
         let bytes = shared.config.shared_frame_bytes.load(Ordering::Relaxed);
-        if bytes < shared.config.limits.frame_bytes_max / 2 {
+        if bytes < shared.config.limits.connections.frame_bytes_max() / 2 {
             tracing::warn!(
                 bytes,
                 "the backplane carries short packets, so longer messages of rooms and topics are refused"

@@ -11,7 +11,7 @@ use tidewire_io::socket::{
 use tidewire_proto::codec::{AnyCodec, Codec, StreamFraming};
 
 use crate::address::{Address, AddressError, Endpoint};
-use crate::limits::{DATAGRAM_FRAME_BYTES_MAX, DATAGRAM_RECEIVE_BUFFER_BYTES, Limits};
+use crate::limits::{ConnectionLimits, DATAGRAM_FRAME_BYTES_MAX, DATAGRAM_RECEIVE_BUFFER_BYTES};
 use crate::server::ServeError;
 use crate::transport::{LayerFactory, Layers, ListenerTerms, Proxies, StreamListener};
 
@@ -320,20 +320,20 @@ pub(crate) fn frame(addresses: &mut [Address], codec: AnyCodec) -> Result<AnyCod
 pub(crate) fn adapt(
     is_udp: &[bool],
     codec: AnyCodec,
-    limits: &mut Limits,
+    limits: &mut ConnectionLimits,
 ) -> Result<AnyCodec, ServeError> {
     if !is_udp.contains(&true) {
         return Ok(codec);
     }
-    if is_udp.contains(&false) && limits.frame_bytes_max > DATAGRAM_FRAME_BYTES_MAX {
+    if is_udp.contains(&false) && limits.frame_bytes_max() > DATAGRAM_FRAME_BYTES_MAX {
         tracing::warn!(
             frame_bytes_max = DATAGRAM_FRAME_BYTES_MAX,
-            configured = limits.frame_bytes_max,
+            configured = limits.frame_bytes_max(),
             "udp:// lowers the frame limit of every address of this server to what a datagram holds; serve tcp:// and \
              ipc:// from another server for longer messages"
         );
     }
-    limits.frame_bytes_max = limits.frame_bytes_max.min(DATAGRAM_FRAME_BYTES_MAX);
+    limits.set_frame_bytes_max(limits.frame_bytes_max().min(DATAGRAM_FRAME_BYTES_MAX));
     let for_datagrams = codec.clone().for_datagrams();
     if is_udp.contains(&false)
         && for_datagrams.format().fills_datagrams() != codec.format().fills_datagrams()
@@ -360,12 +360,12 @@ mod tests {
     #[test]
     fn udp_beside_tcp_says_that_it_lowers_the_frame_limit() {
         let adapted = |is_udp: &[bool]| {
-            let mut limits = Limits::default();
+            let mut limits = ConnectionLimits::default();
             let codec = AnyCodec::by_name("tw1").unwrap();
             let text = logged(|| {
                 adapt(is_udp, codec, &mut limits).unwrap();
             });
-            (text, limits.frame_bytes_max)
+            (text, limits.frame_bytes_max())
         };
         let (text, limit) = adapted(&[true, false]);
         assert_eq!(limit, DATAGRAM_FRAME_BYTES_MAX);

@@ -11,7 +11,7 @@ use crate::address::{Address, AddressError, Endpoint};
 use crate::backplane::BackplaneError;
 use crate::config::PolicyError;
 use crate::lane::LaneError;
-use crate::limits::RateLimitError;
+use crate::limits::{LimitError, RateLimitError};
 use crate::mailbox::LANES_MAX;
 use crate::observe::Metrics;
 use crate::tls::TlsError;
@@ -113,6 +113,9 @@ pub enum ServeError {
     /// The rate limit allows nothing, or limits nothing.
     #[error(transparent)]
     RateLimit(#[from] RateLimitError),
+    /// A limit makes no sense.
+    #[error(transparent)]
+    Limit(#[from] LimitError),
     /// The server cannot join its cluster.
     #[error("cannot join the other nodes: {0}")]
     Backplane(#[from] BackplaneError),

@@ -69,12 +69,14 @@ pub struct Server {
 /// use std::time::Duration;
 /// use tidewire::{Client, Context, Limits, Message, Policy, Server};
 ///
+/// let mut limits = Limits::default();
+/// limits.sessions.set_max(10_000);
 /// let server = Server::builder()
 ///     .listen("tcp://127.0.0.1:0")?
 ///     .listen("inproc://orders")?
 ///     .lanes(2)
 ///     .slow_subscribers(Policy::DropOldest)
-///     .limits(Limits { sessions_max: 10_000, ..Limits::default() })
+///     .limits(limits)
 ///     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
 /// let client = Client::connect("inproc://orders").wait()?;
 /// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");

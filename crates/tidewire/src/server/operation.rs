@@ -1,9 +1,10 @@
-//! Questions of whoever operates a server: does it take new clients, do its lanes still turn, and where do clients go at its end?
+//! Questions of whoever operates a server: does it take new clients, do its lanes still turn, and where do clients go
+//! at its end?
 //!
-//! The first two are answered without the lanes. Readiness is a flag beside the marks of lanes that have ended. Liveness compares a
-//! counter that lanes have anyway, of their system calls: a lane makes one in every turn when it waits. An idle lane sleeps and
-//! makes none, so a check wakes all lanes, and the next check looks whether they have turned. Rejected: a time stamp at each
-//! turn, because a turn may be a single message.
+//! The first two are answered without the lanes. Readiness is a flag beside the marks of lanes that have ended.
+//! Liveness compares a counter that lanes have anyway, of their system calls: a lane makes one in every turn when it
+//! waits. An idle lane sleeps and makes none, so a check wakes all lanes, and the next check looks whether they have
+//! turned. Rejected: a time stamp at each turn, because a turn may be a single message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,13 +17,13 @@ use super::{Server, ServerBuilder, Stopped};
 use crate::address::Successor;
 use crate::auth::NetworkError;
 use crate::config::ConnectionAge;
-use crate::limits::{Limits, nanoseconds};
+use crate::limits::{LimitError, Limits, nanoseconds};
 use crate::mailbox::Mailbox;
 use crate::observe::LaneCounters;
 use crate::transport::Proxies;
 
-/// Whether a server takes new clients, for the health checks of a load balancer. Clones are handles to the same state. Given by
-/// [`Server::readiness`].
+/// Whether a server takes new clients, for the health checks of a load balancer. Clones are handles to the same state.
+/// Given by [`Server::readiness`].
 ///
 /// ```
 ///
@@ -56,8 +57,8 @@ impl Readiness {
             && !self.lanes.iter().any(|lane| lane.is_retired())
     }
 
-    /// Says from now on that the server is not ready. It goes on to serve and to accept; a load balancer that asks sends new
-    /// clients elsewhere. [`Server::shutdown`] does this, too.
+    /// Says from now on that the server is not ready. It goes on to serve and to accept; a load balancer that asks
+    /// sends new clients elsewhere. [`Server::shutdown`] does this, too.
     pub fn withdraw(&self) {
         self.is_withdrawn.store(true, Ordering::Release);
     }
@@ -92,8 +93,8 @@ struct WatchedLane {
 }
 
 impl Liveness {
-    /// Returns the indices of the lanes that have not turned since the last call, or since [`Server::liveness`]. An idle lane
-    /// is woken to turn once. A lane that has ended is not stuck.
+    /// Returns the indices of the lanes that have not turned since the last call, or since [`Server::liveness`]. An
+    /// idle lane is woken to turn once. A lane that has ended is not stuck.
     pub fn stuck_lanes(&mut self) -> Vec<usize> {
         let mut stuck = Vec::new();
         for (index, lane) in self.lanes.iter_mut().enumerate() {
@@ -114,11 +115,12 @@ impl WatchedLane {
 }
 
 impl ServerBuilder {
-    /// Sets the maximum age of accepted connections, so that clients spread over servers again behind a load balancer. A
-    /// connection that is up to a tenth younger gets a go-away with [`GoAwayCode::Shutdown`](crate::GoAwayCode::Shutdown), and
-    /// new requests of it are refused as at a shutdown. If its peer has not ended it after `grace`, the server closes it with
-    /// [`CloseReason::ConnectionAge`](crate::CloseReason::ConnectionAge). A client that was built with `reconnect` is back at
-    /// once. Default: connections may have any age.
+    /// Sets the maximum age of accepted connections, so that clients spread over servers again behind a load balancer.
+    /// A connection that is up to a tenth younger gets a go-away with
+    /// [`GoAwayCode::Shutdown`](crate::GoAwayCode::Shutdown), and new requests of it are refused as at a shutdown. If
+    /// its peer has not ended it after `grace`, the server closes it with
+    /// [`CloseReason::ConnectionAge`](crate::CloseReason::ConnectionAge). A client that was built with `reconnect` is
+    /// back at once. Default: connections may have any age.
     ///
     /// ```
     /// use std::time::Duration;
@@ -136,11 +138,11 @@ impl ServerBuilder {
         self
     }
 
-    /// Adds addresses of proxies, such as `10.0.0.0/8` or `192.0.2.7`. A TCP connection from there begins with a header of the
-    /// PROXY protocol, version 1 or 2, also below `tls://` and `ws://`. The address that it names is the peer's for limits,
-    /// logs, authenticators and sessions. A connection without such a header is closed, and
-    /// [`proxy_headers_refused`](crate::metrics::Metrics::proxy_headers_refused) counts it. Connections from other addresses have no
-    /// header: there it would be input like any other, because anybody could send one.
+    /// Adds addresses of proxies, such as `10.0.0.0/8` or `192.0.2.7`. A TCP connection from there begins with a header
+    /// of the PROXY protocol, version 1 or 2, also below `tls://` and `ws://`. The address that it names is the peer's
+    /// for limits, logs, authenticators and sessions. A connection without such a header is closed, and
+    /// [`proxy_headers_refused`](crate::metrics::Metrics::proxy_headers_refused) counts it. Connections from other
+    /// addresses have no header: there it would be input like any other, because anybody could send one.
     ///
     /// ```
     /// use tidewire::Server;
@@ -158,10 +160,11 @@ impl ServerBuilder {
         Ok(self)
     }
 
-    /// Adds addresses of proxies that write the address of their client into requests to `ws://` and `wss://` addresses, in
-    /// `X-Forwarded-For` or `Forwarded`. The client is the last address of that header that is not listed here; it is the peer's for
-    /// limits, logs, authenticators and sessions. Requests from other addresses are not believed. Requests with both headers are
-    /// refused, from other addresses, too. A connection of a listed proxy counts for no address before its request.
+    /// Adds addresses of proxies that write the address of their client into requests to `ws://` and `wss://`
+    /// addresses, in `X-Forwarded-For` or `Forwarded`. The client is the last address of that header that is not listed
+    /// here; it is the peer's for limits, logs, authenticators and sessions. Requests from other addresses are not
+    /// believed. Requests with both headers are refused, from other addresses, too. A connection of a listed proxy
+    /// counts for no address before its request.
     ///
     /// ```
     /// use tidewire::Server;
@@ -178,9 +181,9 @@ impl ServerBuilder {
         Ok(self)
     }
 
-    /// Adds a socket that another program, such as systemd, has bound and passed to this one. The [address](Self::listen) at
-    /// which it is bound takes it instead of binding a socket; so TLS, WebSocket and framing are chosen as always.
-    /// A passed socket that no address takes is an error at the start.
+    /// Adds a socket that another program, such as systemd, has bound and passed to this one. The
+    /// [address](Self::listen) at which it is bound takes it instead of binding a socket; so TLS, WebSocket and framing
+    /// are chosen as always. A passed socket that no address takes is an error at the start.
     ///
     /// ```
     /// use std::net::TcpListener;
@@ -212,8 +215,8 @@ impl ServerBuilder {
 }
 
 impl Server {
-    /// Shuts down as [`Server::shutdown`] does, and sends clients that [follow moves](crate::ClientBuilder::follow_moves) to the
-    /// successor.
+    /// Shuts down as [`Server::shutdown`] does, and sends clients that [follow
+    /// moves](crate::ClientBuilder::follow_moves) to the successor.
     ///
     /// ```
     /// use std::time::Duration;
@@ -241,18 +244,23 @@ impl Server {
         self.readiness.clone()
     }
 
-    /// Puts the limits of the whole server and of one address into force while it runs: `memory_bytes_max`, `sessions_max`,
-    /// `sessions_per_address_max`, `registrations_max`, `registrations_per_address_max`,
-    /// `handshakes_per_address_per_second_max` and `handshake_bytes_per_address_max`. All other limits stay as they were at the
-    /// start, because sessions have agreed on them with their peers, and so does the share of UDP addresses that are not
-    /// validated. Sessions beyond a new limit stay open; beyond the limit
-    /// of memory the slowest ones close, as always.
-    pub fn change_limits(&self, limits: &Limits) {
+    /// Puts the limits of the whole server and of one address into force while it runs: `memory.bytes_max`,
+    /// `sessions.max`, `sessions.per_address_max`, `udp.registrations_max`, `udp.registrations_per_address_max`,
+    /// `handshakes.per_address_per_second_max` and `handshakes.bytes_per_address_max`. All other limits stay as they
+    /// were at the start, because sessions have agreed on them with their peers, and so does the share of UDP addresses
+    /// that are not validated. Sessions beyond a new limit stay open; beyond the limit of memory the slowest ones
+    /// close, as always.
+    ///
+    /// # Errors
+    /// A limit makes no sense. No limit has changed.
+    pub fn change_limits(&self, limits: &Limits) -> Result<(), LimitError> {
+        limits.check()?;
         self.shared.limiter.change(limits);
-        self.shared.memory.set_bytes_max(limits.memory_bytes_max);
+        self.shared.memory.set_bytes_max(limits.memory.bytes_max());
         for lane in &self.lanes {
             lane.waker.wake();
         }
+        Ok(())
     }
 
     /// Returns a watch over its lanes, for a watchdog. The handle does not keep the server running.

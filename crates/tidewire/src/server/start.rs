@@ -42,10 +42,11 @@ impl ServerBuilder {
         if self.lanes == 0 || self.lanes > LANES_MAX {
             return Err(ServeError::LaneCount(self.lanes));
         }
+        self.limits.check()?;
         self.rate_limit.as_ref().map(RateLimit::rate).transpose()?;
         let is_udp: Vec<bool> = self.addresses.iter().map(Address::is_udp).collect();
         self.codec = frame(&mut self.addresses, self.codec)?;
-        self.codec = adapt(&is_udp, self.codec, &mut self.limits)?;
+        self.codec = adapt(&is_udp, self.codec, &mut self.limits.connections)?;
         self.check_policy()?;
         self.accept_websockets();
         let acceptor = self.secure()?;
@@ -161,14 +162,15 @@ impl ServerBuilder {
         tracing::debug!(codec = self.codec.name(), agent, "starting lanes");
         let shared_frame_bytes = self
             .limits
-            .frame_bytes_max
+            .connections
+            .frame_bytes_max()
             .saturating_sub(self.codec.format().delivery_header_bytes_max)
             .div_euclid(self.codec.format().payload_growth_max)
             .min(joining.map_or(usize::MAX, Joining::payload_bytes_max));
         let config = Config {
             shared_frame_bytes: shared_frame_bytes.into(),
             codec: self.codec.clone(),
-            limits: self.limits.clone(),
+            limits: self.limits,
             shared_frame_bytes_max: shared_frame_bytes.into(),
             rules: Rules {
                 authenticates: self.authenticator.is_some(),

@@ -49,8 +49,8 @@ impl ServerBuilder {
     /// Puts WebSocket beneath the layers of its addresses.
     pub(super) fn accept_websockets(&mut self) {
         let head_limits = HeadLimits {
-            bytes_max: self.limits.websocket_head_bytes_max,
-            headers_max: self.limits.websocket_headers_max,
+            bytes_max: self.limits.handshakes.websocket_head_bytes_max(),
+            headers_max: self.limits.handshakes.websocket_headers_max(),
         };
         let acceptor = WebSocketAcceptor::new(
             &self.addresses,

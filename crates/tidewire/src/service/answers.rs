@@ -39,7 +39,7 @@ impl Context<'_> {
         }
         let ordered = !self.codec().format().has_ids();
         let request_id = self.current.id;
-        let limit = self.core.config.limits.deferred_per_session_max;
+        let limit = self.core.config.limits.connections.deferred_max();
         self.core.counters.deferred.add(1);
         let mut position = None;
         if let Some(session) = self.core.sessions.find_mut(self.id) {

@@ -11,7 +11,8 @@ use crate::auth::Token;
 use crate::session::{CloseReason, SessionId};
 use crate::transport::ConnectFailure;
 
-/// The actions of a handler on the connections that its lane makes to other servers. [`Context::connections`] returns it.
+/// The actions of a handler on the connections that its lane makes to other servers. [`Context::connections`] returns
+/// it.
 ///
 /// [`Upstream`](crate::upstream::Upstream) makes such connections for requests, and keeps them.
 #[derive(Debug)]
@@ -29,8 +30,8 @@ impl<'a> Context<'a> {
 
 impl ConnectionActions<'_, '_> {
     /// Starts a connection from this lane. [`Service::on_open`](crate::Service::on_open) or
-    /// [`Service::on_connect_failed`](crate::Service::on_connect_failed) is called later, for the session that this call
-    /// returns. A connection to a `tls://` or `wss://` address needs
+    /// [`Service::on_connect_failed`](crate::Service::on_connect_failed) is called later, for the session that this
+    /// call returns. A connection to a `tls://` or `wss://` address needs
     /// [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls).
     ///
     /// # Errors
@@ -48,16 +49,16 @@ impl ConnectionActions<'_, '_> {
         self.cx.core.connect_over(endpoint, false, stack)
     }
 
-    /// Attaches a value to a connection that [`Self::connect`] has started, as [`Context::set_state`] does for the session of a
-    /// call. The calls about the connection, `on_connect_failed` too, find the value. Returns the former value of this type. A value for
-    /// a session that has ended, or that is on another lane, is dropped.
+    /// Attaches a value to a connection that [`Self::connect`] has started, as [`Context::set_state`] does for the
+    /// session of a call. The calls about the connection, `on_connect_failed` too, find the value. Returns the former
+    /// value of this type. A value for a session that has ended, or that is on another lane, is dropped.
     pub fn set_state<T: Any + Send>(&mut self, id: SessionId, state: T) -> Option<T> {
         let session = self.cx.core.sessions.find_mut(id)?;
         session.profile.attach().set_state(state)
     }
 
-    /// Starts a connection, as [`Self::connect`] does. If no server listens on an in-process name yet, the
-    /// connection waits for one, up to [`Limits::handshake_timeout`](crate::Limits::handshake_timeout).
+    /// Starts a connection, as [`Self::connect`] does. If no server listens on an in-process name yet, the connection
+    /// waits for one, up to [`ConnectionLimits::handshake_timeout`](crate::ConnectionLimits::handshake_timeout).
     ///
     /// # Errors
     /// [`ConnectFailure::Inproc`] if too many connections wait already or the address is not `inproc://`, and the
@@ -66,12 +67,14 @@ impl ConnectionActions<'_, '_> {
         self.cx.core.connect(endpoint, true)
     }
 
-    /// Sets the credentials of a connection that this lane makes. Right after [`Self::connect`] they are those of its hello.
-    /// On an open session they are newer ones, before the present ones [expire](Self::credentials_expire). Returns whether
-    /// newer ones were sent now: only a server that has an authenticator takes them. A session that it then refuses ends.
+    /// Sets the credentials of a connection that this lane makes. Right after [`Self::connect`] they are those of its
+    /// hello. On an open session they are newer ones, before the present ones [expire](Self::credentials_expire).
+    /// Returns whether newer ones were sent now: only a server that has an authenticator takes them. A session that it
+    /// then refuses ends.
     ///
     /// # Errors
-    /// [`ConnectFailure::PlaintextCredentials`] or [`ConnectFailure::LongCredentials`]: nothing is sent, and the session ends.
+    /// [`ConnectFailure::PlaintextCredentials`] or [`ConnectFailure::LongCredentials`]: nothing is sent, and the
+    /// session ends.
     pub fn set_credentials(&mut self, id: SessionId, token: Token) -> Result<bool, ConnectFailure> {
         let Some(slot) = self.cx.core.sessions.slot_of(id) else {
             return Ok(false);

@@ -1,5 +1,5 @@
-//! The lane as a handler sees it: its clock, its session, sending. Replies are in [`reply`](super::reply). Rooms, topics, timers and
-//! connections have actions of their own, in [`room_actions`](super::room_actions) and beside it.
+//! The lane as a handler sees it: its clock, its session, sending. Replies are in [`reply`](super::reply). Rooms,
+//! topics, timers and connections have actions of their own, in [`room_actions`](super::room_actions) and beside it.
 
 use super::answers::NO_MESSAGE;
 use crate::engine::Origin;
@@ -42,7 +42,8 @@ pub struct Context<'a> {
     pub(crate) reply_bytes_max: usize,
     /// Replies of this session must wait for earlier ones that are deferred.
     pub(crate) keeps_order: bool,
-    /// Rooms and topics may have messages for this session that must come before the next frame; see [`Context::follow_rooms`].
+    /// Rooms and topics may have messages for this session that must come before the next frame; see
+    /// [`Context::follow_rooms`].
     pub(crate) follows_rooms: bool,
     /// Set when no further message of this session may be handled now.
     pub(crate) stopped: bool,
@@ -364,14 +365,15 @@ impl Context<'_> {
     }
 
     /// Sets whether this service waits for the peer to log in, for example after a prompt for a name. From the first
-    /// call with `true` until a call with `false`, the session has [`login_timeout`](crate::Limits::login_timeout).
-    /// After that it is closed with [`CloseReason::HandshakeTimeout`](crate::CloseReason::HandshakeTimeout). Without
-    /// this call, a silent peer keeps its session until the idle timeout.
+    /// call with `true` until a call with `false`, the session has
+    /// [`login_timeout`](crate::HandshakeLimits::login_timeout). After that it is closed with
+    /// [`CloseReason::HandshakeTimeout`](crate::CloseReason::HandshakeTimeout). Without this call, a silent peer keeps
+    /// its session until the idle timeout.
     pub fn await_login(&mut self, awaits: bool) {
         let Some(slot) = self.core.sessions.slot_of(self.id) else {
             return;
         };
-        let time_ns = nanoseconds(self.core.config.limits.login_timeout);
+        let time_ns = nanoseconds(self.core.config.limits.handshakes.login_timeout());
         let deadline_ns = awaits.then(|| self.core.sessions.now_ns().saturating_add(time_ns));
         let connection = &mut self.core.sessions[slot].connection;
         if connection.timing_mut().await_login(deadline_ns) {
@@ -392,7 +394,7 @@ impl Context<'_> {
     /// Returns the largest frame this server accepts and sends, in bytes.
     #[must_use]
     pub fn frame_bytes_max(&self) -> usize {
-        self.core.config.limits.frame_bytes_max
+        self.core.config.limits.connections.frame_bytes_max()
     }
 }
 

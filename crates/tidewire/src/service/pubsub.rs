@@ -57,8 +57,8 @@ impl PubSub {
         Self::default()
     }
 
-    /// Sets whether subscribers may choose [`Policy::Block`]. Such a subscriber can block publishers, each time for
-    /// up to [`Limits::block_deadline`](crate::Limits::block_deadline). Default no, because any client could then
+    /// Sets whether subscribers may choose [`Policy::Block`]. Such a subscriber can block publishers, each time for up
+    /// to [`RoomLimits::block_deadline`](crate::RoomLimits::block_deadline). Default no, because any client could then
     /// slow all publishers down.
     #[must_use]
     pub fn allow_blocking(mut self, allowed: bool) -> Self {
@@ -66,12 +66,13 @@ impl PubSub {
         self
     }
 
-    /// Keeps the newest messages of each topic that matches the pattern, within the limits of `history`. A new subscriber of the
-    /// topic gets them before all later ones, also if it is the first. A subscriber whose connection ends gets what it
-    /// missed when it comes back. With [`History::last(1)`](History::last) a topic keeps its latest value.
+    /// Keeps the newest messages of each topic that matches the pattern, within the limits of `history`. A new
+    /// subscriber of the topic gets them before all later ones, also if it is the first. A subscriber whose connection
+    /// ends gets what it missed when it comes back. With [`History::last(1)`](History::last) a topic keeps its latest
+    /// value.
     ///
-    /// Call it several times for several patterns; the first that matches a topic counts. [`History::rooms_max`] limits the
-    /// number of topics that are kept for all patterns. A subscription with a wildcard gets only live messages. A
+    /// Call it several times for several patterns; the first that matches a topic counts. [`History::rooms_max`] limits
+    /// the number of topics that are kept for all patterns. A subscription with a wildcard gets only live messages. A
     /// client of `tw1` that does not know positions is refused.
     ///
     /// ```

@@ -82,10 +82,8 @@ fn every_message_is_framed_as_its_codec_frames_it() {
 
 #[test]
 fn limits_hold_message_by_message() {
-    let limits = Limits {
-        queue_bytes_max: 100,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_queue_bytes_max(100);
     let mut lane = lane(&Server::builder().limits(limits));
     let (slot, _far) = lane.open_session();
     lane.core.sessions[slot]
@@ -141,10 +139,8 @@ fn limits_hold_message_by_message() {
 #[test]
 fn a_burst_beyond_the_queue_is_written_and_not_refused() {
     const MESSAGES: usize = 500;
-    let limits = Limits {
-        queue_bytes_max: 1_000,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_queue_bytes_max(1_000);
     let mut lane = lane(&Server::builder().limits(limits));
     let (slot, mut far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
@@ -183,10 +179,8 @@ fn a_burst_beyond_the_queue_is_written_and_not_refused() {
 
 #[test]
 fn a_session_that_ends_while_its_queue_is_written_takes_no_more() {
-    let limits = Limits {
-        queue_bytes_max: 100,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_queue_bytes_max(100);
     let mut lane = lane(&Server::builder().limits(limits));
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
@@ -244,10 +238,8 @@ fn a_block_is_written_at_once_and_less_at_the_end_of_the_turn() {
 
 #[test]
 fn what_waits_for_a_session_can_be_asked_for_wherever_it_is() {
-    let limits = Limits {
-        queue_bytes_max: 100,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_queue_bytes_max(100);
     let mut lane = lane(&Server::builder().limits(limits));
     let ids = [(); 2].map(|()| {
         let (slot, _far) = lane.open_session();
@@ -316,10 +308,10 @@ fn datagrams_are_those_of_messages_sent_one_by_one() {
     let mut random = fastrand::Rng::with_seed(9);
     for (name, datagram_bytes_max) in AnyCodec::NAMES.iter().zip([40, 100, 300].iter().cycle()) {
         let codec = AnyCodec::by_name(name).unwrap().for_datagrams();
-        let limits = Limits {
-            datagram_bytes_max: *datagram_bytes_max,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits
+            .connections
+            .set_datagram_bytes_max(*datagram_bytes_max);
         let mut lane = lane(&Server::builder().codec(codec.clone()).limits(limits));
         let ends = [(); 2].map(|()| lane.open_datagram_session());
         let [one_by_one, together] = [0, 1].map(|end| lane.core.sessions[ends[end].0].id);

@@ -138,8 +138,8 @@ impl Sessions {
     ///
     /// # Errors
     /// The codec cannot express the message, or the broadcasts in flight use all of
-    /// [`Limits::broadcast_bytes_max`](crate::Limits::broadcast_bytes_max) ([`SendError::QueueFull`]). Nothing was
-    /// sent.
+    /// [`MemoryLimits::broadcast_bytes_max`](crate::MemoryLimits::broadcast_bytes_max) ([`SendError::QueueFull`]).
+    /// Nothing was sent.
     pub fn broadcast_where<'m>(
         &self,
         predicate: impl Fn(&SessionView<'_>) -> bool + Send + Sync + 'static,
@@ -217,13 +217,13 @@ impl SessionHandle {
 
     /// Sends a message. After `Ok` the message is on its way, after all earlier ones of this thread. Only the end of
     /// the session can prevent its delivery. It is then counted in
-    /// [`sends_undelivered`](crate::metrics::Metrics::sends_undelivered), unless its lane had already taken it. Consecutive
-    /// messages share one write.
+    /// [`sends_undelivered`](crate::metrics::Metrics::sends_undelivered), unless its lane had already taken it.
+    /// Consecutive messages share one write.
     ///
     /// # Errors
     /// [`SendError::NotOpen`] if the session has ended, [`SendError::QueueFull`] if more than
-    /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) bytes from other threads wait for its peer, and
-    /// [`SendError::Encode`] if the codec cannot express the message. Nothing was sent.
+    /// [`ConnectionLimits::queue_bytes_max`](crate::ConnectionLimits::queue_bytes_max) bytes from other threads wait
+    /// for its peer, and [`SendError::Encode`] if the codec cannot express the message. Nothing was sent.
     pub fn send<'m>(&self, message: impl Into<Message<'m>>) -> Result<(), SendError> {
         let (Self { shared, session }, message) = (self, message.into());
         if !session.is_open() {
@@ -238,7 +238,7 @@ impl SessionHandle {
             return Err(error.into());
         }
         let bytes = frame.len() + LaneMessage::OVERHEAD_BYTES;
-        if !session.reserve(bytes, shared.config.limits.queue_bytes_max) {
+        if !session.reserve(bytes, shared.config.limits.connections.queue_bytes_max()) {
             shared.spare_frames.put(frame);
             return Err(SendError::QueueFull);
         }

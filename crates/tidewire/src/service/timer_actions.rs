@@ -60,7 +60,7 @@ impl TimerActions<'_, '_> {
     ///
     /// # Errors
     /// [`TimerError::NotOpen`] if the session has ended, as in `on_close`; [`TimerError::TooMany`] if it already has
-    /// [`Limits::timers_per_session_max`](crate::Limits::timers_per_session_max) timers.
+    /// [`SessionLimits::timers_max`](crate::SessionLimits::timers_max) timers.
     pub fn set(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
         self.set_at(self.cx.now() + delay, token)
     }
@@ -80,7 +80,7 @@ impl TimerActions<'_, '_> {
     ///
     /// # Errors
     /// [`TimerError::TooMany`] if the lane already has
-    /// [`Limits::timers_per_lane_max`](crate::Limits::timers_per_lane_max) such timers.
+    /// [`SessionLimits::timers_per_lane_max`](crate::SessionLimits::timers_per_lane_max) such timers.
     pub fn set_for_lane(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
         self.insert(SessionId::NONE, self.cx.now() + delay, token)
     }

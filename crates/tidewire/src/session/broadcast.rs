@@ -1,8 +1,8 @@
 //! Broadcasts: one message for all sessions that a predicate selects.
 //!
-//! The sender frames the message once. Each lane gets the frame and the predicate, checks its own sessions, and adds its
-//! result to the report. So the predicate sees the current state of sessions, and no lane needs data of another. The sender
-//! may wait for the report, await it, or ignore it.
+//! The sender frames the message once. Each lane gets the frame and the predicate, checks its own sessions, and adds
+//! its result to the report. So the predicate sees the current state of sessions, and no lane needs data of another.
+//! The sender may wait for the report, await it, or ignore it.
 //!
 //! Rejected: selecting on the sender's side, from the table of sessions. The table would have to hold current names and
 //! rooms of every session for all threads, and still could not tell which outputs are full.
@@ -23,15 +23,15 @@ use super::{LaneSessions, SendError, SessionView, encode_within};
 use crate::config::Config;
 use crate::on_lane;
 
-/// A broadcast that was started by [`Sessions::broadcast_where`](crate::Sessions::broadcast_where), which has an example.
-/// [Wait](Self::wait) for its report, or await it. Dropping it changes nothing.
+/// A broadcast that was started by [`Sessions::broadcast_where`](crate::Sessions::broadcast_where), which has an
+/// example. [Wait](Self::wait) for its report, or await it. Dropping it changes nothing.
 #[derive(Debug)]
 pub struct Broadcast {
     tally: Arc<Tally>,
 }
 
-/// The outcome of a broadcast. Every session that matched is in one of the other counts. Returned by [`Broadcast::wait`].
-/// [`Sessions::broadcast_where`](crate::Sessions::broadcast_where) has an example.
+/// The outcome of a broadcast. Every session that matched is in one of the other counts. Returned by
+/// [`Broadcast::wait`]. [`Sessions::broadcast_where`](crate::Sessions::broadcast_where) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BroadcastReport {
@@ -39,7 +39,8 @@ pub struct BroadcastReport {
     pub matched: u64,
     /// Of these, sessions whose output got the message.
     pub queued: u64,
-    /// Of these, sessions whose output was full; see [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max).
+    /// Of these, sessions whose output was full; see
+    /// [`ConnectionLimits::queue_bytes_max`](crate::ConnectionLimits::queue_bytes_max).
     pub full: u64,
     /// Of these, sessions that accept only smaller frames.
     pub too_large: u64,
@@ -188,9 +189,11 @@ pub(crate) fn prepare(
     message: &Message<'_>,
 ) -> Result<(Broadcast, Vec<(usize, Share)>), SendError> {
     let mut frame = Vec::new();
-    encode_within(config.limits.frame_bytes_max, &mut frame, |out| {
-        config.codec.encode(message, out)
-    })?;
+    encode_within(
+        config.limits.connections.frame_bytes_max(),
+        &mut frame,
+        |out| config.codec.encode(message, out),
+    )?;
     let cost_bytes = frame.len() + BROADCAST_OVERHEAD_BYTES;
     let tally = Arc::new(Tally {
         state: Mutex::new(TallyState {
@@ -209,7 +212,7 @@ pub(crate) fn prepare(
         cost_bytes,
     });
     // A single broadcast is always accepted, however large it is.
-    if held > 0 && held + cost_bytes > config.limits.broadcast_bytes_max {
+    if held > 0 && held + cost_bytes > config.limits.memory.broadcast_bytes_max() {
         return Err(SendError::QueueFull);
     }
     let share = |lane| {

@@ -250,7 +250,7 @@ mod tests {
         let (slot, _peer) = lane.open_session();
         let id = lane.core.sessions[slot].id;
         lane.core.rooms().subscribe(id, "a", None).unwrap();
-        let limit = lane.core.config.limits.frame_bytes_max;
+        let limit = lane.core.config.limits.connections.frame_bytes_max();
         assert_eq!(
             lane.core
                 .config

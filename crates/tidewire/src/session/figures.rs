@@ -33,7 +33,8 @@ pub struct SessionFigures {
     pub identity: Option<Arc<Identity>>,
     /// Its name in rooms. The peer chose it.
     pub name: Option<Arc<str>>,
-    /// Bytes that the server's [memory limit](crate::Limits::memory_bytes_max) counts for the session itself, without rooms.
+    /// Bytes that the server's [memory limit](crate::MemoryLimits::bytes_max) counts for the session itself, without
+    /// rooms.
     pub memory_bytes: usize,
     /// Bytes of its output that the peer has not taken. Messages of rooms and topics are not among them.
     pub queued_bytes: usize,
@@ -49,7 +50,8 @@ pub struct SessionFigures {
     pub lag: Option<Lag>,
 }
 
-/// Messages of a room or topic that a subscriber has not received. [`Inspector::sessions`](crate::metrics::Inspector::sessions) has an example.
+/// Messages of a room or topic that a subscriber has not received.
+/// [`Inspector::sessions`](crate::metrics::Inspector::sessions) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lag {
@@ -84,7 +86,8 @@ pub struct LaneFigures {
 }
 
 impl LaneSessions {
-    /// Adds the figures of up to `count_max` slots, beginning with slot `from`. Returns the next slot, if there may be more.
+    /// Adds the figures of up to `count_max` slots, beginning with slot `from`. Returns the next slot, if there may be
+    /// more.
     pub(crate) fn inspect(
         &self,
         from: usize,

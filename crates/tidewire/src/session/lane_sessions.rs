@@ -130,7 +130,7 @@ impl LaneSessions {
         let (slot, places) = (session.id.slot(), self.slab.capacity());
         let has_layers = session.stream.has_layers();
         let packing = session.stream.preserves_boundaries().then(|| {
-            let bytes_max = self.config.limits.datagram_bytes_max;
+            let bytes_max = self.config.limits.connections.datagram_bytes_max();
             Box::new(Packing::new(&self.config.codec, bytes_max))
         });
         self.outputs.open(slot, packing);

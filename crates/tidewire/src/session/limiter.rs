@@ -71,17 +71,18 @@ impl State {
 impl InForce {
     fn of(limits: &Limits) -> Self {
         Self {
-            sessions_max: limits.sessions_max,
+            sessions_max: limits.sessions.max(),
             descriptors_max: usize::try_from(descriptor_limit().soft)
                 .unwrap_or(usize::MAX)
                 .saturating_sub(DESCRIPTORS_SPARE),
-            per_address_max: limits.sessions_per_address_max,
-            registrations_max: limits.registrations_max,
-            registrations_per_address_max: limits.registrations_per_address_max,
+            per_address_max: limits.sessions.per_address_max(),
+            registrations_max: limits.udp.registrations_max(),
+            registrations_per_address_max: limits.udp.registrations_per_address_max(),
             handshake_rate: handshake_rate(limits),
             handshake_bytes_max: limits
-                .handshake_bytes_per_address_max
-                .min(limits.memory_bytes_max / 4),
+                .handshakes
+                .bytes_per_address_max()
+                .min(limits.memory.bytes_max() / 4),
         }
     }
 }
@@ -246,8 +247,8 @@ fn descriptors(peer: Option<&Endpoint>) -> usize {
 
 /// The rate of handshakes of one address. After a silence all its sessions may come at once.
 fn handshake_rate(limits: &Limits) -> Option<Rate> {
-    let per_second = limits.handshakes_per_address_per_second_max;
-    let at_once = limits.sessions_per_address_max.max(per_second);
+    let per_second = limits.handshakes.per_address_per_second_max();
+    let at_once = limits.sessions.per_address_max().max(per_second);
     // Without a limit of sessions the burst would be longer than a duration can be.
     let burst_secs = at_once as f64 / per_second.max(1) as f64;
     let burst = Duration::from_secs_f64(burst_secs.min(BURST_SECS_MAX));
@@ -294,16 +295,21 @@ mod tests {
 
     use super::*;
 
+    fn limited(change: impl FnOnce(&mut Limits)) -> SessionLimiter {
+        let mut limits = Limits::default();
+        change(&mut limits);
+        SessionLimiter::new(&limits)
+    }
+
     fn peer(text: &str) -> Option<Endpoint> {
         Some(Endpoint::Socket(SocketAddress::Tcp(text.parse().unwrap())))
     }
 
     #[test]
     fn both_limits_hold_and_places_come_back() {
-        let limiter = SessionLimiter::new(&Limits {
-            sessions_max: 3,
-            sessions_per_address_max: 2,
-            ..Limits::default()
+        let limiter = limited(|limits| {
+            limits.sessions.set_max(3);
+            limits.sessions.set_per_address_max(2);
         });
         assert!(limiter.enter(peer("10.0.0.1:1").as_ref()));
         assert!(limiter.enter(peer("10.0.0.1:2").as_ref()));
@@ -321,9 +327,8 @@ mod tests {
 
     #[test]
     fn the_address_with_the_most_sessions_makes_room_for_a_newcomer_and_not_for_its_equals() {
-        let limiter = SessionLimiter::new(&Limits {
-            sessions_max: 100,
-            ..Limits::default()
+        let limiter = limited(|limits| {
+            limits.sessions.set_max(100);
         });
         let enter = |number: usize| {
             let peer = peer(&format!("10.0.0.{number}:1"));
@@ -380,10 +385,9 @@ mod tests {
 
     #[test]
     fn one_address_takes_no_more_than_its_share_of_the_registrations() {
-        let limiter = SessionLimiter::new(&Limits {
-            registrations_max: 3,
-            registrations_per_address_max: 2,
-            ..Limits::default()
+        let limiter = limited(|limits| {
+            limits.udp.set_registrations_max(3);
+            limits.udp.set_registrations_per_address_max(2);
         });
         let [one, two] = ["10.0.0.1:1", "10.0.0.2:1"].map(|text| counted_address(&peer(text)?));
         assert_eq!(limiter.register(one), Ok(()));
@@ -399,10 +403,9 @@ mod tests {
 
     #[test]
     fn an_address_may_begin_all_its_handshakes_at_once_and_then_so_many_a_second() {
-        let limiter = SessionLimiter::new(&Limits {
-            sessions_per_address_max: 50,
-            handshakes_per_address_per_second_max: 10,
-            ..Limits::default()
+        let limiter = limited(|limits| {
+            limits.sessions.set_per_address_max(50);
+            limits.handshakes.set_per_address_per_second_max(10);
         });
         let [one, two] = ["10.0.0.1:1", "10.0.0.2:1"].map(peer);
         let begun = |peer: &Option<Endpoint>, now_ns| {
@@ -413,9 +416,8 @@ mod tests {
         assert_eq!(begun(&two, SECOND_NS), 50, "another address");
         assert_eq!(begun(&None, SECOND_NS), 100, "a Unix socket has no address");
         assert_eq!(begun(&one, 2 * SECOND_NS), 10);
-        let unlimited = SessionLimiter::new(&Limits {
-            handshakes_per_address_per_second_max: 0,
-            ..Limits::default()
+        let unlimited = limited(|limits| {
+            limits.handshakes.set_per_address_per_second_max(0);
         });
         let all = (0..100_000).filter(|_| unlimited.begin_handshake(one.as_ref(), 0));
         assert_eq!(all.count(), 100_000);
@@ -441,10 +443,9 @@ mod tests {
     #[test]
     fn a_server_without_a_limit_of_sessions_has_a_rate_of_handshakes() {
         for per_second in [0, 1, usize::MAX] {
-            let limiter = SessionLimiter::new(&Limits {
-                sessions_per_address_max: usize::MAX,
-                handshakes_per_address_per_second_max: per_second,
-                ..Limits::default()
+            let limiter = limited(|limits| {
+                limits.sessions.set_per_address_max(usize::MAX);
+                limits.handshakes.set_per_address_per_second_max(per_second);
             });
             let peer = Endpoint::Tls(([10, 0, 0, 1], 1).into());
             assert!(limiter.begin_handshake(Some(&peer), 0));
@@ -453,9 +454,8 @@ mod tests {
 
     #[test]
     fn a_connection_without_a_known_client_takes_no_place_of_a_session() {
-        let limiter = SessionLimiter::new(&Limits {
-            sessions_max: 1,
-            ..Limits::default()
+        let limiter = limited(|limits| {
+            limits.sessions.set_max(1);
         });
         let ann = Endpoint::from(SocketAddr::from(([10, 0, 0, 2], 1)));
         for _ in 0..UNNAMED_MAX {
@@ -471,10 +471,9 @@ mod tests {
 
     #[test]
     fn the_unfinished_handshakes_of_an_address_hold_a_bounded_memory() {
-        let limiter = SessionLimiter::new(&Limits {
-            memory_bytes_max: 1_000_000,
-            handshake_bytes_per_address_max: usize::MAX,
-            ..Limits::default()
+        let limiter = limited(|limits| {
+            limits.memory.set_bytes_max(1_000_000);
+            limits.handshakes.set_bytes_per_address_max(usize::MAX);
         });
         let [one, two, three] = [1, 2, 3].map(|number| IpAddr::from([10, 0, 0, number]));
         assert!(limiter.hold_handshake(one, 0, 200_000));

@@ -49,7 +49,7 @@ pub(super) fn bring_forward(
     if !logs.have_deliveries_for(session) {
         return;
     }
-    let bytes_max = config.limits.queue_bytes_max;
+    let bytes_max = config.limits.connections.queue_bytes_max();
     let id = session.id;
     for membership in &mut session.memberships {
         // Its messages in place of the log come when the output is empty.

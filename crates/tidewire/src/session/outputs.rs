@@ -45,7 +45,7 @@ impl Outputs {
             current_slot: NO_SLOT,
             buffers: BufferPool::default(),
             listed: Vec::new(),
-            bytes_max: config.limits.queue_bytes_max,
+            bytes_max: config.limits.connections.queue_bytes_max(),
             config,
             counters,
         }

@@ -122,8 +122,8 @@ impl Unanswered {
 
     /// Whether reading must pause until some requests are answered: there are too many, or the queue holds too many bytes.
     pub(crate) fn is_full(&self, limits: &Limits) -> bool {
-        self.len() >= limits.deferred_per_session_max.max(1)
-            || self.held_bytes() > limits.queue_bytes_max
+        self.len() >= limits.connections.deferred_max()
+            || self.held_bytes() > limits.connections.queue_bytes_max()
     }
 
     /// Whether the session ends after the answers to earlier requests.

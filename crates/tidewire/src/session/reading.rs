@@ -109,12 +109,12 @@ mod tests {
     /// The pause comes from the application, so the peer is not blamed for it.
     #[test]
     fn a_session_that_the_service_paused_is_not_idle_and_its_half_frame_not_late() {
-        let limits = Limits {
-            idle_timeout: Duration::from_secs(60),
-            frame_timeout: Duration::from_secs(10),
-            heartbeat: Duration::ZERO,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.connections.set_idle_timeout(Duration::from_secs(60));
+        limits
+            .connections
+            .set_frame_timeout(Duration::from_secs(10));
+        limits.connections.set_heartbeat(Duration::ZERO);
         let mut lane = lane(&Server::builder().limits(limits));
         let (slot, mut far) = lane.open_session();
         let id = lane.core.sessions[slot].id;

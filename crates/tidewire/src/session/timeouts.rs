@@ -90,7 +90,7 @@ impl LaneSessions {
         reaches_peer && connection.input().has_frames() && {
             let codec = self.input_codec(session.id.slot());
             let bytes = connection.input().bytes();
-            let first = codec.decode(bytes, self.config.limits.frame_bytes_max);
+            let first = codec.decode(bytes, self.config.limits.connections.frame_bytes_max());
             matches!(first, Ok(Decoded::Frame { .. }))
         }
     }

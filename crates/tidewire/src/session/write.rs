@@ -384,7 +384,7 @@ mod tests {
         core.sessions.flush_dirty();
         let connection = &mut core.sessions[reader.slot()].connection;
         connection.output_mut().handle_blocked();
-        let bytes_max = core.config.limits.queue_bytes_max;
+        let bytes_max = core.config.limits.connections.queue_bytes_max();
         for _ in 0..2 * bytes_max / 10_000 {
             let room = joined.room.0;
             core.rooms().say(writer, room, &[7; 10_000]).unwrap();

@@ -21,7 +21,7 @@ fn exchange_requests() {
     const REQUESTS: usize = 10_000;
     let server = tidewire::serve("tcp://127.0.0.1:0", echo).unwrap();
     let client = Client::builder()
-        .limits(without_pings())
+        .limits(without_pings().connections)
         .connect(&server.to_string())
         .wait()
         .unwrap();

@@ -47,11 +47,10 @@ impl<S: Service> Service for Counted<S> {
 
 /// Turns pings off: on a very busy machine a test may take longer than a heartbeat, and a ping would be counted.
 fn without_pings() -> Limits {
-    Limits {
-        heartbeat: Duration::ZERO,
-        idle_timeout: Duration::MAX,
-        ..Limits::default()
-    }
+    let mut limits = Limits::default();
+    limits.connections.set_heartbeat(Duration::ZERO);
+    limits.connections.set_idle_timeout(Duration::MAX);
+    limits
 }
 
 fn alone() -> MutexGuard<'static, ()> {

@@ -244,10 +244,8 @@ fn forged(position: SequencePoint, entries: &[Entry<'_>]) -> Vec<u8> {
 fn hostile_packets_neither_stop_a_node_nor_fill_its_memory() {
     const MEMBERS: u32 = 10_000;
     let engine = InprocEngine::default();
-    let limits = Limits {
-        presence_members_max: 100,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.rooms.set_presence_members_max(100);
     let builder = Server::builder().limits(limits);
     let one = chat_of(builder, &engine, settings("one"));
     let mut ann = member(&one, "ann");
@@ -416,10 +414,8 @@ fn a_kept_message_that_is_too_long_for_one_node_is_told_and_counted_there_once()
     let one = chat_with_history(&engine, "one", history);
     let mut keeps = settings("two");
     keeps.keeps_histories = true;
-    let limits = Limits {
-        frame_bytes_max: LIMIT,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_frame_bytes_max(LIMIT);
     let builder = Server::builder().lanes(2).limits(limits);
     let builder = builder.backplane(engine.backplane(), keeps);
     let two = TestServer::over_tcp(builder, &tw1(), move |_| Chat::new().history(history));
@@ -510,17 +506,17 @@ fn gaps_are_told_in_lines_and_json() {
 fn open_rooms(rooms: usize) -> usize {
     const EACH: usize = 500;
     let engine = InprocEngine::default();
-    let limits = Limits {
-        // The last quarter of all rooms is for addresses with few.
-        rooms_max: 2 * rooms,
-        rooms_per_address_max: rooms,
-        rooms_per_session_max: EACH,
-        // The peers answer no pings, and on a busy machine many rooms take longer than a session may be silent.
-        idle_timeout: Duration::from_secs(3_600),
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    // The last quarter of all rooms is for addresses with few.
+    limits.rooms.set_max(2 * rooms);
+    limits.rooms.set_per_address_max(rooms);
+    limits.rooms.set_per_session_max(EACH);
+    // The peers answer no pings, and on a busy machine many rooms take longer than a session may be silent.
+    limits
+        .connections
+        .set_idle_timeout(Duration::from_secs(3_600));
     let [one, two] = ["one", "two"].map(|id| {
-        let builder = Server::builder().limits(limits.clone());
+        let builder = Server::builder().limits(limits);
         chat_of(builder, &engine, settings(id))
     });
     let mut refused = 0;
@@ -568,12 +564,10 @@ fn a_hundred_thousand_rooms_are_refused_beyond_the_aliases() {
 fn crowd(members: usize) {
     const THREADS: usize = 4;
     let engine = InprocEngine::default();
-    let limits = Limits {
-        sessions_max: members + 10,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.sessions.set_max(members + 10);
     let servers = ["one", "two"].map(|id| {
-        let builder = Server::builder().limits(limits.clone());
+        let builder = Server::builder().limits(limits);
         let builder = builder.backplane(engine.backplane(), settings(id));
         TestServer::over_inproc(builder, &tw1(), |_| Chat::new())
     });

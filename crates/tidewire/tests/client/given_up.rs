@@ -38,10 +38,8 @@ impl Gate {
 
 /// A publish/subscribe server that answers the first subscription late, and allows one pattern at a time.
 fn pubsub(gate: &Gate) -> TestServer {
-    let limits = Limits {
-        topics_max: 1,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.topics.set_max(1);
     let gate = gate.clone();
     TestServer::over_tcp(Server::builder().limits(limits), &tw1(), move |_| {
         let gate = gate.clone();

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidewire::{
-    Backoff, Client, ConnectError, Context, Event, Limits, Message, PubSub, RequestError,
+    Backoff, Client, ConnectError, ConnectionLimits, Context, Event, Message, PubSub, RequestError,
     SendError, Server, TopicEvent,
 };
 use tidewire_testkit::fixtures::{echo, tw1};
@@ -86,11 +86,10 @@ fn a_request_after_a_failure_is_an_attempt_of_its_own() {
 fn the_first_request_to_a_silent_address_fails_at_its_deadline() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
+    let mut limits = ConnectionLimits::default();
+    limits.set_handshake_timeout(Duration::from_secs(3600));
     let client = Client::builder()
-        .limits(Limits {
-            handshake_timeout: Duration::from_secs(3600),
-            ..Limits::default()
-        })
+        .limits(limits)
         .connect_lazy(&address)
         .unwrap();
     let request = client.request(b"?").timeout(Duration::from_millis(20));

@@ -143,10 +143,8 @@ fn the_hook_is_told_once_for_each_way_of_leaving() {
 /// Regression: the hook ran for messages that were then refused.
 #[test]
 fn the_hook_sees_only_what_will_be_said() {
-    let limits = Limits {
-        frame_bytes_max: 1_000,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_frame_bytes_max(1_000);
     let (sender, seen) = mpsc::channel();
     let chat = Chat::new().on_say(move |_, message| {
         sender.send(message.payload.to_vec()).unwrap();

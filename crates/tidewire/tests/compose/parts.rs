@@ -166,10 +166,8 @@ fn topics_are_authorized() {
 /// Regression: the hook ran for messages that were then refused.
 #[test]
 fn the_hook_sees_only_what_will_be_published() {
-    let limits = Limits {
-        frame_bytes_max: 1_000,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_frame_bytes_max(1_000);
     let (sender, seen) = mpsc::channel();
     let service = PubSub::new().on_publish(move |_, topic, _| {
         sender.send(topic.to_owned()).unwrap();

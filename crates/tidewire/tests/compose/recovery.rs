@@ -318,10 +318,8 @@ fn a_large_history_comes_in_pieces_with_the_live_messages_behind_it() {
             bytes_max: 64 << 20,
             ..History::default()
         };
-        let limits = Limits {
-            queue_bytes_max: 256 * 1024,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.connections.set_queue_bytes_max(256 * 1024);
         let builder = Server::builder().lanes(lanes).limits(limits);
         let server = TestServer::over_tcp(builder, &tw1(), move |_| Chat::new().history(history));
         let [ada, bob] = [(); 2].map(|()| Client::connect(&server.url()).wait().unwrap());

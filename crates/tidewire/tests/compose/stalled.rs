@@ -55,7 +55,10 @@ fn many_who_come_back_at_once_and_do_not_read_cost_little_and_hold_up_nobody() {
             bytes_max: 64 << 20,
             ..History::default()
         };
-        let builder = limited(|limits| limits.memory_bytes_max = MEMORY_MAX as usize).lanes(lanes);
+        let builder = limited(|limits| {
+            limits.memory.set_bytes_max(MEMORY_MAX as usize);
+        })
+        .lanes(lanes);
         // Over TCP the kernel would keep most of each copy.
         let server = TestServer::over_ipc(builder, &tw1(), move |_| {
             PubSub::new().history("news.today", history)

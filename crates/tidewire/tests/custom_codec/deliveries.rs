@@ -234,13 +234,11 @@ fn each_subscriber_hears_its_own_number_in_front_of_what_is_shared() {
 /// The slow subscriber reads nothing until messages were dropped. The fast one receives all.
 #[test]
 fn a_slow_subscriber_hears_its_number_in_what_is_left_and_in_gaps() {
-    let limits = Limits {
-        lag_bytes_max: 16 * 1024,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.rooms.set_lag_bytes_max(16 * 1024);
     let codec = AnyCodec::custom(Topical);
     for policy in ["drop_oldest", "drop_newest", "conflate"] {
-        let builder = Server::builder().limits(limits.clone());
+        let builder = Server::builder().limits(limits);
         let server = TestServer::over_tcp(builder, &codec, |_| serve);
         let (mut slow, mut fast) = (server.narrow_peer(), server.peer());
         let mut publisher = server.peer();

@@ -41,10 +41,8 @@ fn a_codec_without_a_hello_may_have_pings_and_a_go_away() {
         ..Format::new("native")
     };
     let codec = AnyCodec::custom(Native(&FORMAT));
-    let limits = Limits {
-        heartbeat: Duration::from_millis(20),
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_heartbeat(Duration::from_millis(20));
     let server = TestServer::over_tcp(Server::builder().limits(limits), &codec, |_| echo);
     let mut peer = server.peer();
     assert_eq!(receive(&mut peer), (Kind::Ping, vec![]), "of a silent peer");

@@ -192,11 +192,9 @@ impl Service for Everything {
 fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
     let codec = AnyCodec::custom(PLAIN);
     let with_headers = AnyCodec::custom(WITH_HEADERS);
-    let limits = Limits {
-        heartbeat: Duration::from_millis(5),
-        ..Limits::default()
-    };
-    let builder = || Server::builder().limits(limits.clone()).lanes(2);
+    let mut limits = Limits::default();
+    limits.connections.set_heartbeat(Duration::from_millis(5));
+    let builder = || Server::builder().limits(limits).lanes(2);
     for server in [
         TestServer::over_tcp(builder(), &codec, |_| Everything::default()),
         TestServer::over_inproc(builder(), &codec, |_| Everything::default()),
@@ -205,7 +203,7 @@ fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
         let clients = [(); 3].map(|()| {
             let builder = Client::builder()
                 .codec(codec.clone())
-                .limits(limits.clone());
+                .limits(limits.connections);
             builder.connect(&server.url()).wait().unwrap()
         });
         let subscriptions = clients
@@ -265,17 +263,15 @@ fn every_frame_of_a_connection_passes_its_state_once_and_in_order() {
 #[test]
 fn a_slow_subscriber_misses_messages_and_no_number() {
     let codec = AnyCodec::custom(WITH_HEADERS);
-    let limits = Limits {
-        lag_bytes_max: 16 * 1024,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.rooms.set_lag_bytes_max(16 * 1024);
     for (policy, layers) in [
         (Policy::DropOldest, 0),
         (Policy::DropNewest, 0),
         (Policy::Conflate, 0),
         (Policy::DropOldest, 1),
     ] {
-        let builder = Server::builder().limits(limits.clone());
+        let builder = Server::builder().limits(limits);
         let builder = builder.layers(move |_| layers_of(layers, XorLayer::accepting));
         let server = TestServer::over_tcp(builder, &codec, |_| Everything::default());
         let server = server.with_layers(layers);

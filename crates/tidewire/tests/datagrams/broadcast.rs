@@ -147,8 +147,10 @@ fn registrations_are_capped_expire_and_need_trust() {
     const REGISTRATIONS: usize = 3;
     const PEERS: usize = 10;
     let server = serve(limited(|limits| {
-        limits.registrations_max = REGISTRATIONS;
-        limits.idle_timeout_without_heartbeat = Duration::from_millis(300);
+        limits.udp.set_registrations_max(REGISTRATIONS);
+        limits
+            .connections
+            .set_idle_timeout_without_heartbeat(Duration::from_millis(300));
     }));
     let sockets: Vec<_> = (0..PEERS).map(|_| unknown_peer(port_of(&server))).collect();
     for socket in &sockets {

@@ -4,8 +4,8 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use tidewire::{
-    Backoff, Client, CloseReason, ConnectError, ConnectFailure, Event, Kind, Limits, Message,
-    RequestError, Server,
+    Backoff, Client, CloseReason, ConnectError, ConnectFailure, ConnectionLimits, Event, Kind,
+    Message, RequestError, Server,
 };
 use tidewire_proto::codec::Codec;
 use tidewire_proto::handshake::{PROTOCOL_VERSION, Welcome};
@@ -106,10 +106,8 @@ fn a_server_that_is_not_there_is_reported_at_once_and_a_silent_one_in_time() {
 
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = format!("udp://{}", silent.local_addr().unwrap());
-    let limits = Limits {
-        handshake_timeout: Duration::from_millis(250),
-        ..Limits::default()
-    };
+    let mut limits = ConnectionLimits::default();
+    limits.set_handshake_timeout(Duration::from_millis(250));
     let error = Client::builder()
         .limits(limits)
         .connect(&address)

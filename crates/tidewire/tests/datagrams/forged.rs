@@ -130,8 +130,8 @@ fn forged_addresses_lock_no_newcomer_out() {
     const ADDRESSES: usize = 100;
     let codec = codec("raw");
     let builder = limited(|limits| {
-        limits.unvalidated_max = PLACES;
-        limits.unvalidated_timeout = DEADLINE;
+        limits.udp.set_unvalidated_max(PLACES);
+        limits.udp.set_unvalidated_timeout(DEADLINE);
     });
     let server = TestServer::over_udp(builder, &codec, |_| echo);
     let sockets: Vec<_> = (0..ADDRESSES)
@@ -157,7 +157,11 @@ fn forged_addresses_lock_no_newcomer_out() {
 #[test]
 fn an_address_that_falls_silent_at_once_is_forgotten_without_a_word() {
     let codec = codec("delimited");
-    let builder = limited(|limits| limits.unvalidated_timeout = Duration::from_millis(50));
+    let builder = limited(|limits| {
+        limits
+            .udp
+            .set_unvalidated_timeout(Duration::from_millis(50));
+    });
     let server = TestServer::over_udp(builder, &codec, |_| echo);
     let socket = unknown_peer(port_of(&server));
     for round in 1..=2 {

@@ -32,7 +32,9 @@ fn a_full_output_is_sent_before_the_rest_of_a_datagram_is_read_and_nothing_is_ov
     const FRAMES: u32 = 12;
     let codec = codec("length-field");
     // Each reply fills the output. The replies of a round fit the usual receive buffer.
-    let builder = limited(|limits| limits.queue_bytes_max = 10);
+    let builder = limited(|limits| {
+        limits.connections.set_queue_bytes_max(10);
+    });
     let server = TestServer::over_udp(builder, &codec, |_| echo);
     let socket = unknown_peer(port_of(&server));
     for round in 0..100_u32 {
@@ -83,7 +85,9 @@ fn frames_that_only_a_datagram_ends_travel_alone() {
 fn what_a_room_hears_is_cut_between_frames_only() {
     const MESSAGES: usize = 400;
     let tw1 = codec("tw1");
-    let builder = limited(|limits| limits.datagram_bytes_max = 300);
+    let builder = limited(|limits| {
+        limits.connections.set_datagram_bytes_max(300);
+    });
     let server = TestServer::over_udp(builder, &tw1, |_| Chat::new());
     let (mut ada, mut bob) = (server.peer(), server.peer());
     ada.join("lobby", "ada").unwrap();
@@ -125,7 +129,9 @@ fn what_a_room_hears_is_cut_between_frames_only() {
 #[test]
 fn what_makes_no_sense_is_counted_and_the_session_goes_on() {
     let tw1 = codec("tw1");
-    let builder = limited(|limits| limits.frame_bytes_max = 2_000);
+    let builder = limited(|limits| {
+        limits.connections.set_frame_bytes_max(2_000);
+    });
     let server = TestServer::over_udp(builder, &tw1, |_| echo);
     let mut peer = server.peer();
     let request =

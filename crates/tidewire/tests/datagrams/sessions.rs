@@ -12,7 +12,9 @@ use crate::{codec, echo, limited, one_way, payloads, port_of, received, unknown_
 fn an_empty_datagram_ends_a_session_and_silence_does_too() {
     let raw = codec("raw");
     let builder = limited(|limits| {
-        limits.idle_timeout_without_heartbeat = Duration::from_millis(50);
+        limits
+            .connections
+            .set_idle_timeout_without_heartbeat(Duration::from_millis(50));
     });
     let server = TestServer::over_udp(builder, &raw, |_| echo);
     let (polite, silent) = (
@@ -41,7 +43,9 @@ fn an_empty_datagram_ends_a_session_and_silence_does_too() {
 fn being_sent_something_does_not_keep_a_silent_subscriber() {
     let lines = codec("lines");
     let builder = limited(|limits| {
-        limits.idle_timeout_without_heartbeat = Duration::from_millis(200);
+        limits
+            .connections
+            .set_idle_timeout_without_heartbeat(Duration::from_millis(200));
     });
     let server = TestServer::over_udp(builder.trust_datagram_peers(true), &lines, |_| Chat::new());
     let (talker, listener) = (
@@ -61,8 +65,10 @@ fn being_sent_something_does_not_keep_a_silent_subscriber() {
 fn peers_that_go_without_a_word_are_forgotten_by_heartbeats() {
     let tw1 = codec("tw1");
     let builder = limited(|limits| {
-        limits.heartbeat = Duration::from_millis(20);
-        limits.idle_timeout = Duration::from_millis(100);
+        limits.connections.set_heartbeat(Duration::from_millis(20));
+        limits
+            .connections
+            .set_idle_timeout(Duration::from_millis(100));
     });
     let server = TestServer::over_udp(builder, &tw1, |_| echo);
     server.peer().into_wire().vanish().unwrap();
@@ -177,7 +183,9 @@ fn a_codec_that_frames_datagrams_otherwise_is_not_mixed() {
 fn what_comes_for_a_session_that_is_held_back_is_counted() {
     // Each request pauses the session until it is answered, which never happens.
     let codec = codec("length-field");
-    let builder = limited(|limits| limits.deferred_per_session_max = 1);
+    let builder = limited(|limits| {
+        limits.connections.set_deferred_max(1);
+    });
     let (tokens, held) = std::sync::mpsc::channel();
     let server = TestServer::over_udp(builder, &codec, |_| {
         let tokens = tokens.clone();

@@ -80,7 +80,9 @@ const COOKIE_BYTES: usize = 8;
 fn over_udp_too_the_address_with_the_most_sessions_makes_room_for_newcomers_of_others() {
     let tw1 = codec("tw1");
     for attackers in ATTACKERS {
-        let builder = limited(|limits| limits.sessions_max = 200);
+        let builder = limited(|limits| {
+            limits.sessions.set_max(200);
+        });
         let server = TestServer::over_udp(builder.lanes(1), &tw1, |_| echo);
         let enter = |number: u8| {
             let socket = socket_at(&server, number);

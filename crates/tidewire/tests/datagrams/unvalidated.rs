@@ -48,7 +48,9 @@ fn datagrams_of_unvalidated_addresses_make_no_session_and_are_answered_by_nothin
 fn an_address_that_does_not_answer_its_challenge_costs_nothing_and_gets_no_more_than_it_sent() {
     const HELLOS: usize = 200;
     let tw1 = codec("tw1");
-    let builder = limited(|limits| limits.sessions_max = 1);
+    let builder = limited(|limits| {
+        limits.sessions.set_max(1);
+    });
     let server = TestServer::over_udp(builder, &tw1, |_| echo);
     let socket = unknown_peer(port_of(&server));
     let (mut sent, mut got) = (0, 0);
@@ -212,7 +214,9 @@ fn floods_of_addresses_meet_the_limits_of_sessions() {
     const SESSIONS: usize = 8;
     const PEERS: usize = 50;
     let codec = codec("length-field");
-    let builder = limited(|limits| limits.sessions_per_address_max = SESSIONS);
+    let builder = limited(|limits| {
+        limits.sessions.set_per_address_max(SESSIONS);
+    });
     let server = TestServer::over_udp(builder, &codec, |_| echo);
     let sockets: Vec<_> = (0..PEERS).map(|_| unknown_peer(port_of(&server))).collect();
     let (mut served, mut refused) = (Vec::new(), 0);
@@ -247,7 +251,9 @@ fn floods_of_addresses_meet_the_limits_of_sessions() {
 #[test]
 fn a_full_server_says_so_to_those_who_proved_themselves() {
     let tw1 = codec("tw1");
-    let builder = limited(|limits| limits.sessions_max = 1);
+    let builder = limited(|limits| {
+        limits.sessions.set_max(1);
+    });
     let server = TestServer::over_udp(builder, &tw1, |_| echo);
     let first = server.peer();
     let mut second = Peer::silent(server.wire(), &tw1);

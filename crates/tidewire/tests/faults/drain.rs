@@ -19,8 +19,8 @@ use crate::{echo, limited, tw1};
 /// although they were confirmed, and were not counted.
 fn publications_between_lanes_are_accounted_for(lanes: usize, drain: Duration) {
     let builder = limited(|limits| {
-        limits.lag_bytes_max = u64::MAX;
-        limits.lag_messages_max = u64::MAX;
+        limits.rooms.set_lag_bytes_max(u64::MAX);
+        limits.rooms.set_lag_messages_max(u64::MAX);
     });
     let server = TestServer::over_tcp(builder.lanes(lanes), &tw1(), |_| PubSub::new());
     // Connections are assigned to the lanes in turn, so each lane has one subscriber and one publisher.

@@ -55,7 +55,9 @@ fn garbage_after_the_hello_is_a_counted_protocol_error() {
 
 #[test]
 fn a_frame_over_the_limit_is_refused_before_its_payload_comes() {
-    let builder = limited(|limits| limits.frame_bytes_max = 4096);
+    let builder = limited(|limits| {
+        limits.connections.set_frame_bytes_max(4096);
+    });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let mut peer = server.peer();
     let most = vec![b'x'; 4096 - 12];
@@ -121,7 +123,11 @@ fn a_request_before_the_hello_is_refused() {
 fn a_flood_of_control_frames_ends_the_session() {
     const LIMIT: usize = 10;
     for kind in [Kind::Ping, Kind::Pong] {
-        let builder = limited(|limits| limits.control_frames_per_second_max = LIMIT as u32);
+        let builder = limited(|limits| {
+            limits
+                .connections
+                .set_control_frames_per_second_max(LIMIT as u32);
+        });
         let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
         let mut peer = server.peer();
         // Far more than two seconds' worth, in one write: a test on a slow machine must flood as well.
@@ -174,7 +180,11 @@ fn a_native_client_of_a_lines_server_is_told_which_flag_to_look_at() {
 fn a_foreign_program_at_an_srmp_port_is_told_at_once() {
     for name in ["srmp", "srmp-rpc"] {
         let codec = AnyCodec::by_name(name).unwrap();
-        let builder = limited(|limits| limits.frame_timeout = std::time::Duration::MAX);
+        let builder = limited(|limits| {
+            limits
+                .connections
+                .set_frame_timeout(std::time::Duration::MAX);
+        });
         let server = TestServer::over_tcp(builder, &codec, |_| echo);
         let words: [&[u8]; 3] = [
             b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
@@ -197,7 +207,9 @@ fn a_foreign_program_at_an_srmp_port_is_told_at_once() {
 #[test]
 fn words_of_another_protocol_after_a_frame_are_a_broken_frame() {
     let codec = AnyCodec::by_name("lines").unwrap();
-    let builder = limited(|limits| limits.frame_bytes_max = 600);
+    let builder = limited(|limits| {
+        limits.connections.set_frame_bytes_max(600);
+    });
     let server = TestServer::over_tcp(builder, &codec, |_| echo);
     let mut person = Peer::silent(server.wire(), &codec);
     person.write(b"hello\n");

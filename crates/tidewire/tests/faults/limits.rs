@@ -1,6 +1,8 @@
 //! Limits on sessions, rooms and messages.
 
-use tidewire::{Chat, Client, ConnectError, Kind, RequestError, Server};
+use tidewire::{
+    Chat, Client, ConnectError, ConnectionLimits, Kind, Limits, RequestError, ServeError, Server,
+};
 use tidewire_proto::body::{ErrorCode, GoAwayCode};
 use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
 
@@ -8,7 +10,9 @@ use crate::{echo, last_words, limited, lines, tw1, whole_story};
 
 #[test]
 fn sessions_beyond_the_limit_are_refused_with_a_reason_and_places_come_back() {
-    let builder = limited(|limits| limits.sessions_max = 2);
+    let builder = limited(|limits| {
+        limits.sessions.set_max(2);
+    });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let first = server.peer();
     let mut second = server.peer();
@@ -34,7 +38,9 @@ fn sessions_beyond_the_limit_are_refused_with_a_reason_and_places_come_back() {
 fn sessions_of_one_address_are_limited_and_others_are_not() {
     let directory = tempfile::tempdir().unwrap();
     let path = format!("ipc://{}", directory.path().join("s").display());
-    let builder = limited(|limits| limits.sessions_per_address_max = 2);
+    let builder = limited(|limits| {
+        limits.sessions.set_per_address_max(2);
+    });
     let builder = builder.listen(&path).unwrap();
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     // The first address is the Unix socket, the second the port.
@@ -59,8 +65,8 @@ fn sessions_of_one_address_are_limited_and_others_are_not() {
 #[test]
 fn rooms_are_limited_for_a_session_and_for_the_server() {
     let builder = limited(|limits| {
-        limits.rooms_per_session_max = 2;
-        limits.rooms_max = 3;
+        limits.rooms.set_per_session_max(2);
+        limits.rooms.set_max(3);
     });
     let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
     let ada = Client::connect(&server.url()).wait().unwrap();
@@ -99,9 +105,9 @@ fn one_address_cannot_take_the_rooms_of_all() {
     let directory = tempfile::tempdir().unwrap();
     let path = format!("ipc://{}", directory.path().join("s").display());
     let builder = limited(|limits| {
-        limits.rooms_per_session_max = 2;
-        limits.rooms_per_address_max = 3;
-        limits.rooms_max = 4;
+        limits.rooms.set_per_session_max(2);
+        limits.rooms.set_per_address_max(3);
+        limits.rooms.set_max(4);
     });
     let builder = builder.listen(&path).unwrap();
     let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
@@ -145,7 +151,9 @@ fn one_address_cannot_take_the_rooms_of_all() {
 
 #[test]
 fn a_refused_first_join_gives_the_name_back() {
-    let builder = limited(|limits| limits.rooms_max = 1);
+    let builder = limited(|limits| {
+        limits.rooms.set_max(1);
+    });
     let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
     let mut ada = server.peer();
     ada.join("only", "ada").unwrap();
@@ -159,7 +167,9 @@ fn a_refused_first_join_gives_the_name_back() {
 
 #[test]
 fn saying_too_much_is_refused_and_the_session_goes_on() {
-    let builder = limited(|limits| limits.frame_bytes_max = 2048);
+    let builder = limited(|limits| {
+        limits.connections.set_frame_bytes_max(2048);
+    });
     let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
     let mut ada = server.peer();
     ada.join("lobby", "ada").unwrap();
@@ -202,4 +212,34 @@ fn saying_something_in_a_room_one_is_not_in_is_refused() {
     assert_eq!((refusal.kind, refusal.id), (Kind::Error, 0));
     drop(peer);
     assert_eq!(server.stop().refused, 1);
+}
+
+#[test]
+fn servers_and_clients_refuse_limits_that_make_no_sense() {
+    let builder = limited(|limits| {
+        limits.sessions.set_max(0);
+    });
+    let outcome = builder.start(|_| echo);
+    assert!(matches!(&outcome, Err(ServeError::Limit(error)) if error.limit() == "sessions.max"));
+
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
+    let mut limits = Limits::default();
+    limits.sessions.set_max(1);
+    limits.memory.set_bytes_max(0);
+    let error = server.server().change_limits(&limits).unwrap_err();
+    assert_eq!(error.limit(), "memory.bytes_max");
+    // The other limit has not changed, either.
+    let clients = [(); 2].map(|()| Client::connect(&server.url()).wait().unwrap());
+
+    let mut limits = ConnectionLimits::default();
+    limits.set_turn_bytes_max(0);
+    let outcome = Client::builder()
+        .limits(limits)
+        .connect(&server.url())
+        .wait();
+    assert!(
+        matches!(&outcome, Err(ConnectError::Start(ServeError::Limit(error))) if error.limit() == "connections.turn_bytes_max")
+    );
+    drop(clients);
+    server.stop();
 }

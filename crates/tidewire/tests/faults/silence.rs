@@ -12,7 +12,9 @@ const SHORT: Duration = Duration::from_millis(50);
 
 #[test]
 fn a_handshake_that_never_comes_times_out() {
-    let builder = limited(|limits| limits.handshake_timeout = SHORT);
+    let builder = limited(|limits| {
+        limits.connections.set_handshake_timeout(SHORT);
+    });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let mut mute = Peer::silent(server.wire(), &tw1());
     assert_eq!(
@@ -31,7 +33,9 @@ fn a_handshake_that_never_comes_times_out() {
 
 #[test]
 fn half_a_frame_then_silence_times_out() {
-    let builder = limited(|limits| limits.frame_timeout = SHORT);
+    let builder = limited(|limits| {
+        limits.connections.set_frame_timeout(SHORT);
+    });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let mut peer = server.peer();
     peer.ask(b"whole");
@@ -57,7 +61,8 @@ fn a_frame_that_comes_byte_by_byte_times_out_in_every_codec() {
     ] {
         let codec = AnyCodec::by_name(name).unwrap();
         let builder = limited(|limits| {
-            (limits.frame_timeout, limits.login_timeout) = (SHORT * 4, SHORT * 4);
+            limits.connections.set_frame_timeout(SHORT * 4);
+            limits.handshakes.set_login_timeout(SHORT * 4);
         });
         let server = TestServer::over_tcp(builder, &codec, |_| echo);
         let mut peer = server.peer();
@@ -80,8 +85,8 @@ fn a_frame_that_comes_byte_by_byte_times_out_in_every_codec() {
 #[test]
 fn a_long_frame_has_more_time_than_a_short_one() {
     let builder = limited(|limits| {
-        limits.frame_timeout = SHORT;
-        limits.frame_bytes_per_second_min = 1;
+        limits.connections.set_frame_timeout(SHORT);
+        limits.connections.set_frame_bytes_per_second_min(1);
     });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let mut peer = server.peer();
@@ -102,7 +107,9 @@ fn a_long_frame_has_more_time_than_a_short_one() {
 /// Regression: only the idle timeout of twenty minutes ended such a session.
 #[test]
 fn a_person_who_gives_no_name_is_closed_after_the_time_for_a_login() {
-    let builder = limited(|limits| limits.login_timeout = SHORT * 4);
+    let builder = limited(|limits| {
+        limits.handshakes.set_login_timeout(SHORT * 4);
+    });
     let server = TestServer::over_tcp(builder, &lines(), |_| Chat::new());
     let mut silent = server.peer();
     silent.expect_text("Enter username: ");
@@ -122,7 +129,9 @@ fn a_person_who_gives_no_name_is_closed_after_the_time_for_a_login() {
 fn who_has_given_a_name_may_listen_for_longer_than_a_login_takes() {
     // Long enough for a login on a busy machine.
     const LOGIN: Duration = Duration::from_secs(3);
-    let builder = limited(|limits| limits.login_timeout = LOGIN);
+    let builder = limited(|limits| {
+        limits.handshakes.set_login_timeout(LOGIN);
+    });
     let server = TestServer::over_tcp(builder, &lines(), |_| Chat::new());
     let since = Instant::now();
     let mut ada = server.peer();
@@ -140,7 +149,9 @@ fn who_has_given_a_name_may_listen_for_longer_than_a_login_takes() {
 /// Regression: a person who typed key by key was cut off within the name.
 #[test]
 fn a_person_who_types_a_line_key_by_key_is_not_cut_off() {
-    let builder = limited(|limits| limits.frame_timeout = SHORT);
+    let builder = limited(|limits| {
+        limits.connections.set_frame_timeout(SHORT);
+    });
     let server = TestServer::over_tcp(builder, &lines(), |_| Chat::new());
     let mut person = server.peer();
     person.expect_text("Enter username: \n");
@@ -157,7 +168,10 @@ fn a_person_who_types_a_line_key_by_key_is_not_cut_off() {
 
 #[test]
 fn half_a_line_then_silence_times_out() {
-    let builder = limited(|limits| (limits.frame_timeout, limits.login_timeout) = (SHORT, SHORT));
+    let builder = limited(|limits| {
+        limits.connections.set_frame_timeout(SHORT);
+        limits.handshakes.set_login_timeout(SHORT);
+    });
     let server = TestServer::over_ipc(builder, &lines(), |_| echo);
     let mut peer = server.peer();
     peer.write(b"no end");
@@ -170,8 +184,8 @@ fn half_a_line_then_silence_times_out() {
 #[test]
 fn a_peer_that_answers_no_ping_is_idle_and_closed() {
     let builder = limited(|limits| {
-        limits.heartbeat = SHORT;
-        limits.idle_timeout = SHORT * 6;
+        limits.connections.set_heartbeat(SHORT);
+        limits.connections.set_idle_timeout(SHORT * 6);
     });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let mut peer = server.peer();
@@ -189,8 +203,8 @@ fn a_peer_that_answers_no_ping_is_idle_and_closed() {
 fn a_heartbeat_keeps_a_quiet_client_alive() {
     let idle_timeout = Duration::from_secs(1);
     let builder = limited(|limits| {
-        limits.heartbeat = SHORT;
-        limits.idle_timeout = idle_timeout;
+        limits.connections.set_heartbeat(SHORT);
+        limits.connections.set_idle_timeout(idle_timeout);
     });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let client = Client::connect(&server.url()).wait().unwrap();
@@ -214,8 +228,11 @@ fn a_heartbeat_keeps_a_quiet_client_alive() {
 #[test]
 fn a_person_who_types_nothing_is_closed_after_the_long_timeout() {
     let builder = limited(|limits| {
-        limits.idle_timeout = SHORT / 5;
-        limits.idle_timeout_without_heartbeat = SHORT;
+        limits
+            .connections
+            .set_heartbeat(SHORT / 5)
+            .set_idle_timeout(SHORT / 5);
+        limits.connections.set_idle_timeout_without_heartbeat(SHORT);
     });
     let server = TestServer::over_tcp(builder, &lines(), |_| Chat::new());
     let mut person = server.peer();

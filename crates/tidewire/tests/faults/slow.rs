@@ -61,17 +61,16 @@ struct Scene {
 }
 
 fn limits() -> Limits {
-    Limits {
-        lag_messages_max: LAG_MESSAGES_MAX,
-        // Long enough that only a test of the deadline itself reaches it.
-        block_deadline: Duration::from_secs(600),
-        // Presence would add to the losses of a subscriber, and has its own test.
-        presence_members_max: 0,
-        // Readers answer no pings, and a very busy machine may take longer than a heartbeat.
-        heartbeat: Duration::ZERO,
-        idle_timeout: Duration::MAX,
-        ..Limits::default()
-    }
+    let mut limits = Limits::default();
+    limits.rooms.set_lag_messages_max(LAG_MESSAGES_MAX);
+    // Long enough that only a test of the deadline itself reaches it.
+    limits.rooms.set_block_deadline(Duration::from_secs(600));
+    // Presence would add to the losses of a subscriber, and has its own test.
+    limits.rooms.set_presence_members_max(0);
+    // Readers answer no pings, and a very busy machine may take longer than a heartbeat.
+    limits.connections.set_heartbeat(Duration::ZERO);
+    limits.connections.set_idle_timeout(Duration::MAX);
+    limits
 }
 
 fn message(number: usize, bytes: usize) -> Vec<u8> {
@@ -340,11 +339,9 @@ fn block_loses_nothing(stage: &Stage) {
 
 #[test]
 fn block_gives_up_on_the_subscriber_at_its_deadline() {
-    let limits = Limits {
-        // Long enough that the publisher publishes within it on a busy machine, and so is paused.
-        block_deadline: Duration::from_secs(1),
-        ..limits()
-    };
+    let mut limits = limits();
+    // Long enough that the publisher publishes within it on a busy machine, and so is paused.
+    limits.rooms.set_block_deadline(Duration::from_secs(1));
     let mut scene = Scene::set(&unix(), Policy::Block, limits);
     scene.publish(0..MESSAGES);
     let metrics = scene.end();

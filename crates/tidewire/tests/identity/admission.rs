@@ -138,10 +138,10 @@ fn ten_thousand_wrong_tokens_are_answered_by_few_checks() {
         checks: Arc::clone(&checks),
     };
     // Otherwise each session waits 3 s for its refusal.
-    let limits = Limits {
-        handshake_timeout: Duration::from_millis(500),
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits
+        .connections
+        .set_handshake_timeout(Duration::from_millis(500));
     let server = Server::builder()
         .authenticate(counted)
         .limits(limits)

@@ -76,10 +76,10 @@ fn a_late_answer_opens_the_session_and_what_was_sent_before_is_handled() {
 #[test]
 fn an_answer_that_never_comes_ends_with_the_handshake_and_one_too_late_does_nothing() {
     let slow = Slow::default();
-    let limits = Limits {
-        handshake_timeout: std::time::Duration::from_millis(50),
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits
+        .connections
+        .set_handshake_timeout(std::time::Duration::from_millis(50));
     let server = slow.server(tw1(), limits);
     let error = connect(&server, None).unwrap_err();
     assert!(matches!(error, ConnectError::Failed(_)), "{error}");
@@ -158,10 +158,10 @@ fn a_hundred_honest_logins_of_one_address_at_a_slow_authenticator_are_all_let_in
 #[test]
 fn a_guess_counts_also_if_its_session_has_ended() {
     let slow = Slow::default();
-    let limits = Limits {
-        handshake_timeout: std::time::Duration::from_millis(50),
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits
+        .connections
+        .set_handshake_timeout(std::time::Duration::from_millis(50));
     let server = slow.server(tw1(), limits);
     for guess in 0..30_u8 {
         drop(greet(&server, &[b'a' + guess]));

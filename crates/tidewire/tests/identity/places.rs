@@ -174,10 +174,10 @@ fn newcomers_that_leave_or_wait_too_long_take_no_place() {
         ..IdentityLimits::default()
     };
     known.add("ann", None, limits).unwrap();
-    let limits = Limits {
-        handshake_timeout: Duration::from_millis(300),
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits
+        .connections
+        .set_handshake_timeout(Duration::from_millis(300));
     let server = Server::builder()
         .authenticate(tokens.chain(known))
         .limits(limits)

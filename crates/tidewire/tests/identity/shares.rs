@@ -67,10 +67,8 @@ fn exchange(peer: &mut Peer, topic: &str) {
 #[test]
 fn a_user_that_holds_much_is_refused_before_other_users_of_its_address_notice_anything() {
     for attackers in [1, 50] {
-        let limits = Limits {
-            memory_bytes_max: 4 << 20,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.memory.set_bytes_max(4 << 20);
         let builder = Server::builder().authenticate(ByName).limits(limits);
         let builder = builder.lanes(1).listen("tcp://127.0.0.1:0").unwrap();
         let server = builder.start(|_| PubSub::new()).unwrap();

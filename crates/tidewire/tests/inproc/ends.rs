@@ -141,10 +141,8 @@ fn connections_are_spread_over_the_lanes() {
 
 #[test]
 fn the_limit_of_sessions_holds() {
-    let limits = Limits {
-        sessions_max: 1,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.sessions.set_max(1);
     let builder = Server::builder().limits(limits);
     let server = TestServer::over_inproc(builder, &codec("tw1"), |_| echo);
     let first = server.peer();
@@ -218,11 +216,9 @@ fn a_stalled_subscriber_is_dropped_or_thrown_out_and_nobody_else_notices() {
         (Policy::Disconnect, "slow_subscriber"),
         (Policy::DropOldest, "peer_closed"),
     ] {
-        let limits = Limits {
-            lag_messages_max: 100,
-            presence_members_max: 0,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.rooms.set_lag_messages_max(100);
+        limits.rooms.set_presence_members_max(0);
         let builder = Server::builder().limits(limits).lanes(2);
         let server =
             TestServer::over_inproc(builder, &codec("tw1"), |_| Chat::new().policy(policy));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidewire::socket::InprocConnectError;
-use tidewire::{Backoff, Client, Event, Limits, Server, serve};
+use tidewire::{Backoff, Client, ConnectionLimits, Event, Limits, Server, serve};
 use tidewire_testkit::wait_until;
 
 use crate::caller::{Caller, Told, alone, next};
@@ -87,10 +87,8 @@ fn a_client_that_reconnects_waits_again() {
 fn waiting_ends_with_the_handshake_timeout() {
     let _alone = alone();
     for name in ["tw1", "lines"] {
-        let limits = Limits {
-            handshake_timeout: Duration::from_millis(30),
-            ..Limits::default()
-        };
+        let mut limits = ConnectionLimits::default();
+        limits.set_handshake_timeout(Duration::from_millis(30));
         let target = format!("inproc://never-{name}");
         let outcome = Client::builder()
             .codec(codec(name))

@@ -43,8 +43,11 @@ fn what_is_no_handshake_is_refused_and_counted() {
 
 #[test]
 fn a_handshake_of_a_layer_that_never_ends_is_timed_out_on_both_sides() {
-    let short =
-        |limits: &mut tidewire::Limits| limits.handshake_timeout = Duration::from_millis(50);
+    let short = |limits: &mut tidewire::Limits| {
+        limits
+            .connections
+            .set_handshake_timeout(Duration::from_millis(50));
+    };
     for layers in [1, 2] {
         let server = serve(limited(short), layers);
         // One peer sends nothing, and one stops after the handshake of the first layer.
@@ -66,7 +69,7 @@ fn a_handshake_of_a_layer_that_never_ends_is_timed_out_on_both_sides() {
     let mut limits = tidewire::Limits::default();
     short(&mut limits);
     let outcome = Client::builder()
-        .limits(limits)
+        .limits(limits.connections)
         .layers(connecting)
         .connect(&deaf.local_addr().unwrap().to_string())
         .wait();
@@ -137,9 +140,11 @@ const EXPANSION: usize = 1_000;
 fn plaintext_beyond_the_share_of_a_turn_is_read_to_its_end() {
     const BYTES: usize = 500;
     for poller in PollerKind::ALL {
-        let builder = limited(|limits| limits.turn_bytes_max = 1)
-            .poller(PollerChoice::Only(poller))
-            .layers(|_| vec![Box::new(Expanding)]);
+        let builder = limited(|limits| {
+            limits.connections.set_turn_bytes_max(1);
+        })
+        .poller(PollerChoice::Only(poller))
+        .layers(|_| vec![Box::new(Expanding)]);
         let drop_all = |_: &mut Context<'_>, _: Message<'_>| Ok(());
         let server = TestServer::over_ipc(builder, &codec("raw"), |_| drop_all);
         let mut peer = server.wire();

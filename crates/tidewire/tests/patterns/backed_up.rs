@@ -5,7 +5,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-use tidewire::{AnyCodec, Client, Event, Limits, RequestError, SendError};
+use tidewire::{AnyCodec, Client, ConnectionLimits, Event, RequestError, SendError};
 
 const QUEUE_BYTES_MAX: usize = 100_000;
 const MESSAGE_BYTES: usize = 10_000;
@@ -17,12 +17,10 @@ fn backed_up(name: &str) -> (Client, UnixStream, u64) {
     let name = format!("tidewire-{name}-{}", std::process::id());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap());
     let listener = listener.unwrap();
-    let limits = Limits {
-        queue_bytes_max: QUEUE_BYTES_MAX,
-        // Without the deadlines, this timeout would end the wait.
-        idle_timeout_without_heartbeat: Duration::from_secs(60),
-        ..Limits::default()
-    };
+    let mut limits = ConnectionLimits::default();
+    limits.set_queue_bytes_max(QUEUE_BYTES_MAX);
+    // Without the deadlines, this timeout would end the wait.
+    limits.set_idle_timeout_without_heartbeat(Duration::from_secs(60));
     let client = Client::builder()
         .codec(AnyCodec::by_name("length-field").unwrap())
         .limits(limits)

@@ -189,7 +189,9 @@ fn a_session_with_many_unanswered_requests_is_not_read() {
     const REQUESTS: u8 = 100;
     const LIMIT: usize = 4;
     for name in ["tw1", "lines", "srmp"] {
-        let builder = limited(|limits| limits.deferred_per_session_max = LIMIT);
+        let builder = limited(|limits| {
+            limits.connections.set_deferred_max(LIMIT);
+        });
         let desk = Desk::with(builder, name);
         let mut peer = desk.server.peer();
         let frames: Vec<u8> = (0..REQUESTS)
@@ -291,7 +293,12 @@ fn a_draining_lane_keeps_a_session_that_is_owed_an_answer() {
 
 #[test]
 fn an_answer_that_fits_no_frame_is_an_error_on_both_sides() {
-    let desk = Desk::with(limited(|limits| limits.frame_bytes_max = 600), "tw1");
+    let desk = Desk::with(
+        limited(|limits| {
+            limits.connections.set_frame_bytes_max(600);
+        }),
+        "tw1",
+    );
     let client = client_of(&desk.server, "tw1");
     let request = client.request(b"much?").send();
     assert!(desk.take().0.reply(&[7; 600]).is_err());
@@ -379,7 +386,9 @@ fn an_answer_after_the_end_of_the_server_goes_nowhere() {
 #[test]
 fn nothing_is_deferred_for_longer_than_the_idle_timeout_of_a_peer_that_left() {
     let builder = limited(|limits| {
-        limits.idle_timeout_without_heartbeat = Duration::from_millis(50);
+        limits
+            .connections
+            .set_idle_timeout_without_heartbeat(Duration::from_millis(50));
     });
     let desk = Desk::with(builder, "lines");
     let mut peer = desk.server.peer();

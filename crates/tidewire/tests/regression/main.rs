@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tidewire::metrics::DropReason;
 use tidewire::{
-    Chat, Client, CloseReason, Context, HandlerResult, Kind, Limits, Message, Moment, Policy,
-    PubSub, RequestError, SendError, Server, Service, SessionId,
+    Chat, Client, CloseReason, ConnectionLimits, Context, HandlerResult, Kind, Limits, Message,
+    Moment, Policy, PubSub, RequestError, SendError, Server, Service, SessionId,
 };
 use tidewire_proto::body::{ErrorCode, RoomCall};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
@@ -25,7 +25,9 @@ use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer};
 #[test]
 fn a_paused_session_goes_on_with_the_frames_it_holds() {
     const REQUESTS: usize = 100;
-    let builder = limited(|limits| limits.queue_bytes_max = 1000);
+    let builder = limited(|limits| {
+        limits.connections.set_queue_bytes_max(1000);
+    });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let mut peer = server.peer();
     let frames: Vec<u8> = (0..REQUESTS)
@@ -68,8 +70,10 @@ fn a_whisper_to_oneself_arrives() {
 #[test]
 fn a_heartbeat_shorter_than_the_handshake_timeout_is_kept() {
     let builder = limited(|limits| {
-        limits.handshake_timeout = Duration::from_secs(24 * 60 * 60);
-        limits.heartbeat = Duration::from_millis(20);
+        limits
+            .connections
+            .set_handshake_timeout(Duration::from_secs(24 * 60 * 60));
+        limits.connections.set_heartbeat(Duration::from_millis(20));
     });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let mut peer = server.peer();
@@ -82,7 +86,9 @@ fn a_heartbeat_shorter_than_the_handshake_timeout_is_kept() {
 /// the answer.
 #[test]
 fn the_raw_peer_skips_pings_in_front_of_an_answer() {
-    let builder = limited(|limits| limits.heartbeat = Duration::from_millis(20));
+    let builder = limited(|limits| {
+        limits.connections.set_heartbeat(Duration::from_millis(20));
+    });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let mut peer = server.peer();
     server.wait_for("a ping follows the welcome", |metrics| metrics.writes > 1);
@@ -96,8 +102,10 @@ fn the_raw_peer_skips_pings_in_front_of_an_answer() {
 #[test]
 fn a_heartbeat_of_zero_sends_no_pings() {
     let builder = limited(|limits| {
-        limits.heartbeat = Duration::ZERO;
-        limits.idle_timeout = Duration::from_millis(200);
+        limits.connections.set_heartbeat(Duration::ZERO);
+        limits
+            .connections
+            .set_idle_timeout(Duration::from_millis(200));
     });
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let mut peer = server.peer();
@@ -112,19 +120,21 @@ fn a_heartbeat_of_zero_sends_no_pings() {
 #[test]
 fn durations_of_centuries_switch_limits_off() {
     let forever = |limits: &mut Limits| {
-        limits.handshake_timeout = Duration::MAX;
-        limits.idle_timeout = Duration::MAX;
-        limits.idle_timeout_without_heartbeat = Duration::MAX;
-        limits.heartbeat = Duration::MAX;
-        limits.frame_timeout = Duration::MAX;
-        limits.block_deadline = Duration::MAX;
+        limits.connections.set_handshake_timeout(Duration::MAX);
+        limits.connections.set_idle_timeout(Duration::MAX);
+        limits
+            .connections
+            .set_idle_timeout_without_heartbeat(Duration::MAX);
+        limits.connections.set_heartbeat(Duration::MAX);
+        limits.connections.set_frame_timeout(Duration::MAX);
+        limits.rooms.set_block_deadline(Duration::MAX);
     };
     let builder = limited(forever).coalesce_max(Duration::MAX);
     let server = TestServer::over_tcp(builder, &tw1(), |_| echo);
     let mut limits = Limits::default();
     forever(&mut limits);
     let client = Client::builder()
-        .limits(limits)
+        .limits(limits.connections)
         .request_timeout(Duration::MAX)
         .connect(&server.url())
         .wait()
@@ -161,7 +171,9 @@ fn leaving_is_not_counted_as_a_drop_by_the_policy() {
 /// Regression: a frame limit below the overhead of a codec caused a subtraction overflow, and `say` ended the lane.
 #[test]
 fn a_tiny_frame_limit_refuses_instead_of_ending_the_lane() {
-    let builder = limited(|limits| limits.frame_bytes_max = 64);
+    let builder = limited(|limits| {
+        limits.connections.set_frame_bytes_max(64);
+    });
     let server = TestServer::over_tcp(builder, &tw1(), |_| Chat::new());
     let mut peer = server.peer();
     peer.join("r", "a").unwrap();
@@ -176,10 +188,8 @@ fn a_tiny_frame_limit_refuses_instead_of_ending_the_lane() {
 fn a_frame_larger_than_agreed_is_an_error_at_its_sender() {
     let huge = |cx: &mut Context<'_>, _: Message<'_>| cx.reply(&[7; 4000]);
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| huge);
-    let limits = Limits {
-        frame_bytes_max: 1000,
-        ..Limits::default()
-    };
+    let mut limits = ConnectionLimits::default();
+    limits.set_frame_bytes_max(1000);
     let client = Client::builder()
         .limits(limits)
         .connect(&server.url())
@@ -324,7 +334,9 @@ fn lines_that_arrived_before_the_drain_are_answered() {
         }
         cx.reply(message.payload)
     });
-    let builder = limited(|limits| limits.queue_bytes_max = 100);
+    let builder = limited(|limits| {
+        limits.connections.set_queue_bytes_max(100);
+    });
     let server = TestServer::over_tcp(builder, &lines(), move |_| service.take().unwrap());
     let mut holder = server.peer();
     let mut peer = server.peer();
@@ -393,8 +405,10 @@ fn a_service_can_close_a_session_that_drains() {
 fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_another_lane() {
     const END: &[u8] = b"the end";
     let builder = limited(|limits| {
-        limits.lag_messages_max = 100;
-        limits.block_deadline = Duration::from_secs(24 * 60 * 60);
+        limits.rooms.set_lag_messages_max(100);
+        limits
+            .rooms
+            .set_block_deadline(Duration::from_secs(24 * 60 * 60));
     });
     let server = TestServer::over_ipc(builder.lanes(2), &tw1(), |_| {
         Chat::new().policy(Policy::Block)
@@ -478,10 +492,8 @@ fn a_lane_that_panicked_is_counted_out() {
 #[test]
 fn a_connection_with_smaller_frames_is_refused_by_rooms_and_not_cut_off_by_them() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Chat::new());
-    let limits = Limits {
-        frame_bytes_max: 4096,
-        ..Limits::default()
-    };
+    let mut limits = ConnectionLimits::default();
+    limits.set_frame_bytes_max(4096);
     let small = Client::builder()
         .limits(limits)
         .connect(&server.url())
@@ -514,8 +526,8 @@ fn a_connection_with_smaller_frames_is_refused_by_rooms_and_not_cut_off_by_them(
 #[test]
 fn a_peer_that_left_with_many_requests_under_way_leaves_no_ghost() {
     let builder = limited(|limits| {
-        limits.idle_timeout = Duration::MAX;
-        limits.heartbeat = Duration::MAX;
+        limits.connections.set_idle_timeout(Duration::MAX);
+        limits.connections.set_heartbeat(Duration::MAX);
     });
     let server = TestServer::over_tcp(builder, &tw1(), |_| {
         let big = vec![9; 100_000];
@@ -551,10 +563,8 @@ fn a_slow_server_costs_a_client_patience_and_no_messages() {
             Ok(())
         }
     });
-    let limits = Limits {
-        queue_bytes_max: 64 * 1024,
-        ..Limits::default()
-    };
+    let mut limits = ConnectionLimits::default();
+    limits.set_queue_bytes_max(64 * 1024);
     let client = Client::builder()
         .limits(limits)
         .connect(&server.url())
@@ -613,10 +623,8 @@ fn dropping_a_subscription_does_not_wait_for_a_slow_server() {
         topics: PubSub::new(),
         go_on: go_on.take().unwrap(),
     });
-    let limits = Limits {
-        queue_bytes_max: 64 * 1024,
-        ..Limits::default()
-    };
+    let mut limits = ConnectionLimits::default();
+    limits.set_queue_bytes_max(64 * 1024);
     let client = Client::builder()
         .limits(limits)
         .pending_max(10_000)

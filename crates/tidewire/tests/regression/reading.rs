@@ -11,7 +11,9 @@ use tidewire_testkit::fixtures::{limited, tw1};
 #[test]
 fn a_handler_that_writes_its_full_output_itself_is_read_on() {
     const REQUESTS: usize = 20;
-    let builder = limited(|limits| limits.queue_bytes_max = 1_000);
+    let builder = limited(|limits| {
+        limits.connections.set_queue_bytes_max(1_000);
+    });
     let server = TestServer::over_tcp(builder, &tw1(), |_| {
         |cx: &mut Context<'_>, message: Message<'_>| {
             cx.reply(message.payload)?;
@@ -47,8 +49,8 @@ fn a_peer_that_does_not_take_deferred_answers_is_not_read() {
         answered
     });
     let builder = limited(|limits| {
-        limits.queue_bytes_max = 1 << 20;
-        limits.deferred_per_session_max = 8;
+        limits.connections.set_queue_bytes_max(1 << 20);
+        limits.connections.set_deferred_max(8);
     });
     let server = TestServer::over_tcp(builder, &tw1(), move |_| {
         let requests = requests.clone();

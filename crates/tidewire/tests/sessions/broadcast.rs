@@ -4,8 +4,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier};
 
 use tidewire::{
-    Broadcast, Context, HandlerResult, Kind, Limits, Message, SendError, Server, Service,
-    SessionHandle, SessionId, TransportKind,
+    Broadcast, Context, HandlerResult, Kind, Message, SendError, Server, Service, SessionHandle,
+    SessionId, TransportKind,
 };
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_testkit::{Peer, block_on, wait_until};
@@ -95,10 +95,9 @@ fn text_includes_author(half: u8) -> bool {
 fn a_handler_broadcasts_by_room_and_name_to_itself_and_others() {
     for transport in TRANSPORTS {
         let (reports, received) = channel();
-        let builder = Server::builder().lanes(2).limits(Limits {
-            presence_members_max: 0,
-            ..patient()
-        });
+        let mut limits = patient();
+        limits.rooms.set_presence_members_max(0);
+        let builder = Server::builder().lanes(2).limits(limits);
         let server = serve(transport, builder, |_| Halves {
             reports: reports.clone(),
         });
@@ -143,10 +142,8 @@ fn a_handler_broadcasts_by_room_and_name_to_itself_and_others() {
 #[test]
 fn full_sessions_are_counted_and_the_others_get_everything() {
     for transport in TRANSPORTS {
-        let limits = Limits {
-            queue_bytes_max: 64 * 1024,
-            ..patient()
-        };
+        let mut limits = patient();
+        limits.connections.set_queue_bytes_max(64 * 1024);
         let scene = Scene::set(transport, 2, limits);
         let sessions = scene.server.server().sessions();
         let (mut stalled, stalled_id) = scene.narrow_peer();
@@ -220,10 +217,8 @@ impl Service for Holding {
 #[test]
 fn broadcasts_under_way_are_bounded_and_their_reports_can_be_awaited() {
     let barrier = Arc::new(Barrier::new(2));
-    let limits = Limits {
-        broadcast_bytes_max: 10_000,
-        ..patient()
-    };
+    let mut limits = patient();
+    limits.memory.set_broadcast_bytes_max(10_000);
     let builder = Server::builder().lanes(2).limits(limits);
     let server = serve(TransportKind::Inproc, builder, |_| Holding {
         barrier: Arc::clone(&barrier),

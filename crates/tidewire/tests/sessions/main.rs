@@ -89,11 +89,12 @@ pub(crate) fn serve<S: Service>(
 
 /// Limits under which peers need not answer pings, however busy the machine is.
 pub(crate) fn patient() -> Limits {
-    Limits {
-        heartbeat: std::time::Duration::ZERO,
-        idle_timeout: std::time::Duration::MAX,
-        ..Limits::default()
-    }
+    let mut limits = Limits::default();
+    limits.connections.set_heartbeat(std::time::Duration::ZERO);
+    limits
+        .connections
+        .set_idle_timeout(std::time::Duration::MAX);
+    limits
 }
 
 pub(crate) fn news(payload: &[u8]) -> Message<'_> {

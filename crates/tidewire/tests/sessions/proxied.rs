@@ -124,7 +124,9 @@ fn the_header_comes_before_tls_and_websocket() {
 
 #[test]
 fn limits_count_for_the_client_and_not_for_the_proxy() {
-    let server = server(limited(|limits| limits.sessions_per_address_max = 1));
+    let server = server(limited(|limits| {
+        limits.sessions.set_per_address_max(1);
+    }));
     let connect = |host| {
         let port = proxy(&server, vec![header(host, 0)]);
         Client::connect(&format!("tcp://127.0.0.1:{port}")).wait()
@@ -140,7 +142,9 @@ fn limits_count_for_the_client_and_not_for_the_proxy() {
 /// the proxy.
 #[test]
 fn connections_whose_headers_are_awaited_keep_out_nobody() {
-    let server = server(limited(|limits| limits.sessions_per_address_max = 1));
+    let server = server(limited(|limits| {
+        limits.sessions.set_per_address_max(1);
+    }));
     let silent: Vec<_> = (0..3)
         .map(|_| TcpStream::connect(("127.0.0.1", port(&server))).unwrap())
         .collect();
@@ -244,7 +248,9 @@ fn what_is_no_header_ends_the_connection_and_is_counted() {
 #[test]
 fn a_header_that_does_not_come_is_waited_for_as_long_as_a_handshake() {
     let server = server(limited(|limits| {
-        limits.handshake_timeout = Duration::from_millis(20);
+        limits
+            .connections
+            .set_handshake_timeout(Duration::from_millis(20));
     }));
     let mut stream = TcpStream::connect(("127.0.0.1", port(&server))).unwrap();
     stream.write_all(&header(7, 0)[..20]).unwrap();

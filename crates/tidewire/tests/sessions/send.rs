@@ -3,9 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidewire::{
-    Context, Limits, Message, SendError, Server, SessionHandle, SessionId, TransportKind,
-};
+use tidewire::{Context, Message, SendError, Server, SessionHandle, SessionId, TransportKind};
 use tidewire_proto::error::EncodeError;
 use tidewire_testkit::{Peer, wait_until};
 
@@ -30,11 +28,9 @@ fn what_threads_send_arrives_once_and_in_their_order() {
     const THREADS: u8 = 3;
     const MESSAGES: u32 = 3000;
     for transport in TRANSPORTS {
-        let limits = Limits {
-            // A small limit, which the senders reach.
-            queue_bytes_max: 4096,
-            ..patient()
-        };
+        let mut limits = patient();
+        // A small limit, which the senders reach.
+        limits.connections.set_queue_bytes_max(4096);
         let scene = Scene::set(transport, 2, limits);
         let peers: Vec<(Peer, SessionId)> = (0..4).map(|_| scene.peer()).collect();
         let sessions = scene.server.server().sessions();
@@ -88,10 +84,8 @@ fn what_threads_send_arrives_once_and_in_their_order() {
 fn a_session_that_takes_nothing_is_full_until_it_reads() {
     const LIMIT_BYTES: usize = 64 * 1024;
     for transport in TRANSPORTS {
-        let limits = Limits {
-            queue_bytes_max: LIMIT_BYTES,
-            ..patient()
-        };
+        let mut limits = patient();
+        limits.connections.set_queue_bytes_max(LIMIT_BYTES);
         let scene = Scene::set(transport, 1, limits);
         let (mut peer, id) = scene.narrow_peer();
         let session = scene.server.server().sessions().find(id).unwrap();
@@ -130,7 +124,7 @@ fn what_cannot_be_framed_is_the_senders_to_know() {
     let scene = Scene::set(TransportKind::Tcp, 1, patient());
     let (peer, id) = scene.peer();
     let session = scene.server.server().sessions().find(id).unwrap();
-    let large = vec![0; patient().frame_bytes_max + 1];
+    let large = vec![0; patient().connections.frame_bytes_max() + 1];
     let refused = session.send(news(&large)).unwrap_err();
     assert!(
         matches!(
@@ -261,10 +255,8 @@ fn a_server_that_stops_takes_or_counts_what_was_sent() {
 #[test]
 fn small_messages_to_a_busy_lane_are_bounded_by_their_memory() {
     const LIMIT_BYTES: u32 = 64 * 1024;
-    let limits = Limits {
-        queue_bytes_max: LIMIT_BYTES as usize,
-        ..patient()
-    };
+    let mut limits = patient();
+    limits.connections.set_queue_bytes_max(LIMIT_BYTES as usize);
     let builder = Server::builder().limits(limits);
     let server = serve(TransportKind::Ipc, builder, |_| {
         |cx: &mut Context<'_>, _: Message<'_>| {

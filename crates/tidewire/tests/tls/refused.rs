@@ -196,7 +196,9 @@ fn plain_text_on_a_tls_port_and_tls_on_a_plain_port_are_said_to_the_client_and_t
 fn a_handshake_that_never_ends_is_timed_out_and_counted_in_memory() {
     const PEERS: usize = 50;
     let short = |limits: &mut tidewire::Limits| {
-        limits.handshake_timeout = Duration::from_millis(300);
+        limits
+            .connections
+            .set_handshake_timeout(Duration::from_millis(300));
     };
     let server = serve_as(limited(short), usual().1.server());
     let Endpoint::Tls(address) = *server.address() else {

@@ -99,10 +99,9 @@ fn hellos_of_closed_connections_cost_no_signature() {
 #[test]
 fn a_hello_that_arrived_too_long_ago_is_left_out_although_it_was_just_accepted() {
     let handshake_timeout = Duration::from_secs(2);
-    let standing = Standing::new(Limits {
-        handshake_timeout,
-        ..Limits::default()
-    });
+    let mut limits = Limits::default();
+    limits.connections.set_handshake_timeout(handshake_timeout);
+    let standing = Standing::new(limits);
     let late = standing.meanwhile(|| {
         let late = standing.say_hello();
         // The time of the kernel's buffers cannot be set, so the test takes as long as a client is patient.

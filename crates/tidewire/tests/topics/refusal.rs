@@ -88,11 +88,9 @@ fn a_pattern_twice_a_strange_alias_and_a_policy_not_allowed_are_refused() {
 
 #[test]
 fn limits_of_sessions_and_of_the_server_hold_and_are_freed_by_unsubscribing() {
-    let limits = Limits {
-        subscriptions_per_session_max: 2,
-        topics_max: 3,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.topics.set_per_session_max(2);
+    limits.topics.set_max(3);
     let builder = Server::builder().limits(limits);
     let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
     let (mut one, mut two) = (server.peer(), server.peer());
@@ -114,12 +112,10 @@ fn limits_of_sessions_and_of_the_server_hold_and_are_freed_by_unsubscribing() {
 fn one_address_cannot_take_the_patterns_of_all() {
     let directory = tempfile::tempdir().unwrap();
     let path = format!("ipc://{}", directory.path().join("s").display());
-    let limits = Limits {
-        subscriptions_per_session_max: 2,
-        topics_per_address_max: 3,
-        topics_max: 4,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.topics.set_per_session_max(2);
+    limits.topics.set_per_address_max(3);
+    limits.topics.set_max(4);
     let builder = Server::builder().limits(limits).listen(&path).unwrap();
     let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
     let port = server.server().addresses()[1].to_string();
@@ -161,10 +157,8 @@ fn one_address_cannot_take_the_patterns_of_all() {
 
 #[test]
 fn a_message_too_large_for_a_frame_is_refused_and_others_pass() {
-    let limits = Limits {
-        frame_bytes_max: 1024,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_frame_bytes_max(1024);
     let builder = Server::builder().limits(limits);
     let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
     let client = Client::connect(&server.url()).wait().unwrap();

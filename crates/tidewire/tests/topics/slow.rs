@@ -36,11 +36,11 @@ impl Scene {
     /// Uses a Unix socket, whose buffer is small and fixed, so a stall takes effect soon. With two lanes, the slow
     /// subscriber and the publisher are on different ones.
     fn set(policy: Policy, lanes: usize, layers: u8) -> Self {
-        let limits = Limits {
-            lag_messages_max: LAG_MESSAGES_MAX,
-            block_deadline: std::time::Duration::from_secs(60),
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.rooms.set_lag_messages_max(LAG_MESSAGES_MAX);
+        limits
+            .rooms
+            .set_block_deadline(std::time::Duration::from_secs(60));
         let builder = Server::builder()
             .limits(limits)
             .lanes(lanes)

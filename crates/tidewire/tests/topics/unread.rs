@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidewire::{
-    Client, ClientBuilder, Limits, Policy, RequestError, Server, Subscription, TopicEvent,
-    WhenEventsFull,
+    Client, ClientBuilder, ConnectionLimits, Limits, Policy, RequestError, Server, Subscription,
+    TopicEvent, WhenEventsFull,
 };
 use tidewire_testkit::{Peer, TestServer, wait_until};
 
@@ -16,10 +16,8 @@ pub(super) const PUBLISHED: u64 = 20_000;
 
 /// A server that drops the oldest messages of a subscriber that is a little behind.
 pub(super) fn impatient() -> TestServer {
-    let limits = Limits {
-        lag_bytes_max: 1 << 20,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.rooms.set_lag_bytes_max(1 << 20);
     let builder = Server::builder()
         .limits(limits)
         .slow_subscribers(Policy::DropOldest);
@@ -120,14 +118,14 @@ fn a_full_subscription_that_is_dropped_lets_its_client_read_on() {
 #[test]
 fn a_client_that_pauses_reading_does_not_take_the_silence_for_the_servers() {
     let server = impatient();
+    let mut limits = ConnectionLimits::default();
+    limits
+        .set_idle_timeout(Duration::from_millis(100))
+        .set_heartbeat(Duration::from_millis(20));
     let client = client(&server, |builder| {
         builder
             .when_events_full(WhenEventsFull::PauseReading)
-            .limits(Limits {
-                idle_timeout: Duration::from_millis(100),
-                heartbeat: Duration::from_millis(20),
-                ..Limits::default()
-            })
+            .limits(limits)
     });
     let subscription = client.subscribe("a.b").wait().unwrap();
     flood(&mut server.peer(), "a.b");

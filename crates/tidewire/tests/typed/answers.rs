@@ -235,10 +235,8 @@ fn is_internal<T>(result: &Result<T, CallError>) -> bool {
 fn what_has_no_spelling_or_no_room_is_an_error_and_not_a_silence() {
     for name in CODECS {
         let codec = AnyCodec::by_name(name).unwrap();
-        let limits = Limits {
-            frame_bytes_max: 4096,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.connections.set_frame_bytes_max(4096);
         let server = TestServer::over_tcp(Server::builder().limits(limits), &codec, |_| {
             Router::new().mount(OdditiesServer::new(Curious))
         });

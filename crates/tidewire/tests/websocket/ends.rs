@@ -55,10 +55,8 @@ fn a_server_tells_by_the_close_code_why_it_ends() {
     assert_eq!((code, &answer[..]), (CloseCode::Normal, &b"\x01\0a"[..]));
     server.stop();
 
-    let limits = Limits {
-        frame_bytes_max: 1_024,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_frame_bytes_max(1_024);
     let server = serve_as(Server::builder().limits(limits), name);
     assert_eq!(end_of(&server, name, b"\xff\xff").0, CloseCode::Size);
     server.stop();
@@ -84,10 +82,9 @@ fn a_server_that_fails_is_overloaded_or_retires_a_connection_says_so_by_the_clos
     let half_a_frame = [&1_000_000_u32.to_le_bytes()[..], &[7; 900_000]].concat();
     socket.send(WebMessage::binary(half_a_frame)).unwrap();
     server.wait_for("it is read", |metrics| metrics.bytes_in > 900_000);
-    server.server().change_limits(&Limits {
-        memory_bytes_max: 1 << 20,
-        ..Limits::default()
-    });
+    let mut limits = Limits::default();
+    limits.memory.set_bytes_max(1 << 20);
+    server.server().change_limits(&limits).unwrap();
     assert_eq!(close_of(&mut socket).0, CloseCode::Again);
     drop(socket);
     server.wait_for("it is counted", |metrics| {

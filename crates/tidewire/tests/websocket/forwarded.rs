@@ -103,11 +103,9 @@ fn a_request_with_both_headers_is_refused() {
 /// of all.
 #[test]
 fn one_client_of_a_proxy_cannot_use_up_what_its_other_clients_need() {
-    let limits = Limits {
-        sessions_per_address_max: 2,
-        handshakes_per_address_per_second_max: 1,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.sessions.set_per_address_max(2);
+    limits.handshakes.set_per_address_per_second_max(1);
     let server = server("127.0.0.1", limits);
     let address = server.addresses()[0].socket_address().unwrap();
     let silent: Vec<_> = (0..5)
@@ -134,10 +132,8 @@ fn one_client_of_a_proxy_cannot_use_up_what_its_other_clients_need() {
 /// known.
 #[test]
 fn a_silent_connection_of_a_proxy_displaces_nobody_and_a_named_client_may() {
-    let limits = Limits {
-        sessions_max: 4,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.sessions.set_max(4);
     let server = server("127.0.0.1", limits);
     let address = server.addresses()[0].socket_address().unwrap();
     let of = |host: u8| ask(&server, &format!("X-Forwarded-For: 203.0.113.{host}\r\n"));
@@ -165,10 +161,8 @@ fn other_addresses_are_not_believed() {
 
 #[test]
 fn limits_count_for_the_client_and_not_for_the_proxy() {
-    let limits = Limits {
-        sessions_per_address_max: 2,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.sessions.set_per_address_max(2);
     let server = server("127.0.0.1", limits);
     let of = |host: u8| ask(&server, &format!("X-Forwarded-For: 203.0.113.{host}\r\n"));
     let kept: Vec<_> = [1, 1, 2, 3].map(of).into_iter().collect();

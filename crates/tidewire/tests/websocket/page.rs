@@ -67,10 +67,10 @@ fn a_slow_reader_gets_the_whole_page_and_the_websocket_beside_it_works() {
 
 #[test]
 fn a_page_that_is_not_read_ends_at_the_timeout_of_handshakes() {
-    let limits = Limits {
-        handshake_timeout: Duration::from_millis(100),
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits
+        .connections
+        .set_handshake_timeout(Duration::from_millis(100));
     let server = serve_as(builder().limits(limits), "lines");
     let mut stream = request(&server, REQUEST);
     // Bytes that follow are neither answered nor kept.

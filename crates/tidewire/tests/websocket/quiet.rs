@@ -20,8 +20,8 @@ const IDLE: Duration = Duration::from_secs(1);
 fn pings_of_websocket_keep_a_quiet_session_of_a_codec_without_pings() {
     for name in ["json", "lines"] {
         let builder = limited(|limits| {
-            limits.heartbeat = SHORT;
-            limits.idle_timeout = IDLE;
+            limits.connections.set_heartbeat(SHORT);
+            limits.connections.set_idle_timeout(IDLE);
         });
         let server = serve_as(builder, name);
         let client = Client::builder().codec(codec(name));
@@ -44,8 +44,8 @@ fn pings_of_websocket_keep_a_quiet_session_of_a_codec_without_pings() {
 #[test]
 fn a_peer_that_answers_no_ping_of_websocket_is_closed() {
     let builder = limited(|limits| {
-        limits.heartbeat = SHORT;
-        limits.ping_timeout = SHORT;
+        limits.connections.set_heartbeat(SHORT);
+        limits.connections.set_ping_timeout(SHORT);
     });
     let server = serve_as(builder, "lines");
     let mut stream = open(&server);

@@ -173,10 +173,10 @@ fn headers_of_64_kib_are_refused() {
 
 #[test]
 fn half_a_handshake_ends_at_its_timeout() {
-    let limits = tidewire::Limits {
-        handshake_timeout: std::time::Duration::from_millis(50),
-        ..tidewire::Limits::default()
-    };
+    let mut limits = tidewire::Limits::default();
+    limits
+        .connections
+        .set_handshake_timeout(std::time::Duration::from_millis(50));
     let server = serve_as(Server::builder().limits(limits), "lines");
     let rest = answer(&server, REQUEST.as_bytes());
     assert_eq!(rest, b"", "nothing was agreed on");

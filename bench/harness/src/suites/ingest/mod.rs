@@ -372,7 +372,7 @@ fn drive_lane(
 ) -> Result<(), RoleError> {
     let mut limits = super::limits(work);
     // Largest output that is written together. A session that holds more is full and waits for its socket.
-    limits.queue_bytes_max = BLOCK_BYTES;
+    limits.connections.set_queue_bytes_max(BLOCK_BYTES);
     lane_client::run(endpoint, work, task, limits, stage, |measured| {
         measured.counted = !is_numbered(work);
     })

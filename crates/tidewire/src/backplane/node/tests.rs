@@ -566,10 +566,8 @@ fn the_lag_of_a_slow_node_is_measured() {
 /// them joining.
 #[test]
 fn a_room_at_the_limit_of_presence_is_not_listed_and_counted_in_turn() {
-    let limits = Limits {
-        presence_members_max: 16,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.rooms.set_presence_members_max(16);
     let mut rig = Rig::start(limits);
     let mut members: Vec<MemberId> = (0..17)
         .map(|it| rig.join("lobby", &format!("m{it}")))

@@ -226,7 +226,7 @@ impl Presence {
         engine: &mut ToEngine,
         wire: &mut dyn Wire,
     ) -> bool {
-        let mut members_max = self.config.limits.presence_members_max;
+        let mut members_max = self.config.limits.rooms.presence_members_max();
         members_max = members_max.min(engine.entry_bytes_max() / MEMBER_BYTES_MAX);
         if self.rooms.get(name).is_some_and(LocalRoom::is_counted) {
             // A room at the limit is not listed and counted in turn, because each list is shown as members that join.
@@ -259,7 +259,7 @@ impl Presence {
             return true;
         }
         let own = self.directory.own_count(room);
-        let members_max = self.config.limits.presence_members_max;
+        let members_max = self.config.limits.rooms.presence_members_max();
         let Some(local) = self.rooms.get_mut(room) else {
             return true;
         };
@@ -285,7 +285,7 @@ impl Presence {
         let Some(local) = self.rooms.get_mut(room) else {
             return;
         };
-        let listed_max = self.config.limits.presence_members_max.max(1) * 2;
+        let listed_max = self.config.limits.rooms.presence_members_max().max(1) * 2;
         if !local.may_list(node, number, listed_max) {
             return self.counters.backplane_malformed.add_shared(1);
         }
@@ -422,7 +422,7 @@ impl Presence {
 
     /// Tells the members of this node of a change, unless the room is too large.
     fn show(&self, room: &str, shown: &Shown, event: PresenceEvent, lanes: &mut ToLanes) {
-        if shown.members > self.config.limits.presence_members_max {
+        if shown.members > self.config.limits.rooms.presence_members_max() {
             return;
         }
         if let Some(shared) = self.room(room) {
@@ -437,7 +437,7 @@ impl Presence {
             let Some(local) = self.rooms.get(&name) else {
                 continue;
             };
-            let members_max = self.config.limits.presence_members_max;
+            let members_max = self.config.limits.rooms.presence_members_max();
             for known in local.listed().into_iter().take(members_max) {
                 lanes.list(lane, alias, (known.member(), known.name()));
             }

@@ -159,10 +159,8 @@ fn what_was_asked_for_is_written_block_by_block() {
 
 #[test]
 fn requests_without_room_stay_where_they_are_until_there_is_some() {
-    let limits = Limits {
-        queue_bytes_max: LARGE_BYTES,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_queue_bytes_max(LARGE_BYTES);
     let mut lane = lane(&Server::builder().limits(limits));
     let (session, mut peer) = lane.open_session();
     let core = &mut lane.core;
@@ -199,10 +197,8 @@ fn requests_without_room_stay_where_they_are_until_there_is_some() {
 #[test]
 fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
     const REQUESTS: usize = 4;
-    let limits = Limits {
-        queue_bytes_max: LARGE_BYTES / 2,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_queue_bytes_max(LARGE_BYTES / 2);
     let mut lane = lane(&Server::builder().limits(limits));
     let (session, mut peer) = lane.open_session();
     let core = &mut lane.core;

@@ -158,7 +158,7 @@ impl Core {
         }
         let bytes = datagram.bytes;
         if !codec.format().proves_addresses() {
-            return match codec.decode(bytes, self.config.limits.frame_bytes_max) {
+            return match codec.decode(bytes, self.config.limits.connections.frame_bytes_max()) {
                 Ok(Decoded::Frame { .. }) => First::Welcome,
                 Ok(Decoded::Incomplete { .. }) => First::Stray(DatagramDrop::Unfinished),
                 Err(_) => First::Stray(DatagramDrop::Malformed),

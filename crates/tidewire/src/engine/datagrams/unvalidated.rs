@@ -5,9 +5,10 @@
 //! *unvalidated* at first. There are few slots for unvalidated sessions. Each of them ends after seconds of silence,
 //! and a new one replaces the oldest when all slots are taken. So a new peer is always served, and an address whose
 //! session was replaced starts again with its next datagram. An address becomes *established*, and its session an
-//! ordinary one, if it is still heard after [`unvalidated_timeout`](crate::Limits::unvalidated_timeout) and was never
-//! silent for that long. That is no proof, because a forger can continue. So established addresses have at most half of
-//! the slots, and the others stay unvalidated. The last quarter of this half is for hosts that have few of them.
+//! ordinary one, if it is still heard after [`unvalidated_timeout`](crate::UdpLimits::unvalidated_timeout) and was
+//! never silent for that long. That is no proof, because a forger can continue. So established addresses have at most
+//! half of the slots, and the others stay unvalidated. The last quarter of this half is for hosts that have few of
+//! them.
 //!
 //! The server does not notify an unvalidated address of the end of its session. The notice would be unsolicited traffic
 //! to a forged address, and a real peer needs none to continue. Rejected: a challenge, because these codecs have no
@@ -35,7 +36,7 @@ impl Core {
     /// Makes room for another unvalidated address.
     pub(crate) fn evict_unvalidated(&mut self) {
         let limits = &self.config.limits;
-        let all = limits.unvalidated_max.min(limits.sessions_max / 4);
+        let all = limits.udp.unvalidated_max().min(limits.sessions.max() / 4);
         let count_max = (all / self.lane_count()).max(1);
         while self.ports.unvalidated.unvalidated >= count_max {
             let Some(id) = self.ports.unvalidated.queue.pop_front() else {
@@ -72,7 +73,7 @@ impl Core {
     /// Establishes an unvalidated address that was heard again after its time, if there is a slot.
     #[cold]
     pub(crate) fn establish(&mut self, slot: usize) {
-        let established_max = (self.config.limits.sessions_max / 2 / self.lane_count()).max(1);
+        let established_max = (self.config.limits.sessions.max() / 2 / self.lane_count()).max(1);
         let since_ns = self.sessions.now_ns();
         let counts = &self.ports.unvalidated;
         let owner = self.sessions[slot].owner();
@@ -112,7 +113,7 @@ impl Core {
             return false;
         };
         self.sessions.now_ns().saturating_sub(since_ns)
-            >= nanoseconds(self.config.limits.unvalidated_timeout)
+            >= nanoseconds(self.config.limits.udp.unvalidated_timeout())
     }
 
     fn lane_count(&self) -> usize {
@@ -138,16 +139,14 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Regression: one host that sent from many ports took all places of established addresses, and the sessions of others ended
-    /// after seconds of silence.
+    /// Regression: one host that sent from many ports took all places of established addresses, and the sessions of
+    /// others ended after seconds of silence.
     #[test]
     fn the_last_places_of_established_addresses_are_for_hosts_that_have_few() {
         for attackers in [1, 50] {
             let codec = AnyCodec::by_name("raw").unwrap();
-            let limits = Limits {
-                sessions_max: 512,
-                ..Limits::default()
-            };
+            let mut limits = Limits::default();
+            limits.sessions.set_max(512);
             let mut lane = lane(&Server::builder().limits(limits).codec(codec.clone()));
             let any = "127.0.0.1:0".parse().unwrap();
             let socket = DatagramSocket::bind(&any, &DatagramOptions::default()).unwrap();
@@ -185,12 +184,12 @@ mod tests {
     #[test]
     fn an_address_that_goes_on_is_established_and_may_be_silent_for_long() {
         let codec = AnyCodec::by_name("raw").unwrap();
-        let limits = Limits {
-            unvalidated_timeout: Duration::from_secs(10),
-            idle_timeout_without_heartbeat: Duration::from_secs(1_000),
-            sessions_max: 4,
-            ..Limits::default()
-        };
+        let mut limits = Limits::default();
+        limits.udp.set_unvalidated_timeout(Duration::from_secs(10));
+        limits
+            .connections
+            .set_idle_timeout_without_heartbeat(Duration::from_secs(1_000));
+        limits.sessions.set_max(4);
         let mut lane = lane(&Server::builder().limits(limits).codec(codec.clone()));
         let any = "127.0.0.1:0".parse().unwrap();
         let socket = DatagramSocket::bind(&any, &DatagramOptions::default()).unwrap();

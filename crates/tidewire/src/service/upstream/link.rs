@@ -161,7 +161,7 @@ impl Link {
         call: &Message<'_>,
         asked: Asked,
     ) -> Result<(), (UpstreamError, Then)> {
-        let queue_bytes_max = core.config.limits.queue_bytes_max;
+        let queue_bytes_max = core.config.limits.connections.queue_bytes_max();
         let is_full = self.sent.len() + self.waiting.len() >= self.upstream.0.terms.in_flight_max;
         if is_full || self.waiting_bytes > queue_bytes_max {
             return Err((UpstreamError::TooMany, asked.then));
@@ -169,7 +169,7 @@ impl Link {
         if core.ending.server_ends {
             return Err((UpstreamError::ShuttingDown, asked.then));
         }
-        let limit = core.config.limits.frame_bytes_max;
+        let limit = core.config.limits.connections.frame_bytes_max();
         let bytes = call.payload.len() + call.name.len();
         if bytes > limit {
             let (bytes, limit) = (bytes as u64, limit as u64);

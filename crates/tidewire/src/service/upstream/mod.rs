@@ -161,7 +161,8 @@ pub enum UpstreamError {
     #[error("the upstream is down; try again later")]
     Down,
     /// This lane already has [as many](Upstream::in_flight_max) pending requests as allowed, or more than
-    /// [`Limits::queue_bytes_max`](crate::Limits::queue_bytes_max) bytes wait to be sent. Nothing was sent.
+    /// [`ConnectionLimits::queue_bytes_max`](crate::ConnectionLimits::queue_bytes_max) bytes wait to be sent. Nothing
+    /// was sent.
     #[error("too many requests wait for the upstream; try again later")]
     TooMany,
     /// The codec cannot express the request. Nothing was sent.
@@ -183,11 +184,11 @@ pub enum UpstreamError {
 }
 
 impl Upstream {
-    /// Creates an upstream at this address, with the default settings. A `tls://` or `wss://` address reads the authorities of the
-    /// system, so call it where the service is made and not in a handler.
+    /// Creates an upstream at this address, with the default settings. A `tls://` or `wss://` address reads the
+    /// authorities of the system, so call it where the service is made and not in a handler.
     ///
-    /// The host's name is looked up for the first request, and again after an attempt has failed with each of its addresses. The
-    /// addresses are tried as a [client](crate::ClientBuilder::connect) tries them.
+    /// The host's name is looked up for the first request, and again after an attempt has failed with each of its
+    /// addresses. The addresses are tried as a [client](crate::ClientBuilder::connect) tries them.
     ///
     /// # Errors
     /// See [`UpstreamAddressError`]. Whether a server listens there is known only after the first request.
@@ -210,10 +211,11 @@ impl Upstream {
         })))
     }
 
-    /// Creates an upstream that stands for the other nodes of this server's cluster. A request goes to one of the nodes that have its
-    /// method among their [services](crate::backplane::NodeSettings::services), and its answer comes from there. It ends in an error
-    /// if no node has the method, if the node that works on it dies, and at its [timeout](Upstream::timeout) in any case. No request
-    /// is repeated, and a request of another node is not passed on to a third one.
+    /// Creates an upstream that stands for the other nodes of this server's cluster. A request goes to one of the nodes
+    /// that have its method among their [services](crate::backplane::NodeSettings::services), and its answer comes from
+    /// there. It ends in an error if no node has the method, if the node that works on it dies, and at its
+    /// [timeout](Upstream::timeout) in any case. No request is repeated, and a request of another node is not passed on
+    /// to a third one.
     ///
     /// ```
     /// use tidewire::backplane::NodeSettings;
@@ -273,8 +275,8 @@ impl Upstream {
         self.with(|terms| terms.pause_max = pause)
     }
 
-    /// Sets whom to trust at a `tls://` address, and which certificate to show. Default: the authorities of the system, and none.
-    /// It reads files, so call it where the service is made and not in a handler.
+    /// Sets whom to trust at a `tls://` address, and which certificate to show. Default: the authorities of the system,
+    /// and none. It reads files, so call it where the service is made and not in a handler.
     ///
     /// ```no_run
     /// use tidewire::auth::{Credentials, Token};
@@ -301,9 +303,9 @@ impl Upstream {
     }
 
     /// Sets the credentials by which the upstream knows this server: a [`Token`](crate::auth::Token), or a
-    /// [provider](Credentials::provider) of tokens. A provider is asked for each connection, on a thread of its own. When the
-    /// credentials of a connection expire, the upstream ends it, and the next request makes another one. Only `tw1` has a place
-    /// for them. They go to another machine only over `tls://`, unless the server has
+    /// [provider](Credentials::provider) of tokens. A provider is asked for each connection, on a thread of its own.
+    /// When the credentials of a connection expire, the upstream ends it, and the next request makes another one. Only
+    /// `tw1` has a place for them. They go to another machine only over `tls://`, unless the server has
     /// [`allow_plaintext_credentials`](crate::ServerBuilder::allow_plaintext_credentials).
     #[must_use]
     pub fn credentials(self, credentials: impl Into<Credentials>) -> Self {

@@ -62,10 +62,8 @@ fn exchange<S: Service>(lane: &mut Lane<S>, victim: &mut Opened, topic: &str) {
 
 fn small_lane() -> Lane<impl Service> {
     raise_descriptor_limit().unwrap();
-    let limits = Limits {
-        memory_bytes_max: LIMIT,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.memory.set_bytes_max(LIMIT);
     lane(&Server::builder().limits(limits))
 }
 

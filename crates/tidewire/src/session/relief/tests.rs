@@ -17,11 +17,9 @@ const ENDED: Phase = Phase::Closed(CloseReason::MemoryLimit);
 
 /// A lane of a server with a limit of 16 MiB.
 fn small_lane() -> Lane<impl Service> {
-    let limits = Limits {
-        memory_bytes_max: 16 * SIXTEENTH,
-        lag_bytes_max: u64::MAX,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.memory.set_bytes_max(16 * SIXTEENTH);
+    limits.rooms.set_lag_bytes_max(u64::MAX);
     lane(&Server::builder().limits(limits))
 }
 
@@ -248,10 +246,8 @@ fn newcomers_are_told_and_counted_while_memory_is_short() {
 /// Regression: up to 1,024 replies of any size waited behind a deferred one, a gigabyte for one session.
 #[test]
 fn replies_that_wait_in_line_are_bounded_in_bytes() {
-    let limits = Limits {
-        queue_bytes_max: SIXTEENTH,
-        ..Limits::default()
-    };
+    let mut limits = Limits::default();
+    limits.connections.set_queue_bytes_max(SIXTEENTH);
     let codec = tidewire_proto::codec::AnyCodec::by_name("length-field").unwrap();
     let mut lane = lane(&Server::builder().codec(codec).limits(limits));
     let (slot, mut far) = lane.open_session();

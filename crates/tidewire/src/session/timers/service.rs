@@ -30,8 +30,8 @@ pub enum TimerError {
     #[error("the session of the timer has ended; set a timer of the lane, which needs no session")]
     NotOpen,
     /// The session has this many timers already, or the lane has, for timers without a session. Cancel timers that are not
-    /// needed, or raise [`Limits::timers_per_session_max`](crate::Limits::timers_per_session_max) or
-    /// [`Limits::timers_per_lane_max`](crate::Limits::timers_per_lane_max).
+    /// needed, or raise [`SessionLimits::timers_max`](crate::SessionLimits::timers_max) or
+    /// [`SessionLimits::timers_per_lane_max`](crate::SessionLimits::timers_per_lane_max).
     #[error(
         "{0} timers wait already, which is the limit; cancel those that are not needed, or raise the limit"
     )]
@@ -91,10 +91,13 @@ impl Timers {
     ) -> Result<ServiceTimer, TimerError> {
         let Self { wheel, service, .. } = self;
         let (count, limit) = match session {
-            SessionId::NONE => (service.without_session, limits.timers_per_lane_max),
+            SessionId::NONE => (
+                service.without_session,
+                limits.sessions.timers_per_lane_max(),
+            ),
             _ => {
                 let own = service.by_session.get(&session);
-                (own.map_or(0, Vec::len), limits.timers_per_session_max)
+                (own.map_or(0, Vec::len), limits.sessions.timers_max())
             }
         };
         let vacant = service.waiting.vacant_entry();
