@@ -23,7 +23,6 @@ const WIDE: &[(&str, usize)] = &[
     ("ClientService", 41),
     ("Connection", 41),
     ("Context", 85),
-    ("Core", 137),
     ("Directory", 45),
     ("Lane", 51),
     ("LaneRooms", 113),
@@ -33,7 +32,7 @@ const WIDE: &[(&str, usize)] = &[
 ];
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 711;
+const OPEN_FIELDS_MAX: usize = 705;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

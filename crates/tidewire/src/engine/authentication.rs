@@ -4,38 +4,59 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidewire_proto::connection::{AuthFailure, Overdue, PauseReason, Phase};
+use tidewire_proto::connection::{AuthFailure, Overdue, PauseReason};
 
-use super::Core;
-use super::accept::Refusal;
+use super::admission::Admission;
+use super::expiry::{WallClock, apply_expiry};
+use super::handshakes::{Handshakes, still_waits};
 use crate::auth::{
     Action, Admitted, Attempt, AuthOutcome, AuthRequest, Failures, Guard, Identity, LateAnswer,
     NoPlace, Permissions, Place, Turn,
 };
-use crate::mailbox::{AttemptTurn, LaneMessage, LateOutcome, Mailbox};
-use crate::session::{CloseReason, Session, SessionId};
+use crate::mailbox::{AttemptTurn, Exchange, LaneMessage, LateOutcome, Mailbox};
+use crate::observe::QuietLog;
+use crate::room::RoomTable;
+use crate::session::{CloseReason, LaneSessions, Session, SessionId};
 use crate::transport::Transport;
 
-impl Core {
-    /// Finds out who the peer of a session is, now or in a later turn. Returns whether the session is open now, and was not before.
-    /// If it is not, the answer comes later, or the peer is refused.
+/// The authentication of a lane's sessions: the guard of the server, with the parts of the lane that it needs.
+#[derive(Debug)]
+pub(crate) struct LaneGuard<'a> {
+    /// The authentication of peers. `None` if everybody may do everything.
+    pub(super) guard: Option<&'a Arc<Guard>>,
+    /// Limits the log lines about peers that are not let in.
+    pub(super) log: &'a mut QuietLog,
+    pub(super) sessions: &'a mut LaneSessions,
+    pub(super) exchange: &'a Exchange,
+    pub(super) rooms: &'a RoomTable,
+    pub(super) admission: &'a mut Admission,
+    pub(super) handshakes: &'a mut Handshakes,
+    pub(super) wall_clock: &'a mut WallClock,
+}
+
+impl LaneGuard<'_> {
+    /// Finds out who the peer of a session is, now or in a later turn. Returns whether the session is open now, and was
+    /// not before. If it is not, the answer comes later, or the peer is refused.
     pub(crate) fn authenticate(&mut self, slot: usize, token: &[u8]) -> bool {
-        self.may_ask(slot, token) && self.ask_about(slot, token)
+        self.handshakes.may_ask(self.sessions, slot, token) && self.ask_about(slot, token)
     }
 
     /// Asks the authenticator about the peer of a session. Returns whether the session is open now, and was not before.
     pub(crate) fn ask_about(&mut self, slot: usize, token: &[u8]) -> bool {
-        self.timed(|core| core.ask_untimed(slot, token))
+        let began_ns = self.sessions.timers.measured_ns();
+        let is_open = self.ask_untimed(slot, token);
+        self.handshakes.spend_since(began_ns, self.sessions);
+        is_open
     }
 
     fn ask_untimed(&mut self, slot: usize, token: &[u8]) -> bool {
-        let Some(guard) = self.shared.guard.clone() else {
+        let Some(guard) = self.guard else {
             return false;
         };
         let session = &self.sessions[slot];
         let id = session.id;
-        // A session that renews credentials does not pay for the failures of others at its address. An anonymous one has
-        // none to renew, so its token is a guess.
+        // A session that renews credentials does not pay for the failures of others at its address. An anonymous one
+        // has none to renew, so its token is a guess.
         let is_renewal = session.profile.admitted.as_ref();
         let is_renewal = is_renewal.is_some_and(|it| !it.identity.is_anonymous());
         let address = session.owner().filter(|_| !is_renewal);
@@ -61,7 +82,8 @@ impl Core {
             return false;
         };
         let token = self.release_token(slot);
-        if !self.sessions[slot].connection.handshake().awaits_owner() || !self.still_waits(slot) {
+        let handshake = self.sessions[slot].connection.handshake();
+        if !handshake.awaits_owner() || !still_waits(self.sessions, slot) {
             return false;
         }
         match attempt.check_turn(self.sessions.now_ns()) {
@@ -87,13 +109,13 @@ impl Core {
 
     /// Asks the authenticator. Returns whether the session is open now, and was not before.
     fn ask(&mut self, slot: usize, token: &[u8], attempt: Option<Arc<Attempt>>) -> bool {
-        let Some(guard) = self.shared.guard.clone() else {
+        let Some(guard) = self.guard else {
             return false;
         };
         let session = &self.sessions[slot];
         let id = session.id;
-        let (outcome, asked) = ask(&guard, session, token, attempt, &self.exchange.mailbox);
-        let Asked { attempt, question } = asked;
+        let mailbox = &self.exchange.mailbox;
+        let (outcome, question) = ask(guard, session, token, attempt.as_ref(), mailbox);
         match outcome {
             AuthOutcome::Later => {
                 self.sessions[slot].profile.attach().question = question;
@@ -150,39 +172,45 @@ impl Core {
             Err(failure) => Err(failure),
         };
         match admitted {
-            Ok(()) => self.counters.authenticated.add(1),
+            Ok(()) => self.sessions.counters.authenticated.add(1),
             Err(failure) => self.refuse_peer(slot, failure, attempt.as_deref()),
         }
         self.sessions.arm_timer(slot);
         admitted.is_ok() && !was_open && self.sessions[slot].connection.is_open()
     }
 
-    /// Whether an identity may have another session while memory is short. If not, the session is closed. When it connected, only
-    /// its address was known.
+    /// Whether an identity may have another session while memory is short. If not, the session is closed. When it
+    /// connected, only its address was known.
     fn has_share_for(&mut self, slot: usize, identity: &Identity) -> bool {
         if identity.is_anonymous() || !self.sessions.relief.is_short() {
             return true;
         }
         let holder = self.sessions.relief.holder_of_user(identity.name());
-        if !self.sessions.must_refuse(Some(holder)) {
-            // Unfinished handshakes pay for the shortage, too.
-            return !self.sessions[slot].connection.is_closed();
-        }
-        self.counters.memory_refused_sessions.add(1);
         let peer = self.sessions[slot].profile.peer.clone();
-        self.note_refusal(Refusal::Memory, peer.as_deref());
-        self.sessions.finish(slot, CloseReason::MemoryLimit);
-        false
+        let (admission, sessions) = (&mut *self.admission, &mut *self.sessions);
+        match admission.check_memory(sessions, peer.as_deref(), Some(holder)) {
+            // Unfinished handshakes pay for the shortage, too.
+            Ok(()) => !sessions[slot].connection.is_closed(),
+            Err(_) => {
+                sessions.finish(slot, CloseReason::MemoryLimit);
+                false
+            }
+        }
     }
 
     /// Admits a session as this identity.
     fn let_in(&mut self, slot: usize, identity: Arc<Identity>) -> Result<(), AuthFailure> {
-        let Some(guard) = self.shared.guard.clone() else {
+        let Some(guard) = self.guard else {
             return Err(AuthFailure::Unavailable);
         };
         let expires_ns = match identity.expiry() {
             None => None,
-            Some(at) => Some(self.moment_of(at).ok_or(AuthFailure::Expired)?),
+            Some(at) => Some(
+                self.sessions
+                    .timers
+                    .moment_of(at)
+                    .ok_or(AuthFailure::Expired)?,
+            ),
         };
         let session = &self.sessions[slot];
         let former = session.profile.admitted.as_ref().map(|it| &it.identity);
@@ -199,7 +227,7 @@ impl Core {
             .sessions
             .replace(former, &identity, session.id.number())
             .map_err(|NoPlace| AuthFailure::TooManySessions)?;
-        self.set_admitted(slot, &guard, identity, place);
+        self.set_admitted(slot, guard, identity, place);
         self.end_wait_for_place(slot);
         let session = &mut self.sessions[slot];
         session.connection.handshake_mut().admit(expires_ns);
@@ -238,7 +266,7 @@ impl Core {
         self.release_token(slot);
         self.end_wait_for_place(slot);
         let admitted = self.sessions[slot].profile.admitted.take();
-        if let (Some(guard), Some(admitted)) = (&self.shared.guard, admitted) {
+        if let (Some(guard), Some(admitted)) = (self.guard, admitted) {
             self.sessions.relief.charge(admitted.held_bytes(), 0);
             if let Some(place) = admitted.place {
                 guard.sessions.leave(&admitted.identity, place);
@@ -259,7 +287,7 @@ impl Core {
             _ if failure == AuthFailure::TooManyFailures => Failures::latest_answer(now_ns),
             _ => now_ns,
         };
-        if let Some(unlogged) = self.acceptor.authentication_log.may_log(now_ns) {
+        if let Some(unlogged) = self.log.may_log(now_ns) {
             let session = &self.sessions[slot];
             let peer = session.profile.peer.as_ref().map(tracing::field::display);
             let id = session.id;
@@ -270,7 +298,7 @@ impl Core {
                 "a peer is not let in: {failure}; further refusals are not logged for 10 s"
             );
         }
-        self.counters.auth_refused.add(1);
+        self.sessions.counters.auth_refused.add(1);
         self.sessions.change(slot, |connection, rules| {
             if connection.handshake_mut().refuse(failure, at_ns) && at_ns <= now_ns {
                 // It ends now, unless the lane is late.
@@ -279,14 +307,14 @@ impl Core {
         });
     }
 
-    /// Asks about every admitted session again, after the users have changed. A session whose identity is gone, or that is
-    /// in a room or has a subscription that it may no longer have, ends. So does an anonymous one whose name belongs to a
-    /// user now.
+    /// Asks about every admitted session again, after the users have changed. A session whose identity is gone, or that
+    /// is in a room or has a subscription that it may no longer have, ends. So does an anonymous one whose name belongs
+    /// to a user now.
     pub(crate) fn reauthenticate(&mut self) {
-        let Some(guard) = self.shared.guard.clone() else {
+        let Some(guard) = self.guard else {
             return;
         };
-        self.follow_wall_clock();
+        self.wall_clock.follow(self.sessions);
         for slot in self.sessions.slots() {
             let Some(admitted) = &self.sessions[slot].profile.admitted else {
                 continue;
@@ -298,7 +326,7 @@ impl Core {
             let is_admitted = match guard.current(&former) {
                 _ if has_name_of_another => false,
                 Some(current) if Arc::ptr_eq(&current, &former) => true,
-                Some(current) => self.follow(slot, &guard, &former, current),
+                Some(current) => self.follow(slot, guard, &former, current),
                 None => false,
             };
             if !is_admitted {
@@ -332,7 +360,7 @@ impl Core {
         let expiry = current.expiry();
         self.set_admitted(slot, guard, current, place);
         if expiry != former.expiry() {
-            self.apply_expiry(slot, expiry);
+            apply_expiry(self.sessions, slot, expiry);
         }
         may_stay
     }
@@ -353,33 +381,21 @@ impl Core {
                 }
             })
     }
-
-    /// Whether a session waits until its peer is known.
-    pub(crate) fn is_authenticating(&self, slot: usize) -> bool {
-        self.sessions[slot].connection.phase() == Phase::Authenticating
-    }
 }
 
-/// The rest of a question that the authenticator was asked.
-struct Asked {
-    attempt: Option<Arc<Attempt>>,
-    /// The number of the newest late answer. Only that one counts: a link of a chain may take one and leave the decision to
-    /// the next link.
-    question: u64,
-}
-
-/// Asks the authenticator.
+/// Asks the authenticator. Also returns the number of the newest late answer, which alone counts: a link of a chain may
+/// take one and leave the decision to the next link.
 fn ask(
     guard: &Guard,
     session: &Session,
     token: &[u8],
-    attempt: Option<Arc<Attempt>>,
+    attempt: Option<&Arc<Attempt>>,
     mailbox: &Arc<Mailbox>,
-) -> (AuthOutcome, Asked) {
+) -> (AuthOutcome, u64) {
     let id = session.id;
     let mut question = 0;
     let mut later = || {
-        let (mailbox, attempt) = (Arc::clone(mailbox), attempt.clone());
+        let (mailbox, attempt) = (Arc::clone(mailbox), attempt.cloned());
         question = guard.questions.fetch_add(1, Ordering::Relaxed);
         let number = question;
         LateAnswer::new(move |outcome| {
@@ -408,11 +424,11 @@ fn ask(
         tracing::error!(session = %id, "the authenticator panicked; the peer is refused");
         AuthOutcome::Refused(AuthFailure::Unavailable)
     });
-    (outcome, Asked { attempt, question })
+    (outcome, question)
 }
 
-/// Whether a session has the address of a listed proxy, because the proxy named no client. So the address says nothing about who the
-/// peer is.
+/// Whether a session has the address of a listed proxy, because the proxy named no client. So the address says nothing
+/// about who the peer is.
 fn has_address_of_proxy(session: &Session) -> bool {
     let (Some(listener), Some(peer)) = (&session.profile.listener, &session.profile.peer) else {
         return false;
@@ -432,8 +448,8 @@ fn turn_of(id: SessionId, mailbox: Arc<Mailbox>) -> Turn {
     })
 }
 
-/// Whether a refusal counts as a guess of the peer's address. Credentials that have expired, are not valid yet or were revoked
-/// are genuine, so their holder guesses nothing.
+/// Whether a refusal counts as a guess of the peer's address. Credentials that have expired, are not valid yet or were
+/// revoked are genuine, so their holder guesses nothing.
 fn is_guess(failure: AuthFailure) -> bool {
     matches!(failure, AuthFailure::Wrong | AuthFailure::TooManyFailures)
 }

@@ -1,10 +1,8 @@
 //! Takes messages of other threads from the mailbox, and delivers those for sessions and rooms.
 
-use tidewire_proto::connection::Farewell;
-
 use super::Core;
 use crate::mailbox::{BatchEntry, LaneMessage};
-use crate::session::{SessionId, SessionShared};
+use crate::session::SessionShared;
 
 impl Core {
     /// Returns the next message that another thread posted.
@@ -40,11 +38,5 @@ impl Core {
         self.counters.sends_taken.add(1);
         session.release(LaneMessage::OVERHEAD_BYTES);
         self.sessions.append_reserved(slot, frame);
-    }
-
-    pub(crate) fn deliver_close(&mut self, id: SessionId, farewell: Option<Box<Farewell>>) {
-        if let Some(slot) = self.sessions.slot_of(id) {
-            self.sessions.end_by_service(slot, farewell);
-        }
     }
 }

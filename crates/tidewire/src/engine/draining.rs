@@ -7,16 +7,46 @@ use super::Core;
 /// Whether the lane ends, and how.
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
-    pub(crate) drain_deadline_ns: Option<u64>,
-    pub(crate) stop: bool,
+    drain_deadline_ns: Option<u64>,
+    stops: bool,
     /// The lane ends because its server does.
-    pub(crate) server_ends: bool,
+    is_of_server: bool,
 }
 
 impl Ending {
+    /// Ends the lane after this turn.
+    pub(crate) fn stop(&mut self) {
+        self.stops = true;
+    }
+
+    /// Notes that the server of the lane ends.
+    pub(crate) fn note_server_ends(&mut self) {
+        self.is_of_server = true;
+    }
+
+    /// Whether the lane ends after this turn.
+    #[inline]
+    pub(crate) fn stops(&self) -> bool {
+        self.stops
+    }
+
+    pub(crate) fn is_of_server(&self) -> bool {
+        self.is_of_server
+    }
+
     /// Whether the lane ends with its server. Presence frames are then no longer needed.
     pub(crate) fn is_with_server(&self) -> bool {
-        self.stop && self.server_ends
+        self.stops && self.is_of_server
+    }
+
+    #[inline]
+    pub(crate) fn is_draining(&self) -> bool {
+        self.drain_deadline_ns.is_some()
+    }
+
+    #[inline]
+    pub(crate) fn drain_deadline_ns(&self) -> Option<u64> {
+        self.drain_deadline_ns
     }
 }
 
@@ -24,21 +54,12 @@ impl Core {
     /// Begins the drain: the lane accepts no new connections, sends every peer a go-away, and closes sessions that
     /// are finished.
     pub(crate) fn drain(&mut self, deadline_ns: u64) {
-        if self.ending.drain_deadline_ns.is_some() {
+        if self.ending.is_draining() {
             return;
         }
         self.ending.drain_deadline_ns = Some(deadline_ns);
-        self.ending.server_ends = true;
-        for listener in std::mem::take(&mut self.acceptor.listeners) {
-            if let Err(error) = self
-                .sessions
-                .poller
-                .remove(std::os::fd::AsFd::as_fd(&listener.socket))
-            {
-                tracing::error!(%error, "cannot stop watching a listener");
-            }
-        }
-        self.end_proxied();
+        self.ending.note_server_ends();
+        self.acceptor.end(&mut self.sessions, &self.admission);
         let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
         for slot in slots {
             self.sessions.change(slot, |connection, rules| {

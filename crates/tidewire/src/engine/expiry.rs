@@ -1,15 +1,14 @@
 //! The expiry of credentials follows the wall clock.
 //!
-//! Problem: credentials expire at a moment of the wall clock, and the deadline of a session is one of the monotonic clock. That
-//! one stands still while a machine sleeps, and does not know when the wall clock is set. Approach: each lane compares the two
-//! clocks every few seconds, and at each reload. When they have moved against each other, all deadlines are computed anew.
-//! Rejected: timers by the wall clock, because they would not know of a step either without such a check.
+//! Problem: credentials expire at a moment of the wall clock, and the deadline of a session is one of the monotonic
+//! clock. That one stands still while a machine sleeps, and does not know when the wall clock is set. Approach: each
+//! lane compares the two clocks every few seconds, and at each reload. When they have moved against each other, all
+//! deadlines are computed anew. Rejected: timers by the wall clock, because they would not know of a step either
+//! without such a check.
 
 use std::time::SystemTime;
 
-use super::Core;
-use crate::limits::nanoseconds;
-use crate::session::TimerKey;
+use crate::session::{LaneSessions, TimerKey};
 
 /// The wall clock as a lane saw it last.
 #[derive(Debug, Default)]
@@ -18,34 +17,32 @@ pub(crate) struct WallClock {
     offset_ns: i128,
 }
 
-impl Core {
-    /// Begins to compare the clocks, on a server that asks who its peers are.
-    pub(crate) fn watch_wall_clock(&mut self) {
-        if self.shared.guard.is_some() {
-            self.wall.offset_ns = self.sessions.timers.wall_offset_ns();
-            self.plan_wall_check();
-        }
+impl WallClock {
+    /// Begins to compare the clocks.
+    pub(super) fn watch(&mut self, sessions: &mut LaneSessions) {
+        self.offset_ns = sessions.timers.wall_offset_ns();
+        sessions.timers.set_after(CHECK_NS, TimerKey::WallClock);
     }
 
     /// Compares the clocks, and plans the next time.
-    pub(crate) fn check_wall_clock(&mut self) {
-        self.follow_wall_clock();
-        self.plan_wall_check();
+    pub(crate) fn check(&mut self, sessions: &mut LaneSessions) {
+        self.follow(sessions);
+        sessions.timers.set_after(CHECK_NS, TimerKey::WallClock);
     }
 
     /// Computes when the credentials of all sessions expire, if the clocks have moved against each other.
-    pub(super) fn follow_wall_clock(&mut self) {
-        let offset_ns = self.sessions.timers.wall_offset_ns();
-        let moved_ns = offset_ns - self.wall.offset_ns;
+    pub(super) fn follow(&mut self, sessions: &mut LaneSessions) {
+        let offset_ns = sessions.timers.wall_offset_ns();
+        let moved_ns = offset_ns - self.offset_ns;
         if moved_ns.unsigned_abs() < MOVED_NS_MIN {
             return;
         }
-        self.wall.offset_ns = offset_ns;
+        self.offset_ns = offset_ns;
         let mut changed = 0_u64;
-        for slot in self.sessions.slots() {
-            let admitted = self.sessions[slot].profile.admitted.as_ref();
+        for slot in sessions.slots() {
+            let admitted = sessions[slot].profile.admitted.as_ref();
             if let Some(expiry) = admitted.and_then(|it| it.identity.expiry()) {
-                self.apply_expiry(slot, Some(expiry));
+                apply_expiry(sessions, slot, Some(expiry));
                 changed += 1;
             }
         }
@@ -58,30 +55,16 @@ impl Core {
             );
         }
     }
+}
 
-    /// Lets the credentials of a session expire at this moment. Its peer hears of it, if it can renew them.
-    pub(super) fn apply_expiry(&mut self, slot: usize, expiry: Option<SystemTime>) {
-        let now_ns = self.sessions.now_ns();
-        let expires_ns = expiry.map(|at| self.moment_of(at).unwrap_or(now_ns));
-        self.sessions[slot]
-            .connection
-            .handshake_mut()
-            .change_expiry(expires_ns);
-        self.sessions.transmit(slot);
-        self.sessions.arm_timer(slot);
-    }
-
-    /// The moment on the monotonic clock, or `None` if it is over.
-    pub(super) fn moment_of(&self, at: SystemTime) -> Option<u64> {
-        let left = at.duration_since(self.sessions.timers.wall()).ok()?;
-        Some(self.sessions.now_ns().saturating_add(nanoseconds(left)))
-    }
-
-    fn plan_wall_check(&mut self) {
-        self.sessions
-            .timers
-            .set_after(CHECK_NS, TimerKey::WallClock);
-    }
+/// Lets the credentials of a session expire at this moment. Its peer hears of the moment, if the peer can renew them.
+pub(super) fn apply_expiry(sessions: &mut LaneSessions, slot: usize, expiry: Option<SystemTime>) {
+    let now_ns = sessions.now_ns();
+    let expires_ns = expiry.map(|at| sessions.timers.moment_of(at).unwrap_or(now_ns));
+    let connection = &mut sessions[slot].connection;
+    connection.handshake_mut().change_expiry(expires_ns);
+    sessions.transmit(slot);
+    sessions.arm_timer(slot);
 }
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -134,7 +117,7 @@ mod tests {
         let builder = Server::builder().codec(codec).limits(limits);
         let mut lane = lane(&builder.authenticate(authenticator));
         lane.core.sessions.timers.set_wall(noon());
-        lane.core.watch_wall_clock();
+        lane.core.watch([], Vec::new()).unwrap();
         let (near, far) = Stream::pair().unwrap();
         let now_ns = lane.core.sessions.now_ns();
         let rules = &lane.core.config.rules;
@@ -142,14 +125,14 @@ mod tests {
         assert!(lane.core.shared.limiter.enter(None));
         let slot = lane.core.insert(AnyTransport::from(near), None, connection);
         let slot = slot.unwrap();
-        assert!(lane.core.authenticate(slot, &[]));
+        assert!(lane.core.guard().authenticate(slot, &[]));
         (lane, slot, far)
     }
 
     fn phase_after(lane: &mut Lane<impl Service>, slot: usize, seconds: u64) -> Option<Phase> {
         let at_ns = lane.core.sessions.now_ns() + seconds * SECOND_NS;
-        // The clocks are compared first, and the deadlines that this sets come with a later tick. A lane that looks a second
-        // late looks once more.
+        // The clocks are compared first, and the deadlines that this sets come with a later tick. A lane that looks a
+        // second late looks once more.
         for at_ns in [at_ns, at_ns + SECOND_NS, at_ns + 2 * SECOND_NS] {
             lane.core.sessions.timers.set_time(at_ns);
             lane.handle_timers();
@@ -158,8 +141,8 @@ mod tests {
         session.map(|session| session.connection.phase())
     }
 
-    /// Regression: a session lived on for the whole time of its token after the wall clock had passed its expiry, because the
-    /// machine had slept or its clock was set. A reload did not end it either.
+    /// Regression: a session lived on for the whole time of its token after the wall clock had passed its expiry,
+    /// because the machine had slept or its clock was set. A reload did not end it either.
     #[test]
     fn credentials_expire_by_the_wall_clock_whatever_the_monotonic_clock_did() {
         let ended = Some(Phase::Closed(CloseReason::CredentialsExpired));
@@ -173,7 +156,7 @@ mod tests {
 
         let (mut lane, slot, _far) = lane_at_noon();
         lane.core.sessions.timers.set_wall(later(3_700));
-        lane.core.reauthenticate();
+        lane.core.guard().reauthenticate();
         assert_eq!(
             phase_after(&mut lane, slot, 1),
             ended,

@@ -5,7 +5,6 @@
 //! without an error. The next running lane takes over its listeners, its in-process names, and the connections that
 //! were on their way to it. Its own sessions end, and their peers can connect again at once.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use super::Core;
@@ -17,16 +16,9 @@ impl Core {
     /// Passes everything on that another lane can use. The lane's mailbox is already retired, and its sessions still
     /// exist.
     pub(crate) fn hand_over(&mut self) {
-        let listeners = std::mem::take(&mut self.acceptor.listeners);
-        for listener in &listeners {
-            if let Err(error) = self.sessions.poller.remove(listener.socket.as_fd()) {
-                tracing::error!(%error, "cannot stop watching a listener");
-            }
-        }
-        for listener in listeners {
+        for listener in self.acceptor.end(&mut self.sessions, &self.admission) {
             self.give_listener(Box::new(listener));
         }
-        self.end_proxied();
         if let Some(successor) = self.successor() {
             inproc::hand_over(&*self.exchange.mailbox, &successor.party());
         }
@@ -68,7 +60,7 @@ impl Core {
             .exchange
             .lanes
             .get()
-            .filter(|_| !self.ending.server_ends)?;
+            .filter(|_| !self.ending.is_of_server())?;
         lanes.iter().find(|lane| !lane.is_retired()).cloned()
     }
 
@@ -97,11 +89,11 @@ impl Core {
 
     /// Takes over a listener of a lane that has ended.
     pub(crate) fn take_over(&mut self, listener: StreamListener) {
-        if self.ending.server_ends {
+        if self.ending.is_of_server() {
             return;
         }
         let address = listener.socket.local_address().to_string();
-        match self.add_listener(listener) {
+        match self.acceptor.add(&mut self.sessions, listener) {
             Ok(()) => tracing::warn!(
                 address,
                 lane = self.exchange.lane,

@@ -1,14 +1,9 @@
 //! Makes and removes sessions.
 
-use crate::session::SessionShared;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewire_io::datagram::{DatagramConnectError, DatagramSocket};
 use tidewire_io::poller::Token;
-use tidewire_io::socket::{SocketAddress, Stream};
-use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::Connection;
 use tidewire_proto::layer::Stack;
 
@@ -16,109 +11,29 @@ use super::Core;
 use crate::address::Endpoint;
 use crate::limits::DATAGRAM_FRAME_BYTES_MAX;
 use crate::observe::trace::Connecting;
-use crate::session::{CloseReason, Session, SessionId};
-use crate::transport::ConnectFailure;
-use crate::transport::datagram::DatagramPeer;
-use crate::transport::inproc::{self, InprocConnectError};
-use crate::transport::{AnyTransport, Transport};
+use crate::session::{CloseReason, Session, SessionId, SessionShared};
+use crate::transport::{AnyTransport, ConnectFailure, Transport};
 
 impl Core {
     /// Starts a connection. With `wait_for_server`, a connection to an in-process name without a listener waits for
-    /// one until the handshake times out.
+    /// one until the handshake times out. `stack` replaces the layers that the server has for connections to such a
+    /// `tls://`, `ws://` or `wss://` address.
     pub(crate) fn connect(
-        &mut self,
-        endpoint: &Endpoint,
-        wait_for_server: bool,
-    ) -> Result<SessionId, ConnectFailure> {
-        self.connect_over(endpoint, wait_for_server, None)
-    }
-
-    /// Starts a connection, as [`Self::connect`] does. `stack` replaces the layers that the server has for connections to such
-    /// a `tls://`, `ws://` or `wss://` address.
-    pub(crate) fn connect_over(
         &mut self,
         endpoint: &Endpoint,
         wait_for_server: bool,
         stack: Option<Stack>,
     ) -> Result<SessionId, ConnectFailure> {
-        let (stream, peer) = match endpoint {
-            Endpoint::Socket(_) | Endpoint::Tls(_) | Endpoint::WebSocket(_) | Endpoint::Udp(_)
-                if wait_for_server =>
-            {
-                return Err(InprocConnectError::CannotWait.into());
-            }
-            Endpoint::Socket(address) => {
-                let stream = Stream::connect_with(address, &self.config.socket_options)?;
-                let stream = match &self.shared.outgoing.layers {
-                    Some(layers) => layers.over(stream),
-                    None => stream.into(),
-                };
-                (stream, Some(address.clone().into()))
-            }
-            Endpoint::Tls(address) => {
-                // A connection that must be encrypted is never sent as plaintext.
-                let stack = stack.or_else(|| self.shared.outgoing.stack(address.ip()));
-                let stack = stack.ok_or(ConnectFailure::NoTls)?;
-                (
-                    self.connect_layered(*address, stack)?,
-                    Some(endpoint.clone()),
-                )
-            }
-            Endpoint::WebSocket(at) => {
-                let make = || self.shared.outgoing.websocket_stack(at, &self.config.codec);
-                let stack = stack.map_or_else(make, Ok)?;
-                (
-                    self.connect_layered(at.address(), stack)?,
-                    Some(endpoint.clone()),
-                )
-            }
-            Endpoint::Udp(address) => {
-                self.check_framing()?;
-                let peer = self.connect_datagram(*address)?;
-                (peer.into(), Some(endpoint.clone()))
-            }
-            Endpoint::Inproc(name) => {
-                let waiter = wait_for_server.then(|| self.exchange.mailbox.party());
-                let stream = inproc::connect(name, waiter.as_ref())?;
-                (AnyTransport::Inproc(Box::new(stream)), None)
-            }
-        };
-        let connection = Connection::connecting(
-            &self.config.rules,
-            stream.delivery(),
-            self.sessions.now_ns(),
-        );
+        let waiter = wait_for_server.then(|| self.exchange.mailbox.party());
+        let outgoing = &self.shared.outgoing;
+        let stream = outgoing.open(&self.config, endpoint, waiter.as_ref(), stack)?;
+        let is_inproc = matches!(endpoint, Endpoint::Inproc(_));
+        let peer = (!is_inproc).then(|| endpoint.clone());
+        let (delivery, now_ns) = (stream.delivery(), self.sessions.now_ns());
+        let connection = Connection::connecting(&self.config.rules, delivery, now_ns);
         let slot = self.insert(stream, peer, connection);
         let slot = slot.map_err(ConnectFailure::Closed)?;
         Ok(self.sessions[slot].id)
-    }
-
-    /// Connects a socket, with these layers above it.
-    fn connect_layered(
-        &self,
-        address: SocketAddr,
-        stack: Stack,
-    ) -> Result<AnyTransport, ConnectFailure> {
-        let address = SocketAddress::Tcp(address);
-        let stream = Stream::connect_with(&address, &self.config.socket_options)?;
-        Ok(AnyTransport::layered(stream, stack))
-    }
-
-    /// Checks that the lane's codec frames datagrams.
-    fn check_framing(&self) -> Result<(), ConnectFailure> {
-        let codec = &self.config.codec;
-        let for_datagrams = codec.clone().for_datagrams();
-        if for_datagrams.format().fills_datagrams() == codec.format().fills_datagrams() {
-            return Ok(());
-        }
-        let codec = codec.name();
-        Err(ConnectFailure::Framing { codec })
-    }
-
-    /// Opens a session's own socket, for datagrams to and from one server.
-    fn connect_datagram(&self, address: SocketAddr) -> Result<DatagramPeer, DatagramConnectError> {
-        let socket = DatagramSocket::connect(&address, &self.config.datagram_options)?;
-        Ok(DatagramPeer::connected(Arc::new(socket), address))
     }
 
     pub(crate) fn insert(
@@ -154,7 +69,7 @@ impl Core {
 
     /// Makes a session visible to other threads, just before the service learns of it.
     pub(crate) fn enter(&mut self, slot: usize) {
-        self.release_handshake(slot);
+        self.admission.release_handshake(&self.sessions, slot);
         let now_ns = self.sessions.now_ns();
         let session = &mut self.sessions[slot];
         session
@@ -183,11 +98,11 @@ impl Core {
         self.rooms().leave_all(slot);
         self.sessions.last_words(slot, reason);
         self.sessions.say_end(slot, reason);
-        self.forget_peer(slot);
+        self.ports.forget_peer(&mut self.sessions, slot);
         self.sessions.cancel_all(slot);
         self.sessions.end_meter(slot);
-        self.release_handshake(slot);
-        self.end_authentication(slot);
+        self.admission.release_handshake(&self.sessions, slot);
+        self.guard().end_authentication(slot);
         let Some(mut session) = self.sessions.remove(slot) else {
             return;
         };
@@ -218,7 +133,8 @@ impl Core {
         if let CloseReason::Layer(error) = reason
             && !session.connection.handshake().is_outgoing()
         {
-            self.note_layer_error(error, session.stream.refused_part(), &session.profile);
+            self.admission
+                .note_layer_error(&self.sessions, &session, error);
         }
     }
 
@@ -239,7 +155,8 @@ impl Core {
     }
 }
 
-/// How long the kernel keeps the last bytes of a session for a peer that takes nothing. A network may be away for so long.
+/// How long the kernel keeps the last bytes of a session for a peer that takes nothing. A network may be away for so
+/// long.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The same for a peer that was too slow already.

@@ -6,6 +6,7 @@
 //! over to another lane.
 
 mod accept;
+mod admission;
 mod attachment;
 mod authentication;
 mod datagrams;
@@ -19,35 +20,35 @@ mod handover;
 mod handshakes;
 mod inspect;
 mod lifecycle;
+mod outgoing;
 mod panics;
 mod placement;
 mod places;
 mod proxied;
 mod replies;
 
-use std::net::IpAddr;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use crossbeam_utils::CachePadded;
-use tidewire_io::poller::Poller;
-use tidewire_proto::codec::AnyCodec;
-use tidewire_proto::layer::Stack;
-use tidewire_proto::limits::CREDENTIALS_BYTES_MAX;
+use tidewire_io::datagram::DatagramSocket;
+use tidewire_io::poller::{Poller, RegisterError};
 
-pub(crate) use accept::Acceptor;
+use accept::Acceptor;
+use admission::Admission;
 pub(crate) use attachment::Attachment;
+use authentication::LaneGuard;
 pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
 use expiry::WallClock;
 pub(crate) use handshakes::{CostlyStep, Handshakes};
+pub(crate) use outgoing::Outgoing;
 pub(crate) use panics::{Panic, panic_text};
-use places::Asked;
-pub(crate) use proxied::PROXIED_LAST;
+use places::PlaceQuestions;
+pub(crate) use proxied::{PROXIED_LAST, proxied_of};
 pub(crate) use replies::{Origin, Replies};
 
-use crate::address::{Endpoint, WebSocketEndpoint};
-use crate::auth::{Guard, Token};
+use crate::auth::Guard;
 use crate::broker::BackplaneLink;
 use crate::config::Config;
 use crate::mailbox::{Exchange, Lanes, LanesAsked, Mailbox, MessageQueue};
@@ -55,9 +56,7 @@ use crate::memory::{LaneMemory, MemoryAccount, Pressure};
 use crate::observe::{LaneCounters, QuietLog};
 use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{LaneSessions, SessionLimiter, SessionTable, SpareFrames};
-use crate::tls::OutgoingTls;
-use crate::transport::{ConnectFailure, Layers};
-use crate::websocket::WebSocketConnector;
+use crate::transport::StreamListener;
 
 /// The state that all lanes of a server share. Messages do not use it.
 #[derive(Debug)]
@@ -83,68 +82,7 @@ pub(crate) struct ServerShared {
     pub(crate) inspecting: Mutex<LanesAsked>,
 }
 
-/// The layers of connections that lanes make.
-#[derive(Debug, Default)]
-pub(crate) struct Outgoing {
-    /// The layers of a client, for the one address that it has.
-    pub(crate) layers: Option<Layers>,
-    /// TLS for all `tls://` and `wss://` addresses.
-    pub(crate) tls: Option<OutgoingTls>,
-    /// Whether credentials may go to other machines without TLS.
-    pub(crate) allow_plaintext_credentials: bool,
-}
-
-impl Outgoing {
-    /// Makes the layers of a connection to a `tls://` address, if there are some.
-    fn stack(&self, address: IpAddr) -> Option<Stack> {
-        match (&self.layers, &self.tls) {
-            (Some(layers), _) => Some(layers.stack()),
-            (None, Some(tls)) => Some(Stack::from(tls.layer(address, false))),
-            (None, None) => None,
-        }
-    }
-
-    /// Makes the layers of a connection to a WebSocket.
-    fn websocket_stack(
-        &self,
-        at: &WebSocketEndpoint,
-        codec: &AnyCodec,
-    ) -> Result<Stack, ConnectFailure> {
-        if let Some(layers) = &self.layers {
-            return Ok(layers.stack());
-        }
-        let websocket = WebSocketConnector::of_endpoint(at, codec).layer();
-        if !at.is_tls() {
-            return Ok(Stack::from(websocket));
-        }
-        let tls = self.tls.as_ref().ok_or(ConnectFailure::NoTls)?;
-        let tls = tls.layer(at.address().ip(), true);
-        Ok(Stack::from(tls).under(websocket))
-    }
-
-    /// Refuses to send credentials that others could read on the way. Layers of a user count as plain text, because nothing says
-    /// that they encrypt.
-    pub(crate) fn check_credentials(
-        &self,
-        endpoint: &Endpoint,
-        token: &Token,
-    ) -> Result<(), ConnectFailure> {
-        if endpoint.is_tls() {
-            return Ok(());
-        }
-        let bytes = token.secret().len();
-        if !endpoint.is_local() && !self.allow_plaintext_credentials {
-            let endpoint = endpoint.clone();
-            return Err(ConnectFailure::PlaintextCredentials { endpoint });
-        }
-        match bytes <= CREDENTIALS_BYTES_MAX {
-            true => Ok(()),
-            false => Err(ConnectFailure::LongCredentials { bytes }),
-        }
-    }
-}
-
-/// A lane without its service.
+/// A lane without its service. Its parts own their state. A method here needs several of them.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub(crate) shared: Arc<ServerShared>,
@@ -156,18 +94,21 @@ pub(crate) struct Core {
     /// Messages that were taken from the mailbox and are not handled yet.
     pub(crate) inbox: MessageQueue,
     pub(crate) acceptor: Acceptor,
+    pub(crate) admission: Admission,
     pub(crate) handshakes: Handshakes,
     pub(crate) ports: Ports,
     pub(crate) replies: Replies,
     /// Limits the log lines about failures of handlers.
     pub(crate) failure_log: QuietLog,
     /// Limits the log lines about panics.
-    pub(crate) panic_log: QuietLog,
+    panic_log: QuietLog,
+    /// Limits the log lines about peers that are not let in.
+    authentication_log: QuietLog,
     pub(crate) ending: Ending,
     /// The upstreams of the service.
     pub(crate) upstreams: Attachment,
-    wall: WallClock,
-    asked: Asked,
+    pub(crate) wall_clock: WallClock,
+    pub(crate) places: PlaceQuestions,
 }
 
 impl ServerShared {
@@ -235,19 +176,39 @@ impl Core {
             exchange: Exchange::new(lane, mailbox, Arc::clone(&shared.lanes)),
             inbox: MessageQueue::default(),
             acceptor: Acceptor::default(),
+            admission: Admission::new(Arc::clone(&shared.limiter)),
             handshakes: Handshakes::default(),
-            ports: Ports::default(),
+            ports: Ports::new(Arc::clone(&shared.lanes)),
             replies: Replies::default(),
             failure_log: QuietLog::default(),
             panic_log: QuietLog::default(),
+            authentication_log: QuietLog::default(),
             ending: Ending::default(),
             upstreams: Attachment::default(),
-            wall: WallClock::default(),
-            asked: Asked::default(),
+            wall_clock: WallClock::default(),
+            places: PlaceQuestions::default(),
             counters,
             config,
             shared,
         }
+    }
+
+    /// Watches the sockets of the lane, and the wall clock if peers are authenticated.
+    pub(crate) fn watch(
+        &mut self,
+        listeners: impl IntoIterator<Item = StreamListener>,
+        ports: Vec<DatagramSocket>,
+    ) -> Result<(), RegisterError> {
+        for listener in listeners {
+            self.acceptor.add(&mut self.sessions, listener)?;
+        }
+        for socket in ports {
+            self.ports.add(&mut self.sessions, socket)?;
+        }
+        if self.shared.guard.is_some() {
+            self.wall_clock.watch(&mut self.sessions);
+        }
+        Ok(())
     }
 
     #[inline]
@@ -257,6 +218,20 @@ impl Core {
             table: &mut self.rooms,
             sessions: &mut self.sessions,
             exchange: &mut self.exchange,
+        }
+    }
+
+    /// The authentication of the lane's sessions.
+    pub(crate) fn guard(&mut self) -> LaneGuard<'_> {
+        LaneGuard {
+            guard: self.shared.guard.as_ref(),
+            log: &mut self.authentication_log,
+            sessions: &mut self.sessions,
+            exchange: &self.exchange,
+            rooms: &self.rooms,
+            admission: &mut self.admission,
+            handshakes: &mut self.handshakes,
+            wall_clock: &mut self.wall_clock,
         }
     }
 
@@ -288,10 +263,10 @@ impl Core {
             self.rooms.sweep_ns(),
             self.sessions.timers.next_deadline_ns(),
         );
-        let wake_ns = earlier(wake_ns, self.ports.planned_drops.wake_ns());
+        let wake_ns = earlier(wake_ns, self.ports.wake_ns());
         let wake_ns = earlier(wake_ns, held.then_some(now_ns + HELD_CHECK_NS));
         let wake_ns = earlier(wake_ns, backed_up.then_some(now_ns + BATCH_RETRY_NS));
-        earlier(wake_ns, self.ending.drain_deadline_ns)
+        earlier(wake_ns, self.ending.drain_deadline_ns())
     }
 }
 

@@ -1,11 +1,13 @@
-//! Sessions that give way: to a newcomer of the same identity when all its sessions are in use, and to whoever wants their name.
+//! Sessions that give way: to a newcomer of the same identity when all its sessions are in use, and to whoever wants
+//! their name.
 //!
-//! Problem: a peer that vanished without a word keeps its place and its name until a timeout ends its session, and is refused
-//! when it comes back. Approach: the newcomer waits, and the lane of the older session pings its peer. If nothing comes from it in
-//! [`ANSWER_NS`], the older session ends. Or, if the identity is set so, the older session ends at once.
+//! Problem: a peer that vanished without a word keeps its place and its name until a timeout ends its session, and is
+//! refused when it comes back. Approach: the newcomer waits, and the lane of the older session pings its peer. If
+//! nothing comes from it in [`ANSWER_NS`], the older session ends. Or, if the identity is set so, the older session
+//! ends at once.
 //!
-//! Rejected: ending the older session whenever a newcomer comes, because two machines with one token would then end each other
-//! for ever. Rejected: asking by the heartbeat alone, because it takes a minute.
+//! Rejected: ending the older session whenever a newcomer comes, because two machines with one token would then end
+//! each other for ever. Rejected: asking by the heartbeat alone, because it takes a minute.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,14 +15,14 @@ use std::sync::Arc;
 
 use tidewire_proto::connection::{AuthFailure, Overdue};
 
-use super::Core;
+use super::authentication::LaneGuard;
 use crate::auth::{AuthOutcome, Identity, WhenFull};
-use crate::mailbox::LaneMessage;
-use crate::session::{CloseReason, Newcomer, SessionId, TimerKey};
+use crate::mailbox::{LaneMessage, Lanes};
+use crate::session::{CloseReason, LaneSessions, Newcomer, SessionId, TimerKey};
 
-/// The sessions of a lane that were asked whether their peers are still there.
+/// Questions to sessions of a lane whether their peers are still there.
 #[derive(Debug, Default)]
-pub(crate) struct Asked(HashMap<SessionId, Question>);
+pub(crate) struct PlaceQuestions(HashMap<SessionId, Question>);
 
 #[derive(Debug)]
 struct Question {
@@ -29,10 +31,10 @@ struct Question {
     askers: Vec<SessionId>,
 }
 
-impl Core {
+impl LaneGuard<'_> {
     /// Lets a session wait until another one of its identity gives way. Returns false if it must be refused.
     pub(super) fn await_place(&mut self, slot: usize, identity: &Arc<Identity>) -> bool {
-        let Some(guard) = self.shared.guard.clone() else {
+        let Some(guard) = self.guard else {
             return false;
         };
         let session = &self.sessions[slot];
@@ -77,11 +79,7 @@ impl Core {
         };
         let identity = Arc::clone(&newcomer.identity);
         // The users may have changed since.
-        let outcome = self
-            .shared
-            .guard
-            .as_ref()
-            .and_then(|it| it.current(&identity));
+        let outcome = self.guard.and_then(|it| it.current(&identity));
         let revoked = AuthOutcome::Refused(AuthFailure::Revoked);
         let outcome = outcome.map_or(revoked, AuthOutcome::Admitted);
         self.resolve_authentication(id, outcome, None)
@@ -103,7 +101,7 @@ impl Core {
         let session = &mut self.sessions[slot];
         let attached = session.profile.attached.as_mut();
         let newcomer = attached.and_then(|it| it.newcomer.take());
-        let (Some(Newcomer { identity, .. }), Some(guard)) = (newcomer, &self.shared.guard) else {
+        let (Some(Newcomer { identity, .. }), Some(guard)) = (newcomer, self.guard) else {
             return false;
         };
         guard
@@ -112,29 +110,51 @@ impl Core {
         true
     }
 
-    /// Ends a session of this lane so that `asker` has its place or its name, or pings its peer to find out whether it is still
-    /// there.
-    pub(crate) fn give_way(&mut self, id: SessionId, when_full: WhenFull, asker: SessionId) {
+    /// Notes that a session which was asked to give way is still in use. Once all of them are, the newcomer is refused.
+    /// Returns whether `id` waits for a place.
+    pub(crate) fn note_still_there(&mut self, id: SessionId) -> bool {
+        let session = self.sessions.find_mut(id);
+        let attached = session.and_then(|it| it.profile.attached.as_mut());
+        let Some(newcomer) = attached.and_then(|it| it.newcomer.as_mut()) else {
+            return false;
+        };
+        newcomer.unanswered = newcomer.unanswered.saturating_sub(1);
+        if newcomer.unanswered == 0 {
+            self.end_place(id);
+        }
+        true
+    }
+}
+
+impl PlaceQuestions {
+    /// Ends a session of this lane so that `asker` has its place or its name, or pings its peer to find out whether it
+    /// is still there.
+    pub(crate) fn give_way(
+        &mut self,
+        sessions: &mut LaneSessions,
+        lanes: &Lanes,
+        id: SessionId,
+        when_full: WhenFull,
+        asker: SessionId,
+    ) {
         // A session that has ended has left its place.
-        let Some(slot) = self.sessions.slot_of(id) else {
+        let Some(slot) = sessions.slot_of(id) else {
             return;
         };
         if when_full == WhenFull::Replace {
             // A peer that is gone takes no output, so its session does not wait for that.
             let reason = CloseReason::Replaced { was_silent: false };
-            return self.sessions.close(slot, reason);
+            return sessions.close(slot, reason);
         }
-        let asks = self
-            .sessions
-            .change(slot, |connection, rules| match connection.may_read() {
-                true => connection.ask_now(rules),
-                false => Overdue::Nothing,
-            });
+        let asks = sessions.change(slot, |connection, rules| match connection.may_read() {
+            true => connection.ask_now(rules),
+            false => Overdue::Nothing,
+        });
         if asks == Overdue::Nothing {
-            return self.exchange.lanes.tell_still_there(asker);
+            return lanes.tell_still_there(asker);
         }
-        let now_ns = self.sessions.now_ns();
-        let asked = self.asked.0.entry(id);
+        let now_ns = sessions.now_ns();
+        let asked = self.0.entry(id);
         let is_new = matches!(asked, Entry::Vacant(_));
         let question = asked.or_insert_with(|| Question {
             since_ns: now_ns,
@@ -143,72 +163,59 @@ impl Core {
         question.askers.push(asker);
         if is_new {
             match asks {
-                Overdue::LayerPing => self.sessions.ping_layer(slot),
-                _ => self.sessions.transmit(slot),
+                Overdue::LayerPing => sessions.ping_layer(slot),
+                _ => sessions.transmit(slot),
             }
-            self.plan_look(id);
+            plan_look(sessions, id);
         }
     }
 
     /// Looks whether the peer of a session has answered. Ends the session if it had its time.
-    pub(crate) fn look_for_answer(&mut self, id: SessionId) {
-        let Some(question) = self.asked.0.get(&id) else {
+    pub(crate) fn look_for_answer(
+        &mut self,
+        sessions: &mut LaneSessions,
+        lanes: &Lanes,
+        id: SessionId,
+    ) {
+        let Some(question) = self.0.get(&id) else {
             return;
         };
-        let (since_ns, now_ns) = (question.since_ns, self.sessions.now_ns());
+        let (since_ns, now_ns) = (question.since_ns, sessions.now_ns());
         let passed_ns = now_ns.saturating_sub(since_ns);
-        let slot = self.sessions.slot_of(id);
-        let is_silent = slot.map(|slot| {
-            self.sessions[slot]
-                .connection
-                .is_unheard_for(now_ns, passed_ns)
-        });
+        let slot = sessions.slot_of(id);
+        let is_silent =
+            slot.map(|slot| sessions[slot].connection.is_unheard_for(now_ns, passed_ns));
         match (slot, is_silent) {
-            (Some(_), Some(true)) if passed_ns < ANSWER_NS => return self.plan_look(id),
+            (Some(_), Some(true)) if passed_ns < ANSWER_NS => return plan_look(sessions, id),
             (Some(slot), Some(true)) => {
                 let reason = CloseReason::Replaced { was_silent: true };
-                self.sessions.close(slot, reason);
+                sessions.close(slot, reason);
             }
             (Some(_), _) => {
                 for asker in &question.askers {
-                    self.exchange.lanes.tell_still_there(*asker);
+                    lanes.tell_still_there(*asker);
                 }
             }
             _ => {}
         }
-        self.asked.0.remove(&id);
+        self.0.remove(&id);
     }
+}
 
-    /// Notes that a session which was asked to give way is still in use. Once all of them are, the newcomer is refused.
-    pub(crate) fn note_still_there(&mut self, id: SessionId) {
-        let Some(slot) = self.sessions.slot_of(id) else {
-            return;
-        };
-        let attached = self.sessions[slot].profile.attached.as_mut();
-        let newcomer = attached.and_then(|it| it.newcomer.as_mut());
-        let Some(newcomer) = newcomer else {
-            return self.rooms().end_wait_for_name(id);
-        };
-        newcomer.unanswered = newcomer.unanswered.saturating_sub(1);
-        if newcomer.unanswered == 0 {
-            self.end_place(id);
-        }
-    }
-
-    fn plan_look(&mut self, id: SessionId) {
-        self.sessions
-            .timers
-            .set_after(LOOK_NS, TimerKey::GiveWay(id));
-    }
+fn plan_look(sessions: &mut LaneSessions, id: SessionId) {
+    let timers = &mut sessions.timers;
+    timers.set_after(LOOK_NS, TimerKey::GiveWay(id));
 }
 
 const MILLISECOND_NS: u64 = 1_000_000;
 
-/// The time in which a peer answers the ping that asks whether it is still there. It is above the round trip of any network.
+/// The time in which a peer answers the ping that asks whether it is still there. It is above the round trip of any
+/// network.
 const ANSWER_NS: u64 = 1_700 * MILLISECOND_NS;
 
 /// How often a lane looks whether a peer that was asked has answered, so that a newcomer is refused soon.
 const LOOK_NS: u64 = 100 * MILLISECOND_NS;
 
-/// The time that a newcomer waits: the answer, and the ways to the other lane and back. A place gets free within two seconds.
+/// The time that a newcomer waits: the answer, and the ways to the other lane and back. A place gets free within two
+/// seconds.
 const WAIT_NS: u64 = 2_000 * MILLISECOND_NS;

@@ -10,7 +10,7 @@ use crate::session::SessionId;
 impl<S: Service> Lane<S> {
     /// Authenticates the peer of a session whose codec has no hello.
     pub(super) fn authenticate(&mut self, slot: usize) {
-        if self.core.authenticate(slot, &[]) {
+        if self.core.guard().authenticate(slot, &[]) {
             self.open(slot);
         }
     }
@@ -38,7 +38,11 @@ impl<S: Service> Lane<S> {
             }
             (outcome, _) => outcome,
         };
-        if self.core.resolve_authentication(id, outcome, attempt) {
+        if self
+            .core
+            .guard()
+            .resolve_authentication(id, outcome, attempt)
+        {
             self.open(id.slot());
         }
     }
@@ -46,14 +50,14 @@ impl<S: Service> Lane<S> {
     /// Asks about a peer whose attempt waited in the queue of its address.
     pub(super) fn handle_turn(&mut self, turn: AttemptTurn) {
         let slot = turn.id.slot();
-        if self.core.take_turn(turn) {
+        if self.core.guard().take_turn(turn) {
             self.open(slot);
         }
     }
 
     /// Lets in a peer that waited for a place among the sessions of its identity, if one is free.
     pub(super) fn handle_free_place(&mut self, id: SessionId) {
-        if self.core.take_place(id) {
+        if self.core.guard().take_place(id) {
             self.open(id.slot());
         }
     }

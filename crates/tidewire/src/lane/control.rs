@@ -6,6 +6,7 @@ use tidewire_proto::handshake::Hello;
 use tidewire_proto::message::{Kind, Message};
 
 use super::Lane;
+use crate::observe::DatagramDrop;
 use crate::service::{Context, Current};
 use crate::service::{HandlerError, Service};
 use crate::session::CloseReason;
@@ -35,7 +36,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     };
     match handled {
         Handled::Done | Handled::Authenticate => {}
-        Handled::Early => cx.core.count_early(),
+        Handled::Early => cx.core.sessions.drop_datagram(DatagramDrop::Early),
         Handled::Refused => refuse_new_work(cx, slot, message),
         Handled::Opened => open(cx, slot),
         Handled::Closed(reason) => {
@@ -90,7 +91,7 @@ fn open(cx: &mut Context<'_>, slot: usize) {
 
 /// Authenticates a peer by its token. Returns whether the session is open now.
 fn authenticate(cx: &mut Context<'_>, slot: usize, token: &[u8]) -> Handled {
-    if cx.core.authenticate(slot, token) {
+    if cx.core.guard().authenticate(slot, token) {
         return Handled::Opened;
     }
     let connection = &cx.core.sessions[slot].connection;
@@ -170,7 +171,7 @@ impl<S: Service> Lane<S> {
     /// Begins a session whose transport is ready for frames.
     pub(super) fn begin(&mut self, slot: usize) {
         let core = &mut self.core;
-        if !core.follow_forwarded(slot) {
+        if !core.admission.follow_forwarded(&mut core.sessions, slot) {
             return;
         }
         let now_ns = core.sessions.now_ns();
@@ -185,7 +186,7 @@ impl<S: Service> Lane<S> {
         core.sessions.arm_timer(slot);
         if is_open {
             self.announce(slot);
-        } else if self.core.is_authenticating(slot) {
+        } else if self.core.sessions[slot].connection.phase() == Phase::Authenticating {
             self.authenticate(slot);
         }
         self.core.sessions.update_interest(slot);

@@ -1,4 +1,5 @@
-//! Brings datagrams from a socket to the service: receives batches, finds the session of each datagram, decodes its frames.
+//! Brings datagrams from a socket to the service: receives batches, finds the session of each datagram, decodes its
+//! frames.
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -6,6 +7,7 @@ use std::sync::Arc;
 use tidewire_io::datagram::{Datagram, DatagramBatch, DatagramSocket, Datagrams};
 use tidewire_io::poller::Event;
 use tidewire_proto::codec::Codec;
+use tidewire_proto::connection::{Inbound, PauseReason, Phase};
 use tidewire_proto::handshake::HandshakeError;
 use tidewire_proto::layer::{LayerError, TlsFault};
 use tidewire_proto::with_codec;
@@ -17,7 +19,7 @@ use crate::observe::DatagramDrop;
 use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::Context;
 use crate::service::Service;
-use crate::session::CloseReason;
+use crate::session::{CloseReason, LaneSessions};
 
 /// The socket from which datagrams come.
 #[derive(Clone, Copy)]
@@ -32,7 +34,7 @@ impl<S: Service> Lane<S> {
     /// Handles an event of a shared socket.
     pub(crate) fn handle_port_event(&mut self, port: usize, event: Event) {
         if event.writable {
-            self.core.flush_blocked(port);
+            self.core.ports.flush_blocked(&mut self.core.sessions, port);
         }
         if event.readable {
             self.receive_at_port(port);
@@ -41,16 +43,16 @@ impl<S: Service> Lane<S> {
 
     /// Receives the datagrams that wait at every shared socket.
     pub(crate) fn receive_at_ports(&mut self) {
-        for port in 0..self.core.ports.all.len() {
+        for port in 0..self.core.ports.len() {
             self.receive_at_port(port);
         }
     }
 
     fn receive_at_port(&mut self, port: usize) {
-        if let Some(shared) = self.core.ports.all.get(port) {
-            let socket = Arc::clone(&shared.socket);
+        if let Some(socket) = self.core.ports.socket(port) {
             self.receive(&socket, Source::Port(port));
-            self.core.plan_port_drops(port);
+            let now_ns = self.core.sessions.now_ns();
+            self.core.ports.plan_port_drops(port, now_ns);
         }
     }
 
@@ -73,12 +75,16 @@ impl<S: Service> Lane<S> {
             let (socket, id) = (Arc::clone(&peer.socket), session.id);
             self.receive(&socket, Source::Session(slot));
             if self.core.sessions.slot_of(id).is_some() {
-                self.core.plan_own_drops(slot);
+                let Core {
+                    ports, sessions, ..
+                } = &mut self.core;
+                ports.plan_own_drops(sessions, slot);
             }
         }
     }
 
-    /// Receives until the socket is empty, the share of the turn is used up, or the session of the socket may not be read.
+    /// Receives until the socket is empty, the share of the turn is used up, or the session of the socket may not be
+    /// read.
     fn receive(&mut self, socket: &DatagramSocket, source: Source) {
         let Self {
             core,
@@ -98,7 +104,7 @@ impl<S: Service> Lane<S> {
             ))
         });
         for _ in 0..RECEIVES_PER_EVENT {
-            if core.exchange.is_backed_up() || !core.may_receive(source) {
+            if core.exchange.is_backed_up() || !may_receive(&core.sessions, source) {
                 return;
             }
             core.counters.system_calls.add(1);
@@ -106,7 +112,12 @@ impl<S: Service> Lane<S> {
                 Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Err(error) => return core.handle_receive_failure(source, error),
+                Err(error) => {
+                    return match source {
+                        Source::Port(_) => core.ports.note_failure(&core.sessions, &error),
+                        Source::Session(slot) => core.sessions.handle_unreachable(slot, error),
+                    };
+                }
             }
             core.sessions.timers.read_clock();
             with_codec!(datagrams core.config.codec, codec => handle_batch(core, service, codec, source, batch));
@@ -117,8 +128,8 @@ impl<S: Service> Lane<S> {
     }
 }
 
-/// Whether a session ends because bytes did not decode. Anybody can send a datagram with the address of an open session, so bytes of
-/// another protocol end only a session that is not open.
+/// Whether a session ends because bytes did not decode. Anybody can send a datagram with the address of an open
+/// session, so bytes of another protocol end only a session that is not open.
 fn is_undecodable(cx: &Context<'_>, slot: usize, reason: CloseReason) -> bool {
     let is_open = || cx.core.sessions[slot].connection.is_open();
     match reason {
@@ -143,10 +154,9 @@ fn handle_batch<S: Service, C: Codec + ?Sized>(
     while let Some(first) = next {
         let slot = match source {
             Source::Session(slot) => Some(slot),
-            Source::Port(port) => core.ports.all[port]
-                .peers
-                .get(&first.peer)
-                .copied()
+            Source::Port(port) => core
+                .ports
+                .slot_of(port, first.peer)
                 .or_else(|| admit_and_announce(core, service, codec, port, &first)),
         };
         next = match slot {
@@ -171,7 +181,8 @@ fn admit_and_announce<S: Service, C: Codec + ?Sized>(
         core.counters.bytes_in.add(first.bytes.len() as u64);
         return None;
     };
-    let is_admitted = core.is_authenticating(slot) && core.authenticate(slot, &[]);
+    let phase = core.sessions[slot].connection.phase();
+    let is_admitted = phase == Phase::Authenticating && core.guard().authenticate(slot, &[]);
     if is_admitted || core.sessions[slot].connection.is_open() {
         read::announce(core, service, slot);
     }
@@ -179,17 +190,19 @@ fn admit_and_announce<S: Service, C: Codec + ?Sized>(
 }
 
 /// The outcome of handling a datagram.
+#[derive(Clone, Copy)]
 enum Taken {
     Whole,
-    /// The session must not be read further now. Holds the number of handled bytes of the datagram.
-    Stopped(usize),
+    /// The session must not be read further now. The rest of the datagram is kept.
+    Stopped,
     Ended,
     Close(CloseReason),
     /// The session ends already.
     Panicked,
 }
 
-/// Handles consecutive datagrams of one peer. Returns the next one of another peer, or of this peer if the session stopped.
+/// Handles consecutive datagrams of one peer. Returns the next one of another peer, or of this peer if the session
+/// stopped.
 fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     core: &mut Core,
     service: &mut Served<S>,
@@ -207,11 +220,13 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
         .connection
         .timing_mut()
         .note_input(now_ns);
-    if !core.may_take(slot, &first) {
+    if let Some(reason) = core.sessions[slot].drop_reason(&first) {
+        core.sessions.drop_datagram(reason);
         core.counters.datagrams_in.add(1);
         return rest.next();
     }
-    if core.is_looping(slot, &first, codec) {
+    let (ports, sessions) = (&mut core.ports, &mut core.sessions);
+    if ports.is_looping(sessions, slot, &first, codec) {
         return skip_run(core, first, rest);
     }
     let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
@@ -222,14 +237,12 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
         while let Some(datagram) = current.filter(|datagram| datagram.peer == first.peer) {
             count += 1;
             bytes += datagram.bytes.len() as u64;
-            cx.core.allow(slot, datagram.bytes.len());
+            if let Some(peer) = cx.core.sessions[slot].stream.datagram_mut() {
+                peer.allow(datagram.bytes.len());
+            }
             current = rest.next();
             handling = datagram.bytes;
             ending = take_datagram(&mut cx, service, codec, slot, &datagram, &mut progress);
-            if let Taken::Stopped(used) = ending {
-                // The session may go on once its output is sent.
-                cx.core.keep_rest(slot, &datagram.bytes[used..]);
-            }
             if !matches!(ending, Taken::Whole) {
                 break;
             }
@@ -242,13 +255,29 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     core.counters.datagrams_in.add(count);
     core.counters.bytes_in.add(bytes);
     core.counters.frames_in.add(progress.frames);
+    finish_run(core, slot, ending);
+    current
+}
+
+/// Applies the outcome of handling datagrams to their session.
+fn finish_run(core: &mut Core, slot: usize, ending: Taken) {
     match ending {
         Taken::Whole | Taken::Panicked => {}
-        Taken::Stopped(_) => core.stop_datagrams(slot),
         Taken::Ended => read::end(core, slot),
         Taken::Close(reason) => core.sessions.close(slot, reason),
+        Taken::Stopped => {
+            let connection = &mut core.sessions[slot].connection;
+            if connection.is_closed() || connection.input().state() == Inbound::Ended {
+                return;
+            }
+            if !connection.input().is_paused() {
+                connection.input_mut().pause(PauseReason::Output);
+            }
+            core.counters.reads_paused.add(1);
+            core.sessions.update_interest(slot);
+            core.sessions.flush(slot);
+        }
     }
-    current
 }
 
 /// Drops consecutive datagrams of one peer. Returns the next one of another peer.
@@ -303,7 +332,11 @@ fn take_frames<S: Service, C: Codec + ?Sized>(
             cx.core.sessions.drop_datagram(DatagramDrop::Unfinished);
             Taken::Whole
         }
-        Flow::Stop => Taken::Stopped(used),
+        Flow::Stop => {
+            // The session may go on once its output is sent.
+            keep_rest(&mut cx.core.sessions, slot, &bytes[used..]);
+            Taken::Stopped
+        }
         Flow::Close(reason) if is_undecodable(cx, slot, reason) => {
             tracing::debug!(session = %cx.id, %reason, "cannot decode the rest of a datagram");
             cx.core.sessions.drop_datagram(DatagramDrop::Malformed);
@@ -340,67 +373,33 @@ fn take_rest<S: Service, C: Codec + ?Sized>(
     let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
     let taken = service.call(core, id, |core, service| {
         let mut cx = core.context(id);
-        let taken = take_frames(&mut cx, service, codec, slot, rest, &mut progress);
-        if let Taken::Stopped(used) = taken {
-            cx.core.keep_rest(slot, &rest[used..]);
-        }
-        taken
+        take_frames(&mut cx, service, codec, slot, rest, &mut progress)
     });
     if taken.is_none() {
         progress.frames += read::count_frames(codec, rest);
     }
     core.counters.frames_in.add(progress.frames);
-    match taken.unwrap_or(Taken::Panicked) {
-        Taken::Whole | Taken::Ended | Taken::Panicked => {}
-        Taken::Stopped(_) => core.stop_datagrams(slot),
-        Taken::Close(reason) => core.sessions.close(slot, reason),
-    }
+    finish_run(core, slot, taken.unwrap_or(Taken::Panicked));
 }
 
-impl Core {
-    /// Whether datagrams of this socket can be handled now. A session's own socket keeps them while it must not be read.
-    fn may_receive(&self, source: Source) -> bool {
-        match source {
-            Source::Port(_) => true,
-            Source::Session(slot) => self
-                .sessions
-                .get(slot)
-                .is_some_and(|session| session.connection.may_read()),
-        }
+/// Keeps whole frames of a datagram that must not be handled yet.
+#[cold]
+fn keep_rest(sessions: &mut LaneSessions, slot: usize, rest: &[u8]) {
+    if rest.is_empty() || sessions[slot].connection.input().state() == Inbound::Ended {
+        return;
     }
+    let mut kept = sessions.outputs.take_buffer();
+    kept.extend_from_slice(rest);
+    sessions[slot].connection.input_mut().keep_frames(kept);
+}
 
-    /// Checks a datagram of an unvalidated address for a loop. Returns whether to ignore it.
-    #[inline]
-    pub(crate) fn is_looping<C: Codec + ?Sized>(
-        &mut self,
-        slot: usize,
-        datagram: &Datagram<'_>,
-        codec: &C,
-    ) -> bool {
-        let Some(peer) = self.sessions[slot].stream.datagram_mut() else {
-            return false;
-        };
-        if peer.budget.is_none() {
-            return false;
-        }
-        let is_looping = peer.loop_watch.look(datagram.bytes, codec);
-        let standing = peer.standing;
-        if self.may_be_established(standing) {
-            self.establish(slot);
-        }
-        is_looping
-    }
-
-    fn handle_receive_failure(&mut self, source: Source, error: std::io::Error) {
-        match source {
-            Source::Port(_) => {
-                // No peer can make a shared socket fail. A lasting failure is met again at the next read.
-                if let Some(unlogged) = self.acceptor.error_log.may_log(self.sessions.now_ns()) {
-                    tracing::error!(%error, unlogged, "cannot receive datagrams");
-                }
-                self.counters.accept_errors.add(1);
-            }
-            Source::Session(slot) => self.sessions.handle_unreachable(slot, error),
+/// Whether datagrams of this socket can be handled now. A session's own socket keeps them while it must not be read.
+fn may_receive(sessions: &LaneSessions, source: Source) -> bool {
+    match source {
+        Source::Port(_) => true,
+        Source::Session(slot) => {
+            let session = sessions.get(slot);
+            session.is_some_and(|session| session.connection.may_read())
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The end of a lane. Messages between lanes reach their sessions before these are closed.
 //!
-//! Problem: a message may still be in a batch or in the queue of another lane when a drain reaches its deadline. Lanes reach it
-//! one after another, so messages to a lane that has ended would be lost. Approach: a lane that ends stops reading, posts its
-//! batches, notes that it is silent, and takes the messages of the others until all lanes are silent. Only then it writes its
-//! outputs and closes its sessions. So every message is delivered or counted.
+//! Problem: a message may still be in a batch or in the queue of another lane when a drain reaches its deadline. Lanes
+//! reach it one after another, so messages to a lane that has ended would be lost. Approach: a lane that ends stops
+//! reading, posts its batches, notes that it is silent, and takes the messages of the others until all lanes are
+//! silent. Only then it writes its outputs and closes its sessions. So every message is delivered or counted.
 //!
 //! A lane whose handler does not return would delay the others for ever, so they wait for a bounded time. Messages to a
 //! lane that has ended are counted as `mail_undelivered`.
@@ -32,7 +32,7 @@ impl<S: Service> Lane<S> {
         }
         self.core.sessions.flush_dirty();
         self.core.rooms().sweep_all();
-        if self.core.ending.drain_deadline_ns.is_some() {
+        if self.core.ending.is_draining() {
             let unfinished = self.core.sessions.count_unfinished();
             self.core.counters.sessions_cut_off.add(unfinished);
         }
@@ -59,7 +59,7 @@ impl<S: Service> Lane<S> {
         core.exchange.lanes.silent.note(core.exchange.lane);
         let lanes = core.exchange.lanes.get().map_or(0, Vec::len);
         // Other lanes have no messages for a lane without sessions.
-        !core.ending.server_ends
+        !core.ending.is_of_server()
             || core.sessions.is_empty()
             || core.exchange.lanes.silent.are_all(lanes)
     }
@@ -67,7 +67,7 @@ impl<S: Service> Lane<S> {
     /// Handles a message for sessions of this lane. Connections and listeners go to `others`, for other lanes.
     fn handle_last_message(&mut self, message: LaneMessage, others: &mut Vec<LaneMessage>) {
         match message {
-            LaneMessage::Drain { .. } | LaneMessage::Stop => self.core.ending.server_ends = true,
+            LaneMessage::Drain { .. } | LaneMessage::Stop => self.core.ending.note_server_ends(),
             LaneMessage::Adopt(_)
             | LaneMessage::Arrive { .. }
             | LaneMessage::Listen(_)
@@ -77,8 +77,8 @@ impl<S: Service> Lane<S> {
     }
 }
 
-/// The longest time for which a lane waits at its end for messages of the others, in nanoseconds. It is longer than any turn
-/// whose handlers return.
+/// The longest time for which a lane waits at its end for messages of the others, in nanoseconds. It is longer than any
+/// turn whose handlers return.
 const EXCHANGE_NS_MAX: u64 = 2_000_000_000;
 
 /// The pause between two checks for the last messages. Most of the time the second check finds them.

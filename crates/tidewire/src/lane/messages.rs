@@ -20,8 +20,9 @@ impl<S: Service> Lane<S> {
         let Core {
             exchange, inbox, ..
         } = &mut self.core;
-        // The lane also takes messages if some are left from the turn before, so that it sees an urgent one. If it knows of an
-        // urgent one, more messages would only pile up here, and their senders would not learn that they are too fast.
+        // The lane also takes messages if some are left from the turn before, so that it sees an urgent one. If it
+        // knows of an urgent one, more messages would only pile up here, and their senders would not learn that they
+        // are too fast.
         if !inbox.has_unreserved() {
             exchange.mailbox.take_all(inbox);
         }
@@ -56,7 +57,11 @@ impl<S: Service> Lane<S> {
         match message {
             LaneMessage::Answer(answer) => self.core.sessions.deliver_answer(answer),
             LaneMessage::Send { session, frame } => self.core.deliver_send(&session, frame),
-            LaneMessage::Close { id, farewell } => self.core.deliver_close(id, farewell),
+            LaneMessage::Close { id, farewell } => {
+                if let Some(slot) = self.core.sessions.slot_of(id) {
+                    self.core.sessions.end_by_service(slot, farewell);
+                }
+            }
             LaneMessage::Reading { id } => self.core.deliver_reading(id),
             LaneMessage::Broadcast(share) => self.core.sessions.deliver_broadcast(share),
             LaneMessage::Batch(batch) => self.core.deliver_batch(batch),
@@ -82,15 +87,27 @@ impl<S: Service> Lane<S> {
                 id,
                 when_full,
                 asker,
-            } => self.core.give_way(id, when_full, asker),
-            LaneMessage::StillThere { id } => self.core.note_still_there(id),
+            } => {
+                let Core {
+                    places,
+                    sessions,
+                    exchange,
+                    ..
+                } = &mut self.core;
+                places.give_way(sessions, &exchange.lanes, id, when_full, asker);
+            }
+            LaneMessage::StillThere { id } => {
+                if !self.core.guard().note_still_there(id) {
+                    self.core.rooms().end_wait_for_name(id);
+                }
+            }
             LaneMessage::RemoteCall(call) => self.serve_remote(*call),
             LaneMessage::NodeAnswer(answer) => {
                 handle_node_answer(&mut self.core, *answer);
                 run_answers(&mut self.core);
             }
             LaneMessage::Inspect(inspection) => self.core.inspect(*inspection),
-            LaneMessage::Reauthenticate => self.core.reauthenticate(),
+            LaneMessage::Reauthenticate => self.core.guard().reauthenticate(),
             LaneMessage::Placed { ticket } => self.finish_waiting(ticket),
             LaneMessage::Drain { deadline_ns } => {
                 if let Some(link) = self.core.exchange.lanes.link() {
@@ -101,8 +118,8 @@ impl<S: Service> Lane<S> {
                 end_idle_upstreams(&mut self.core);
             }
             LaneMessage::Stop => {
-                self.core.ending.server_ends = true;
-                self.core.ending.stop = true;
+                self.core.ending.note_server_ends();
+                self.core.ending.stop();
             }
         }
     }
@@ -131,7 +148,8 @@ impl<S: Service> Lane<S> {
 /// small enough that sockets wait for less than a millisecond.
 const WORK_PER_TURN: usize = 4096;
 
-/// Messages handled in one turn while a message of the server or of another lane waits. Sockets wait for a few milliseconds.
+/// Messages handled in one turn while a message of the server or of another lane waits. Sockets wait for a few
+/// milliseconds.
 const WORK_PER_TURN_MAX: usize = 8 * WORK_PER_TURN;
 
 /// Sessions that a broadcast checks in the time of a send.
@@ -247,12 +265,12 @@ mod tests {
             send(&lane, slot);
         }
         for _ in 0..2 {
-            assert!(lane.core.ending.drain_deadline_ns.is_none());
+            assert!(!lane.core.ending.is_draining());
             lane.take_messages();
         }
         assert_eq!(lane.core.counters.sends_taken.read(), flood as u64);
         lane.take_messages();
-        assert_eq!(lane.core.ending.drain_deadline_ns, Some(deadline_ns));
+        assert_eq!(lane.core.ending.drain_deadline_ns(), Some(deadline_ns));
         lane.take_messages();
         let taken = lane.core.counters.sends_taken.read();
         let lost = lane.core.counters.sends_undelivered.read();
@@ -269,8 +287,8 @@ mod tests {
         for _ in 0..posted {
             send(&lane, slot);
         }
-        lane.core.ending.server_ends = true;
-        lane.core.ending.stop = true;
+        lane.core.ending.note_server_ends();
+        lane.core.ending.stop();
         lane.end();
         assert_eq!(lane.core.counters.sends_taken.read(), posted as u64);
         assert_eq!(lane.core.counters.sends_undelivered.read(), 0);

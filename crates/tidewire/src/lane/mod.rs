@@ -7,11 +7,11 @@
 //!   waker, timers ◀── sweep due rooms ◀── flush dirty sessions ◀── on_turn ◀── session output, room logs
 //! ```
 //!
-//! No step of that way allocates in the steady state, takes a lock, or makes a system call per message. The lane drives the
-//! components of [`Core`], which own its state. `read`, `partial` and `datagrams` bring messages to the service. `control` answers
-//! the handshake and heartbeats. `messages` takes the messages of other threads. `timers` handles the timers that fired. `wait`
-//! decides whether to spin or to sleep. `ending` is the last exchange between lanes. `thread` is the server's handle to the
-//! lane's thread.
+//! No step of that way allocates in the steady state, takes a lock, or makes a system call per message. The lane drives
+//! the components of [`Core`], which own its state. `read`, `partial` and `datagrams` bring messages to the service.
+//! `control` answers the handshake and heartbeats. `messages` takes the messages of other threads. `timers` handles the
+//! timers that fired. `wait` decides whether to spin or to sleep. `ending` is the last exchange between lanes. `thread`
+//! is the server's handle to the lane's thread.
 
 mod authentication;
 mod control;
@@ -52,7 +52,7 @@ pub(crate) use testing::{lane, lane_of, lanes, received};
 pub(crate) use thread::LaneThread;
 pub(crate) use wait::Spin;
 
-use crate::engine::{Core, PROXIED_LAST, earlier, panic_text};
+use crate::engine::{Core, PROXIED_LAST, earlier, panic_text, proxied_of};
 use crate::observe::trace;
 use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
@@ -120,12 +120,13 @@ impl<S: Service> Lane<S> {
         let result = catch_unwind(AssertUnwindSafe(|| self.serve()))
             .unwrap_or_else(|panic| Err(LaneError::ServicePanicked(panic_text(&*panic))));
         self.core.exchange.mailbox.retire();
-        // A panic may have left the lane's own state half changed. The lane still tries to close its sessions in order, so that
-        // peers, rooms and counters learn of the end. If that fails, peers learn of it when the sockets are closed.
+        // A panic may have left the lane's own state half changed. The lane still tries to close its sessions in order,
+        // so that peers, rooms and counters learn of the end. If that fails, peers learn of it when the sockets are
+        // closed.
         let taken_apart = catch_unwind(AssertUnwindSafe(|| {
             // Listeners go first, so that peers that lose their sessions here can connect again at once.
             self.core.hand_over();
-            self.core.count_drops();
+            self.core.ports.count_drops(&mut self.core.sessions);
             if let Err(error) = &result {
                 tracing::error!(%error, lane = self.core.exchange.lane, "a lane failed");
                 self.core.abandon();
@@ -155,7 +156,7 @@ impl<S: Service> Lane<S> {
             tidewire_io::poller::Interest::READ,
         )?;
         let mut wake_ns = self.turn();
-        while !self.core.ending.stop {
+        while !self.core.ending.stops() {
             self.wait(wake_ns)?;
             self.handle_events();
             wake_ns = self.turn();
@@ -164,8 +165,8 @@ impl<S: Service> Lane<S> {
         Ok(())
     }
 
-    /// Runs a turn without its reads: messages of other threads, timers, the service's own work, flushes and sweeps. Returns the
-    /// time at which the next turn is due.
+    /// Runs a turn without its reads: messages of other threads, timers, the service's own work, flushes and sweeps.
+    /// Returns the time at which the next turn is due.
     pub(crate) fn turn(&mut self) -> Option<u64> {
         self.core.sessions.timers.read_clock();
         self.take_messages();
@@ -178,8 +179,8 @@ impl<S: Service> Lane<S> {
         self.core.sessions.flush_dirty();
         self.core.rooms().sweep_due();
         self.core.exchange.post_batches();
-        self.core.watch_port_waiters();
-        self.core.count_planned_drops();
+        self.core.ports.watch_waiters(&mut self.core.sessions);
+        self.core.ports.count_planned_drops(&mut self.core.sessions);
         self.core.settle_memory();
         let service_called = self.remove_closed();
         self.check_drained();
@@ -199,11 +200,11 @@ impl<S: Service> Lane<S> {
             match event.token {
                 WAKER => {}
                 Token(number) if number > PROXIED_LAST => {
-                    if let Some(index) = self.core.proxied_of(event.token) {
+                    if let Some(index) = proxied_of(event.token) {
                         self.core.read_header(index, &mut self.ready);
                         continue;
                     }
-                    if let Some(port) = self.core.port_of(event.token) {
+                    if let Some(port) = self.core.ports.of_token(event.token) {
                         self.handle_port_event(port, event);
                         continue;
                     }
@@ -371,11 +372,11 @@ impl<S: Service> Lane<S> {
 
     /// Stops a draining lane when its last session has ended or the deadline has passed.
     fn check_drained(&mut self) {
-        let Some(deadline) = self.core.ending.drain_deadline_ns else {
+        let Some(deadline) = self.core.ending.drain_deadline_ns() else {
             return;
         };
         if self.core.sessions.now_ns() >= deadline || self.core.sessions.is_empty() {
-            self.core.ending.stop = true;
+            self.core.ending.stop();
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Brings bytes from a socket to the service: reads until a short read, decodes in place, and keeps only the partial frame.
+//! Brings bytes from a socket to the service: reads until a short read, decodes in place, and keeps only the partial
+//! frame.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,6 +16,7 @@ use super::predict::{expected_form, form_of, predict};
 use super::translated::decode_translated;
 use super::{Core, Lane, Served};
 use super::{control, metered};
+use crate::engine::Origin;
 use crate::observe::trace::{Entered, Moving};
 use crate::room::GROWTH_STEP_BYTES;
 use crate::service::{Context, Current, Service, UpstreamSessions, run_answers};
@@ -306,8 +308,8 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     (input.len() - rest.len(), flow)
 }
 
-/// Counts the whole frames of input whose handler panicked. The loop over frames keeps its count in a register, and the panic has
-/// lost it. Frames after the one of the panic count, too: they came, and are dropped with their session.
+/// Counts the whole frames of input whose handler panicked. The loop over frames keeps its count in a register, and the
+/// panic has lost it. Frames after the one of the panic count, too: they came, and are dropped with their session.
 #[cold]
 #[inline(never)]
 pub(super) fn count_frames<C: Codec + ?Sized>(codec: &C, input: &[u8]) -> u64 {
@@ -337,8 +339,11 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     message: Message<'_>,
     frame_bytes: usize,
 ) {
-    if IS_DATAGRAM && cx.core.note_arrival(slot, codec, &message) {
-        return;
+    if IS_DATAGRAM && Origin::new(message.kind, message.channel).asks() {
+        let (session, counters) = (&mut cx.core.sessions[slot], &cx.core.counters);
+        if session.is_repeated(codec.format().ids, message.id, counters) {
+            return;
+        }
     }
     cx.current = Current::of(&message);
     note_name(cx, codec, message.name);
@@ -370,8 +375,8 @@ pub(super) fn note_name<C: Codec + ?Sized>(cx: &mut Context<'_>, codec: &C, name
     }
 }
 
-/// Returns the reason to close a session whose input was refused. It is a function of its own, because the loop over frames needs
-/// the registers.
+/// Returns the reason to close a session whose input was refused. It is a function of its own, because the loop over
+/// frames needs the registers.
 #[cold]
 #[inline(never)]
 pub(super) fn refuse_input<C: Codec + ?Sized>(
@@ -421,7 +426,8 @@ pub(super) fn end(core: &mut Core, slot: usize) {
     core.sessions.outputs.list(slot);
 }
 
-/// Keeps the unfinished first bytes of a peer whose connection ends in its handshake. They may say which protocol it speaks.
+/// Keeps the unfinished first bytes of a peer whose connection ends in its handshake. They may say which protocol it
+/// speaks.
 #[cold]
 fn keep_first_bytes(core: &mut Core, slot: usize, held: &[u8]) {
     if !core.sessions[slot].connection.is_open() {
@@ -441,6 +447,6 @@ pub(super) const PARTIAL_DIRECT_BYTES: usize = 16 * 1024;
 /// end while others wait. With 512 KiB a turn, three publishers within a process waited 2 ms for each other.
 const STEPS_PER_TURN: usize = 32;
 
-/// The capacity from which an output is charged before the turn ends, because one turn may fill such an output for each of many
-/// sessions.
+/// The capacity from which an output is charged before the turn ends, because one turn may fill such an output for each
+/// of many sessions.
 const LARGE_OUTPUT_BYTES: usize = 256 * 1024;

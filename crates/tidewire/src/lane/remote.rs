@@ -16,7 +16,7 @@ impl<S: Service> Lane<S> {
             payload,
             ticket,
         } = call;
-        if self.core.ending.server_ends {
+        if self.core.ending.is_of_server() {
             return ticket.refuse(ErrorCode::Draining, "the node is ending");
         }
         if ticket.is_cancelled() {

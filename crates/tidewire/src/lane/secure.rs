@@ -1,5 +1,5 @@
-//! Sessions whose transport has layers: the handshakes before the hello, and reads through the layers. Sessions without layers
-//! do not use this module.
+//! Sessions whose transport has layers: the handshakes before the hello, and reads through the layers. Sessions without
+//! layers do not use this module.
 
 use super::Lane;
 use crate::engine::CostlyStep;
@@ -12,15 +12,19 @@ impl<S: Service> Lane<S> {
     pub(crate) fn secure(&mut self, slot: usize) {
         let session = &self.core.sessions[slot];
         if session.stream.awaits_costly_bytes() && !session.connection.handshake().is_outgoing() {
-            return self.core.queue_costly_step(slot);
+            return self
+                .core
+                .handshakes
+                .queue_step(&mut self.core.sessions, slot);
         }
         self.secure_now(slot);
     }
 
-    /// Does costly steps of handshakes until the share of this turn is used up. The answers of the turn are written before.
+    /// Does costly steps of handshakes until the share of this turn is used up. The answers of the turn are written
+    /// before.
     pub(super) fn do_costly_steps(&mut self) {
         self.core.sessions.flush_dirty();
-        while let Some(step) = self.core.next_costly_step() {
+        while let Some(step) = self.core.handshakes.next_step(&mut self.core.sessions) {
             match step {
                 CostlyStep::Secure(slot) => {
                     self.secure_now(slot);
@@ -29,7 +33,7 @@ impl<S: Service> Lane<S> {
                     }
                 }
                 CostlyStep::Authenticate(slot, token) => {
-                    if self.core.ask_about(slot, &token) {
+                    if self.core.guard().ask_about(slot, &token) {
                         self.open(slot);
                     }
                 }
@@ -38,8 +42,10 @@ impl<S: Service> Lane<S> {
     }
 
     fn secure_now(&mut self, slot: usize) {
-        let secured = self.core.timed(|core| core.sessions[slot].stream.secure());
         let core = &mut self.core;
+        let began_ns = core.sessions.timers.measured_ns();
+        let secured = core.sessions[slot].stream.secure();
+        core.handshakes.spend_since(began_ns, &core.sessions);
         match secured {
             Ok(true) => {
                 core.sessions.charge_buffers(slot);
@@ -47,7 +53,7 @@ impl<S: Service> Lane<S> {
                 if session.stream.has_pings() {
                     session.connection.timing_mut().note_layer_pings();
                 }
-                if !core.hold_handshake(slot) {
+                if !core.admission.hold_handshake(&mut core.sessions, slot) {
                     return;
                 }
                 self.begin(slot);
@@ -59,7 +65,7 @@ impl<S: Service> Lane<S> {
             Ok(false) => {
                 core.sessions.charge_kept(slot);
                 core.sessions.update_interest(slot);
-                core.hold_handshake(slot);
+                core.admission.hold_handshake(&mut core.sessions, slot);
             }
             Err(error) => core.sessions.close(slot, close_reason(&error)),
         }

@@ -10,22 +10,29 @@ impl<S: Service> Lane<S> {
         let mut expired = std::mem::take(&mut self.expired);
         self.core.sessions.timers.fire_due(&mut expired);
         for key in expired.drain(..) {
+            let core = &mut self.core;
             match key {
-                TimerKey::Session(id) => self.core.sessions.check_session(id),
-                TimerKey::Listener(index) => self.core.resume_listener(index),
-                TimerKey::Proxied(index) => self.core.expire_header(index),
-                TimerKey::Upstream(number) => {
-                    handle_upstream_timer(&mut self.core, number);
-                    run_answers(&mut self.core);
+                TimerKey::Session(id) => core.sessions.check_session(id),
+                TimerKey::Listener(index) => core.acceptor.resume(&mut core.sessions, index),
+                TimerKey::Proxied(index) => {
+                    let (sessions, admission) = (&mut core.sessions, &core.admission);
+                    core.acceptor.expire_header(index, sessions, admission);
                 }
-                TimerKey::BlockedRoom(alias) => self.core.rooms().end_block(alias),
-                TimerKey::Histories => self.core.rooms().expire_histories(),
-                TimerKey::QuietLogs => self.core.rooms().release_quiet(),
-                TimerKey::Rate(id) => self.core.sessions.resume_for_rate(id),
-                TimerKey::WallClock => self.core.check_wall_clock(),
-                TimerKey::Place(id) => self.core.end_place(id),
-                TimerKey::GiveWay(id) => self.core.look_for_answer(id),
-                TimerKey::Names => self.core.rooms().look_for_names(),
+                TimerKey::Upstream(number) => {
+                    handle_upstream_timer(core, number);
+                    run_answers(core);
+                }
+                TimerKey::BlockedRoom(alias) => core.rooms().end_block(alias),
+                TimerKey::Histories => core.rooms().expire_histories(),
+                TimerKey::QuietLogs => core.rooms().release_quiet(),
+                TimerKey::Rate(id) => core.sessions.resume_for_rate(id),
+                TimerKey::WallClock => core.wall_clock.check(&mut core.sessions),
+                TimerKey::Place(id) => core.guard().end_place(id),
+                TimerKey::GiveWay(id) => {
+                    let (sessions, lanes) = (&mut core.sessions, &core.exchange.lanes);
+                    core.places.look_for_answer(sessions, lanes, id);
+                }
+                TimerKey::Names => core.rooms().look_for_names(),
                 TimerKey::Service(timer) => self.handle_service_timer(timer),
             }
         }
@@ -279,10 +286,9 @@ mod tests {
             .connection
             .output_mut()
             .handle_blocked();
-        lane.core.ending.drain_deadline_ns = Some(lane.core.sessions.now_ns());
-        lane.core.ending.server_ends = true;
+        lane.core.drain(lane.core.sessions.now_ns());
         lane.check_drained();
-        assert!(lane.core.ending.stop);
+        assert!(lane.core.ending.stops());
         lane.end();
         assert_eq!(lane.core.counters.sessions_cut_off.read(), 1);
         let counters = &lane.core.counters;

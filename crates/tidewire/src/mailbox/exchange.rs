@@ -87,6 +87,11 @@ impl Lanes {
         self.mailboxes.get()
     }
 
+    /// The number of lanes, at least one.
+    pub(crate) fn count(&self) -> usize {
+        self.all().len().max(1)
+    }
+
     /// Asks the lane of a session to find out whether the session gives way to another one.
     pub(crate) fn ask_to_give_way(&self, id: SessionId, when_full: WhenFull, asker: SessionId) {
         let asked = LaneMessage::GiveWay {

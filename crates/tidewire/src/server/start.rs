@@ -36,8 +36,8 @@ impl ServerBuilder {
         Ok(server)
     }
 
-    /// Binds the addresses and makes all of a server but its threads, with a core for each lane. It is not generic, so that programs
-    /// compile it once and not for each service.
+    /// Binds the addresses and makes all of a server but its threads, with a core for each lane. It is not generic, so
+    /// that programs compile it once and not for each service.
     fn prepare(mut self) -> Result<(Server, Vec<Core>), ServeError> {
         if self.lanes == 0 || self.lanes > LANES_MAX {
             return Err(ServeError::LaneCount(self.lanes));
@@ -101,13 +101,8 @@ impl ServerBuilder {
             .enumerate()
         {
             let mut core = Core::new(index, Arc::clone(&shared), mailbox, poller, counters);
-            for listener in listeners.drain(..) {
-                core.add_listener(listener).map_err(LaneError::from)?;
-            }
-            for socket in ports {
-                core.add_port(socket).map_err(LaneError::from)?;
-            }
-            core.watch_wall_clock();
+            core.watch(listeners.drain(..), ports)
+                .map_err(LaneError::from)?;
             cores.push(core);
         }
         Ok((server, cores))

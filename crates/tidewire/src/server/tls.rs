@@ -24,17 +24,17 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets whom handlers trust when they [connect](crate::ConnectionActions::connect) to `tls://` addresses, and which certificate they
-    /// show. A server's certificate must have the IP address of the connection, unless the settings have a
-    /// [name](ClientTls::server_name). Without this, such connections fail.
+    /// Sets whom handlers trust when they [connect](crate::ConnectionActions::connect) to `tls://` addresses, and which
+    /// certificate they show. A server's certificate must have the IP address of the connection, unless the settings
+    /// have a [name](ClientTls::server_name). Without this, such connections fail.
     #[must_use]
     pub fn outgoing_tls(mut self, settings: ClientTls) -> Self {
         self.outgoing_tls = Some(settings);
         self
     }
 
-    /// Lets handlers send [credentials](crate::ConnectionActions::set_credentials) also to another machine without `tls://`, where others may
-    /// read and use them. For a closed network.
+    /// Lets handlers send [credentials](crate::ConnectionActions::set_credentials) also to another machine without
+    /// `tls://`, where others may read and use them. For a closed network.
     #[must_use]
     pub fn allow_plaintext_credentials(self) -> Self {
         self.plaintext_credentials(true)
@@ -55,11 +55,11 @@ impl ServerBuilder {
     pub(super) fn outgoing(&self) -> Result<Outgoing, ServeError> {
         let settings = self.outgoing_tls.as_ref();
         let tls = settings.map(|it| OutgoingTls::load(it, self.codec.name()));
-        Ok(Outgoing {
-            layers: self.outgoing_layers.clone(),
-            tls: tls.transpose()?,
-            allow_plaintext_credentials: self.allow_plaintext_credentials,
-        })
+        Ok(Outgoing::new(
+            self.outgoing_layers.clone(),
+            tls.transpose()?,
+            self.allow_plaintext_credentials,
+        ))
     }
 
     /// Reads the certificate, and puts TLS beneath the layers of `tls://` addresses.

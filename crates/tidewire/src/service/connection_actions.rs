@@ -37,7 +37,7 @@ impl ConnectionActions<'_, '_> {
     /// # Errors
     /// [`ConnectFailure`] if the system refused at once. A later failure is reported by `on_connect_failed`.
     pub fn connect(&mut self, endpoint: &Endpoint) -> Result<SessionId, ConnectFailure> {
-        self.cx.core.connect(endpoint, false)
+        self.cx.core.connect(endpoint, false, None)
     }
 
     /// Starts a connection with these layers, which are those of the address.
@@ -46,7 +46,7 @@ impl ConnectionActions<'_, '_> {
         endpoint: &Endpoint,
         stack: Option<Stack>,
     ) -> Result<SessionId, ConnectFailure> {
-        self.cx.core.connect_over(endpoint, false, stack)
+        self.cx.core.connect(endpoint, false, stack)
     }
 
     /// Attaches a value to a connection that [`Self::connect`] has started, as [`Context::set_state`] does for the
@@ -64,7 +64,7 @@ impl ConnectionActions<'_, '_> {
     /// [`ConnectFailure::Inproc`] if too many connections wait already or the address is not `inproc://`, and the
     /// errors of [`Self::connect`].
     pub fn connect_when_bound(&mut self, endpoint: &Endpoint) -> Result<SessionId, ConnectFailure> {
-        self.cx.core.connect(endpoint, true)
+        self.cx.core.connect(endpoint, true, None)
     }
 
     /// Sets the credentials of a connection that this lane makes. Right after [`Self::connect`] they are those of its

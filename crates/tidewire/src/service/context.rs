@@ -388,7 +388,7 @@ impl Context<'_> {
 
     /// Ends the lane's thread after this turn and closes its sessions.
     pub fn stop_lane(&mut self) {
-        self.core.ending.stop = true;
+        self.core.ending.stop();
     }
 
     /// Returns the largest frame this server accepts and sends, in bytes.

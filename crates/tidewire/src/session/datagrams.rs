@@ -1,20 +1,65 @@
 //! Sending output and room logs as datagrams.
 //!
 //! Frames are packed into datagrams as they are appended ([`Packing`](crate::transport::datagram)). So sending passes
-//! segment runs of equal datagrams to the kernel, with one call each. The frames of rooms and topics are copied into the
-//! output first, because a run must be contiguous.
+//! segment runs of equal datagrams to the kernel, with one call each. The frames of rooms and topics are copied into
+//! the output first, because a run must be contiguous.
 
 use std::io::ErrorKind;
 
-use tidewire_io::datagram::DatagramConnectError;
-use tidewire_proto::codec::Codec;
-use tidewire_proto::connection::Phase;
+use tidewire_io::datagram::{Datagram, DatagramConnectError};
+use tidewire_proto::codec::{Codec, RequestIds};
+use tidewire_proto::connection::{Inbound, Phase};
+use tidewire_proto::correlate::Arrival;
 
 use super::output::DatagramsSent;
-use super::{CloseReason, LaneSessions, Logs, Membership, Outputs};
+use super::{CloseReason, LaneSessions, Logs, Membership, Outputs, Session};
 use crate::config::Config;
-use crate::observe::DatagramDrop;
+use crate::observe::{DatagramDrop, LaneCounters};
 use crate::transport::{AnyTransport, Transport};
+
+impl Session {
+    /// The reason to drop a datagram of the peer now, if there is one.
+    pub(crate) fn drop_reason(&self, datagram: &Datagram<'_>) -> Option<DatagramDrop> {
+        let connection = &self.connection;
+        match connection.input().state() {
+            _ if connection.is_closed() => Some(DatagramDrop::Closing),
+            Inbound::Ended => Some(DatagramDrop::Closing),
+            Inbound::Paused(_) if !datagram.bytes.is_empty() => Some(DatagramDrop::Paused),
+            Inbound::Paused(_) | Inbound::Reading => None,
+        }
+    }
+
+    /// Counts requests of a peer that are missing or late. Returns whether a request is a copy, which the network made:
+    /// then the copy is dropped.
+    #[inline(never)]
+    pub(crate) fn is_repeated(
+        &mut self,
+        ids: RequestIds,
+        id: u32,
+        counters: &LaneCounters,
+    ) -> bool {
+        if self.connection.handshake().is_outgoing() {
+            return false;
+        }
+        let unanswered = self.unanswered.as_deref();
+        let is_pending = unanswered.is_some_and(|unanswered| unanswered.has(id));
+        let Some(peer) = self.stream.datagram_mut() else {
+            return false;
+        };
+        // A session that is never asked anything keeps no ids.
+        let is_recent = ids == RequestIds::Bits32 && peer.recent.get_or_insert_default().note(id);
+        if is_pending || is_recent {
+            counters.requests_repeated.add(1);
+            return true;
+        }
+        match peer.arrivals.note(ids, id) {
+            Arrival::InTurn | Arrival::Again => {}
+            Arrival::After { missing } => counters.requests_missing.add(u64::from(missing)),
+            Arrival::Late => counters.requests_late.add(1),
+        }
+        false
+    }
+}
 
 impl LaneSessions {
     /// Sends a session's output and room messages until all are sent or the socket is full.

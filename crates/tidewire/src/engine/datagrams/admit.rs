@@ -16,16 +16,19 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidewire_io::datagram::{Datagram, is_own_address};
+use tidewire_io::datagram::Datagram;
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::{Codec, Decoded};
 use tidewire_proto::connection::{Connection, Delivery};
 use tidewire_proto::limits::HELLO_BYTES_MAX;
 use tidewire_proto::message::{Kind, Message};
 
-use super::Core;
+use super::Ports;
 use crate::address::Endpoint;
+use crate::engine::Core;
+use crate::engine::admission::turn_away;
 use crate::observe::DatagramDrop;
+use crate::session::LaneSessions;
 use crate::transport::datagram::DatagramPeer;
 use crate::transport::{AnyTransport, Transport};
 
@@ -54,6 +57,58 @@ impl Cookies {
     fn of_window(&self, address: SocketAddr, window: u64) -> [u8; 8] {
         self.key.hash_one((address, window)).to_le_bytes()
     }
+
+    /// Decides about the first datagram of an address.
+    fn judge<C: Codec + ?Sized>(
+        &self,
+        sessions: &LaneSessions,
+        datagram: &Datagram<'_>,
+        codec: &C,
+    ) -> First {
+        if datagram.truncated {
+            return First::Stray(DatagramDrop::Truncated);
+        }
+        let bytes = datagram.bytes;
+        if !codec.format().proves_addresses() {
+            return match codec.decode(bytes, sessions.config.limits.connections.frame_bytes_max()) {
+                Ok(Decoded::Frame { .. }) => First::Welcome,
+                Ok(Decoded::Incomplete { .. }) => First::Stray(DatagramDrop::Unfinished),
+                Err(_) => First::Stray(DatagramDrop::Malformed),
+            };
+        }
+        match frame(codec, bytes) {
+            Some((hello, _)) if hello.kind == Kind::Hello => First::Unproven,
+            Some((pong, used)) if pong.kind == Kind::Pong => {
+                let follows = frame(codec, &bytes[used..]);
+                let is_hello = follows.is_some_and(|(hello, _)| hello.kind == Kind::Hello);
+                match is_hello {
+                    true if self.knows(datagram.peer, sessions.now_ns(), pong.payload) => {
+                        First::Welcome
+                    }
+                    true => First::Unproven,
+                    false => First::Stray(DatagramDrop::UnvalidatedAddress),
+                }
+            }
+            _ => First::Stray(DatagramDrop::UnvalidatedAddress),
+        }
+    }
+
+    /// Sends an address a challenge, in no more bytes than came from it.
+    fn challenge(&self, sessions: &mut LaneSessions, peer: &mut DatagramPeer, bytes_max: usize) {
+        let cookie = self.make(peer.address, sessions.now_ns());
+        let mut frame = sessions.outputs.take_buffer();
+        let ping = Message::new(Kind::Ping, 0, &cookie);
+        // A codec that validates addresses can express pings. If the socket is full, the challenge is lost, and the
+        // peer asks again.
+        let encoded = sessions.config.codec.encode(&ping, &mut frame);
+        let is_fair = encoded.is_ok() && frame.len() <= bytes_max;
+        if is_fair && peer.write(&frame).is_ok() {
+            sessions.counters.challenges.add(1);
+        } else {
+            sessions.drop_datagram(DatagramDrop::UnvalidatedAddress);
+        }
+        sessions.outputs.put_buffer(frame);
+    }
 }
 
 /// The decision about the first datagram of an unvalidated address.
@@ -66,6 +121,19 @@ enum First {
     Stray(DatagramDrop),
 }
 
+impl Ports {
+    /// The peer that has sent a datagram to a shared socket.
+    fn peer_of(&self, port: usize, datagram: &Datagram<'_>) -> DatagramPeer {
+        let socket = Arc::clone(&self.all[port].socket);
+        DatagramPeer::at_port(socket, port, datagram.peer, datagram.local)
+    }
+
+    /// Notes the session of a new peer.
+    fn insert(&mut self, port: usize, peer: SocketAddr, slot: usize) {
+        self.all[port].peers.insert(peer, slot);
+    }
+}
+
 impl Core {
     /// Handles the first datagram of an address. Returns its session if it may have one.
     pub(crate) fn admit<C: Codec + ?Sized>(
@@ -74,133 +142,73 @@ impl Core {
         datagram: &Datagram<'_>,
         codec: &C,
     ) -> Option<usize> {
-        if self.is_own(datagram.peer) {
-            self.sessions.drop_datagram(DatagramDrop::OwnAddress);
+        let (ports, sessions) = (&mut self.ports, &mut self.sessions);
+        if ports.is_own(datagram.peer) {
+            sessions.drop_datagram(DatagramDrop::OwnAddress);
             return None;
         }
         // An empty datagram ends a session. Without a session it gets no answer, because two servers would otherwise
         // answer each other for ever.
         if datagram.bytes.is_empty() {
-            self.sessions
-                .drop_datagram(DatagramDrop::UnvalidatedAddress);
+            sessions.drop_datagram(DatagramDrop::UnvalidatedAddress);
             return None;
         }
-        let first = if self.ending.drain_deadline_ns.is_some() {
-            First::Stray(DatagramDrop::Closing)
-        } else {
-            self.judge(datagram, codec)
+        let cookies = &self.shared.cookies;
+        let first = match self.ending.is_draining() {
+            true => First::Stray(DatagramDrop::Closing),
+            false => cookies.judge(sessions, datagram, codec),
         };
-        let mut peer = DatagramPeer::at_port(
-            Arc::clone(&self.ports.all[port].socket),
-            port,
-            datagram.peer,
-            datagram.local,
-        );
+        let mut peer = ports.peer_of(port, datagram);
         match first {
             First::Welcome => {}
             First::Unproven => {
-                self.challenge(&mut peer, datagram.bytes.len());
+                cookies.challenge(sessions, &mut peer, datagram.bytes.len());
                 return None;
             }
             First::Stray(reason) => {
-                self.sessions.drop_datagram(reason);
+                sessions.drop_datagram(reason);
                 // A peer that believes it has a session learns that it has none. A failed send is ignored.
                 let _ = peer.shutdown_write();
                 return None;
             }
         }
         let endpoint = Endpoint::Udp(datagram.peer);
-        if let Err(refusal) = self.count_in(Some(&endpoint), codec.format().proves_addresses()) {
-            self.sessions.drop_datagram(DatagramDrop::Refused);
+        let is_proved = codec.format().proves_addresses();
+        let counted = self
+            .admission
+            .count_in(sessions, Some(&endpoint), is_proved);
+        if let Err(refusal) = counted {
+            sessions.drop_datagram(DatagramDrop::Refused);
             let mut stream = AnyTransport::from(peer);
             if codec.format().has_go_away {
-                self.turn_away(stream, GoAwayCode::LimitReached, refusal.text());
+                turn_away(
+                    &self.config.codec,
+                    stream,
+                    GoAwayCode::LimitReached,
+                    refusal.text(),
+                );
             } else {
                 let _ = stream.shutdown_write();
             }
             return None;
         }
         let connection =
-            Connection::accepted(&self.config.rules, Delivery::Lossy, self.sessions.now_ns());
-        let is_unvalidated =
-            !codec.format().proves_addresses() && !self.config.trusts_datagram_peers;
+            Connection::accepted(&self.config.rules, Delivery::Lossy, sessions.now_ns());
+        let is_unvalidated = !is_proved && !self.config.trusts_datagram_peers;
         if is_unvalidated {
             peer.budget = Some(0);
-            self.evict_unvalidated();
+            ports.unvalidated.evict(sessions, ports.lanes.count());
         }
         let inserted = self.insert(peer.into(), Some(endpoint.clone()), connection);
         let Ok(slot) = inserted else {
             self.shared.limiter.leave(Some(&endpoint));
             return None;
         };
-        self.ports.all[port].peers.insert(datagram.peer, slot);
+        self.ports.insert(port, datagram.peer, slot);
         if is_unvalidated {
-            self.note_unvalidated(slot);
+            self.ports.unvalidated.add(&mut self.sessions, slot);
         }
         Some(slot)
-    }
-
-    /// Whether this server listens on the address.
-    fn is_own(&self, peer: SocketAddr) -> bool {
-        self.ports.all.iter().any(|port| {
-            let own = port.socket.local_address();
-            own.port() == peer.port()
-                && match own.ip().to_canonical() {
-                    ip if ip.is_unspecified() => is_own_address(peer),
-                    ip => ip == peer.ip().to_canonical(),
-                }
-        })
-    }
-
-    fn judge<C: Codec + ?Sized>(&self, datagram: &Datagram<'_>, codec: &C) -> First {
-        if datagram.truncated {
-            return First::Stray(DatagramDrop::Truncated);
-        }
-        let bytes = datagram.bytes;
-        if !codec.format().proves_addresses() {
-            return match codec.decode(bytes, self.config.limits.connections.frame_bytes_max()) {
-                Ok(Decoded::Frame { .. }) => First::Welcome,
-                Ok(Decoded::Incomplete { .. }) => First::Stray(DatagramDrop::Unfinished),
-                Err(_) => First::Stray(DatagramDrop::Malformed),
-            };
-        }
-        match frame(codec, bytes) {
-            Some((hello, _)) if hello.kind == Kind::Hello => First::Unproven,
-            Some((pong, used)) if pong.kind == Kind::Pong => {
-                let follows = frame(codec, &bytes[used..]);
-                let is_hello = follows.is_some_and(|(hello, _)| hello.kind == Kind::Hello);
-                let cookies = &self.shared.cookies;
-                match is_hello {
-                    true if cookies.knows(datagram.peer, self.sessions.now_ns(), pong.payload) => {
-                        First::Welcome
-                    }
-                    true => First::Unproven,
-                    false => First::Stray(DatagramDrop::UnvalidatedAddress),
-                }
-            }
-            _ => First::Stray(DatagramDrop::UnvalidatedAddress),
-        }
-    }
-
-    /// Sends an address a challenge, in no more bytes than came from it.
-    fn challenge(&mut self, peer: &mut DatagramPeer, bytes_max: usize) {
-        let cookie = self
-            .shared
-            .cookies
-            .make(peer.address, self.sessions.now_ns());
-        let mut frame = self.sessions.outputs.take_buffer();
-        let ping = Message::new(Kind::Ping, 0, &cookie);
-        // A codec that validates addresses can express pings. If the socket is full, the challenge is lost, and the
-        // peer asks again.
-        let is_fair =
-            self.config.codec.encode(&ping, &mut frame).is_ok() && frame.len() <= bytes_max;
-        if is_fair && peer.write(&frame).is_ok() {
-            self.counters.challenges.add(1);
-        } else {
-            self.sessions
-                .drop_datagram(DatagramDrop::UnvalidatedAddress);
-        }
-        self.sessions.outputs.put_buffer(frame);
     }
 }
 

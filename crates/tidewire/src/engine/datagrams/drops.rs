@@ -7,12 +7,12 @@
 
 use std::mem;
 
-use super::Core;
-use crate::session::SessionId;
+use super::Ports;
+use crate::session::{LaneSessions, SessionId};
 
 /// The sockets that received datagrams since their drops were last counted.
 #[derive(Debug, Default)]
-pub(crate) struct PlannedDrops {
+pub(super) struct PlannedDrops {
     sockets: Vec<Socket>,
     /// The time at which they are counted.
     at_ns: u64,
@@ -26,12 +26,6 @@ enum Socket {
 }
 
 impl PlannedDrops {
-    /// Returns when the lane must wake to count drops.
-    #[inline]
-    pub(crate) fn wake_ns(&self) -> Option<u64> {
-        (!self.sockets.is_empty()).then_some(self.at_ns)
-    }
-
     fn plan(&mut self, socket: Socket, now_ns: u64) {
         if self.sockets.is_empty() {
             self.at_ns = now_ns.saturating_add(DROPS_PAUSE_NS);
@@ -40,70 +34,60 @@ impl PlannedDrops {
     }
 }
 
-impl Core {
+impl Ports {
+    /// Returns when the lane must wake to count drops.
+    #[inline]
+    pub(crate) fn wake_ns(&self) -> Option<u64> {
+        let planned = &self.planned_drops;
+        (!planned.sockets.is_empty()).then_some(planned.at_ns)
+    }
+
     /// Plans the count of drops of a shared socket that has received a datagram.
-    pub(crate) fn plan_port_drops(&mut self, port: usize) {
-        let drops = &mut self.ports.all[port].kernel_drops;
+    pub(crate) fn plan_port_drops(&mut self, port: usize, now_ns: u64) {
+        let drops = &mut self.all[port].kernel_drops;
         if !mem::replace(&mut drops.is_planned, true) {
-            self.ports
-                .planned_drops
-                .plan(Socket::Port(port), self.sessions.now_ns());
+            self.planned_drops.plan(Socket::Port(port), now_ns);
         }
     }
 
     /// Plans the count of drops of a session's own socket.
-    pub(crate) fn plan_own_drops(&mut self, slot: usize) {
-        let session = &mut self.sessions[slot];
+    pub(crate) fn plan_own_drops(&mut self, sessions: &mut LaneSessions, slot: usize) {
+        let now_ns = sessions.now_ns();
+        let session = &mut sessions[slot];
         let Some(peer) = session.stream.datagram_mut() else {
             return;
         };
         if !mem::replace(&mut peer.kernel_drops.is_planned, true) {
-            let socket = Socket::Session(session.id);
-            self.ports
-                .planned_drops
-                .plan(socket, self.sessions.now_ns());
+            self.planned_drops.plan(Socket::Session(session.id), now_ns);
         }
     }
 
     /// Counts the drops that are due. Called once a turn.
     #[inline]
-    pub(crate) fn count_planned_drops(&mut self) {
-        if self
-            .ports
-            .planned_drops
-            .wake_ns()
-            .is_some_and(|at| at <= self.sessions.now_ns())
-        {
-            self.count_drops();
+    pub(crate) fn count_planned_drops(&mut self, sessions: &mut LaneSessions) {
+        if self.wake_ns().is_some_and(|at| at <= sessions.now_ns()) {
+            self.count_drops(sessions);
         }
     }
 
     /// Counts the drops of all planned sockets. A lane also calls it when it ends.
-    pub(crate) fn count_drops(&mut self) {
-        let mut sockets = mem::take(&mut self.ports.planned_drops.sockets);
-        for socket in sockets.drain(..) {
-            match socket {
-                Socket::Port(port) => self.count_port_drops(port),
+    pub(crate) fn count_drops(&mut self, sessions: &mut LaneSessions) {
+        for socket in self.planned_drops.sockets.drain(..) {
+            let (drops, socket) = match socket {
+                Socket::Port(port) => {
+                    let port = &mut self.all[port];
+                    (&mut port.kernel_drops, &port.socket)
+                }
                 Socket::Session(id) => {
-                    if let Some(slot) = self.sessions.slot_of(id) {
-                        self.count_own_drops(slot);
+                    let session = sessions.find_mut(id);
+                    match session.and_then(|session| session.stream.datagram_mut()) {
+                        Some(peer) => (&mut peer.kernel_drops, &peer.socket),
+                        None => continue,
                     }
                 }
-            }
-        }
-        self.ports.planned_drops.sockets = sockets;
-    }
-
-    fn count_port_drops(&mut self, port: usize) {
-        let port = &mut self.ports.all[port];
-        let more = port.kernel_drops.take(&port.socket);
-        self.counters.kernel_drops.add(more);
-    }
-
-    pub(crate) fn count_own_drops(&mut self, slot: usize) {
-        if let Some(peer) = self.sessions[slot].stream.datagram_mut() {
-            let more = peer.kernel_drops.take(&peer.socket);
-            self.counters.kernel_drops.add(more);
+            };
+            let more = drops.take(socket);
+            sessions.counters.kernel_drops.add(more);
         }
     }
 }

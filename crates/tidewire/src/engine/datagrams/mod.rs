@@ -23,95 +23,68 @@ mod admit;
 mod drops;
 mod unvalidated;
 
-use crate::transport::datagram::KernelDrops;
-use crate::transport::datagram::Standing;
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use tidewire_io::datagram::{Datagram, DatagramSocket};
+use tidewire_io::datagram::{Datagram, DatagramSocket, is_own_address};
 use tidewire_io::poller::{Interest, RegisterError, Token};
-use tidewire_proto::codec::{Codec, RequestIds};
-use tidewire_proto::connection::{Inbound, PauseReason};
-use tidewire_proto::correlate::Arrival;
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::codec::Codec;
 
 pub(crate) use admit::Cookies;
-pub(crate) use drops::PlannedDrops;
-pub(crate) use unvalidated::UnvalidatedSessions;
+use drops::PlannedDrops;
+use unvalidated::UnvalidatedSessions;
 
-use super::Core;
-use crate::observe::DatagramDrop;
+use crate::mailbox::Lanes;
+use crate::observe::QuietLog;
+use crate::session::LaneSessions;
+use crate::transport::datagram::{KernelDrops, Standing};
 
 /// A socket that the lane's sessions share.
 #[derive(Debug)]
-pub(crate) struct Port {
-    pub(crate) socket: Arc<DatagramSocket>,
-    pub(crate) peers: HashMap<SocketAddr, usize>,
+struct Port {
+    socket: Arc<DatagramSocket>,
+    peers: HashMap<SocketAddr, usize>,
     /// Sessions that wait until the socket has room.
     blocked: Vec<usize>,
     kernel_drops: KernelDrops,
 }
 
-/// The UDP sockets that the lane's sessions share.
-#[derive(Debug, Default)]
+/// The UDP sockets that the lane's sessions share, and the peers of the sessions there.
+#[derive(Debug)]
 pub(crate) struct Ports {
-    pub(crate) all: Vec<Port>,
-    pub(crate) planned_drops: PlannedDrops,
-    /// UDP sessions whose addresses are not validated.
-    pub(crate) unvalidated: UnvalidatedSessions,
+    all: Vec<Port>,
+    planned_drops: PlannedDrops,
+    /// Sessions whose addresses are not validated.
+    unvalidated: UnvalidatedSessions,
+    /// The lanes that share the places of unvalidated addresses.
+    lanes: Arc<Lanes>,
+    /// Limits the log lines about failures to receive.
+    log: QuietLog,
 }
 
-impl Core {
-    /// Watches the shared sockets that had no room for a session's output.
-    #[inline]
-    pub(crate) fn watch_port_waiters(&mut self) {
-        while let Some((port, slot)) = self.sessions.port_waiters.pop() {
-            self.ports.all[port].blocked.push(slot);
-            self.watch_port(port, Interest::READ_WRITE);
-        }
-    }
-
-    /// Flushes the sessions that waited for room in a shared socket.
-    pub(crate) fn flush_blocked(&mut self, port: usize) {
-        let mut blocked = std::mem::take(&mut self.ports.all[port].blocked);
-        self.watch_port(port, Interest::READ);
-        for slot in blocked.drain(..) {
-            let waits = self.sessions.get(slot).is_some_and(|session| {
-                session.connection.output().state().is_blocked()
-                    && session
-                        .stream
-                        .datagram()
-                        .is_some_and(|peer| peer.port == Some(port))
-            });
-            if waits {
-                let now_ns = self.sessions.now_ns();
-                self.sessions[slot].connection.handle_writable(now_ns);
-                self.sessions.flush(slot);
-            }
-        }
-        let again = std::mem::replace(&mut self.ports.all[port].blocked, blocked);
-        self.ports.all[port].blocked.extend(again);
-    }
-
-    fn watch_port(&mut self, port: usize, interest: Interest) {
-        let socket = std::os::fd::AsFd::as_fd(&*self.ports.all[port].socket);
-        if let Err(error) = self
-            .sessions
-            .poller
-            .modify(socket, port_token(port), interest)
-        {
-            tracing::error!(%error, "cannot change how a datagram socket is watched");
+impl Ports {
+    pub(super) fn new(lanes: Arc<Lanes>) -> Self {
+        Self {
+            all: Vec::new(),
+            planned_drops: PlannedDrops::default(),
+            unvalidated: UnvalidatedSessions::default(),
+            lanes,
+            log: QuietLog::default(),
         }
     }
 
     /// Watches a socket that the lane's sessions will share.
-    pub(crate) fn add_port(&mut self, socket: DatagramSocket) -> Result<(), RegisterError> {
-        let token = port_token(self.ports.all.len());
-        self.sessions
-            .poller
-            .add(std::os::fd::AsFd::as_fd(&socket), token, Interest::READ)?;
-        self.ports.all.push(Port {
+    pub(super) fn add(
+        &mut self,
+        sessions: &mut LaneSessions,
+        socket: DatagramSocket,
+    ) -> Result<(), RegisterError> {
+        let token = port_token(self.all.len());
+        sessions.poller.add(socket.as_fd(), token, Interest::READ)?;
+        self.all.push(Port {
             socket: Arc::new(socket),
             peers: HashMap::new(),
             blocked: Vec::new(),
@@ -120,119 +93,125 @@ impl Core {
         Ok(())
     }
 
-    /// Counts a frame that came before the session was open.
-    pub(crate) fn count_early(&self) {
-        self.sessions.drop_datagram(DatagramDrop::Early);
+    /// The number of sockets.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
     }
 
-    /// Whether the session accepts a datagram now. Counts the datagram as dropped if not.
-    pub(crate) fn may_take(&self, slot: usize, datagram: &Datagram<'_>) -> bool {
-        let session = &self.sessions[slot];
-        let connection = &session.connection;
-        let reason = match connection.input().state() {
-            _ if connection.is_closed() => DatagramDrop::Closing,
-            Inbound::Ended => DatagramDrop::Closing,
-            Inbound::Paused(_) if !datagram.bytes.is_empty() => DatagramDrop::Paused,
-            Inbound::Paused(_) | Inbound::Reading => return true,
-        };
-        self.sessions.drop_datagram(reason);
-        false
+    pub(crate) fn socket(&self, port: usize) -> Option<Arc<DatagramSocket>> {
+        self.all.get(port).map(|port| Arc::clone(&port.socket))
     }
 
-    /// Raises the budget of an unvalidated address: it may be sent as many bytes as it sends.
+    /// The session of a peer.
     #[inline]
-    pub(crate) fn allow(&mut self, slot: usize, bytes: usize) {
-        if let Some(peer) = self.sessions[slot].stream.datagram_mut()
-            && let Some(budget) = &mut peer.budget
-        {
-            *budget = budget.saturating_add(bytes as u64);
+    pub(crate) fn slot_of(&self, port: usize, peer: SocketAddr) -> Option<usize> {
+        self.all[port].peers.get(&peer).copied()
+    }
+
+    /// Returns the shared socket with this token, if there is one.
+    pub(crate) fn of_token(&self, token: Token) -> Option<usize> {
+        let port = (usize::MAX - 1 - PORT_FIRST).checked_sub(token.0)?;
+        (port < self.all.len()).then_some(port)
+    }
+
+    /// Whether this server listens on the address.
+    fn is_own(&self, peer: SocketAddr) -> bool {
+        self.all.iter().any(|port| {
+            let own = port.socket.local_address();
+            own.port() == peer.port()
+                && match own.ip().to_canonical() {
+                    ip if ip.is_unspecified() => is_own_address(peer),
+                    ip => ip == peer.ip().to_canonical(),
+                }
+        })
+    }
+
+    /// Watches the shared sockets that had no room for a session's output.
+    #[inline]
+    pub(crate) fn watch_waiters(&mut self, sessions: &mut LaneSessions) {
+        while let Some((port, slot)) = sessions.port_waiters.pop() {
+            self.all[port].blocked.push(slot);
+            self.watch(sessions, port, Interest::READ_WRITE);
         }
     }
 
-    /// Keeps whole frames of a datagram that must not be handled yet.
-    pub(crate) fn keep_rest(&mut self, slot: usize, rest: &[u8]) {
-        if rest.is_empty() || self.sessions[slot].connection.input().state() == Inbound::Ended {
-            return;
+    /// Flushes the sessions that waited for room in a shared socket.
+    pub(crate) fn flush_blocked(&mut self, sessions: &mut LaneSessions, port: usize) {
+        let mut blocked = std::mem::take(&mut self.all[port].blocked);
+        self.watch(sessions, port, Interest::READ);
+        for slot in blocked.drain(..) {
+            let waits = sessions.get(slot).is_some_and(|session| {
+                let peer = session.stream.datagram();
+                session.connection.output().state().is_blocked()
+                    && peer.is_some_and(|peer| peer.port == Some(port))
+            });
+            if waits {
+                let now_ns = sessions.now_ns();
+                sessions[slot].connection.handle_writable(now_ns);
+                sessions.flush(slot);
+            }
         }
-        let mut kept = self.sessions.outputs.take_buffer();
-        kept.extend_from_slice(rest);
-        self.sessions[slot].connection.input_mut().keep_frames(kept);
+        // The sessions that are blocked again are still among the waiters.
+        self.all[port].blocked = blocked;
     }
 
-    /// Pauses the reading of a session until its output is sent.
-    pub(crate) fn stop_datagrams(&mut self, slot: usize) {
-        let connection = &mut self.sessions[slot].connection;
-        if connection.is_closed() || connection.input().state() == Inbound::Ended {
-            return;
+    fn watch(&self, sessions: &mut LaneSessions, port: usize, interest: Interest) {
+        let socket = self.all[port].socket.as_fd();
+        let watched = sessions.poller.modify(socket, port_token(port), interest);
+        if let Err(error) = watched {
+            tracing::error!(%error, "cannot change how a datagram socket is watched");
         }
-        if !connection.input().is_paused() {
-            connection.input_mut().pause(PauseReason::Output);
-        }
-        self.counters.reads_paused.add(1);
-        self.sessions.update_interest(slot);
-        self.sessions.flush(slot);
     }
 
-    /// Counts requests of a peer that are missing or late. Returns whether the message is a copy of a request, which the network
-    /// made: then it is dropped.
-    #[inline(always)]
-    pub(crate) fn note_arrival<C: Codec + ?Sized>(
+    /// Checks a datagram of an unvalidated address for a loop. Returns whether to ignore it.
+    #[inline]
+    pub(crate) fn is_looping<C: Codec + ?Sized>(
         &mut self,
+        sessions: &mut LaneSessions,
         slot: usize,
+        datagram: &Datagram<'_>,
         codec: &C,
-        message: &Message<'_>,
     ) -> bool {
-        let is_asked = matches!(
-            message.kind,
-            Kind::Request | Kind::Subscribe | Kind::Unsubscribe | Kind::Join | Kind::Leave
-        );
-        is_asked && self.note_request(slot, codec.format().ids, message.id)
-    }
-
-    #[inline(never)]
-    fn note_request(&mut self, slot: usize, ids: RequestIds, id: u32) -> bool {
-        let session = &mut self.sessions[slot];
-        if session.connection.handshake().is_outgoing() {
-            return false;
-        }
-        let unanswered = session.unanswered.as_deref();
-        let is_pending = unanswered.is_some_and(|unanswered| unanswered.has(id));
-        let Some(peer) = session.stream.datagram_mut() else {
+        let Some(peer) = sessions[slot].stream.datagram_mut() else {
             return false;
         };
-        // A session that is never asked anything keeps no ids.
-        let is_recent = ids == RequestIds::Bits32 && peer.recent.get_or_insert_default().note(id);
-        if is_pending || is_recent {
-            self.counters.requests_repeated.add(1);
-            return true;
+        if peer.budget.is_none() {
+            return false;
         }
-        match peer.arrivals.note(ids, id) {
-            Arrival::InTurn | Arrival::Again => {}
-            Arrival::After { missing } => self.counters.requests_missing.add(u64::from(missing)),
-            Arrival::Late => self.counters.requests_late.add(1),
+        let is_looping = peer.loop_watch.look(datagram.bytes, codec);
+        let standing = peer.standing;
+        if unvalidated::may_be_established(sessions, standing) {
+            self.unvalidated
+                .establish(sessions, slot, self.lanes.count());
         }
-        false
+        is_looping
+    }
+
+    /// Counts and logs that a shared socket cannot receive. No peer can make it fail. A lasting failure is met again at
+    /// the next read.
+    pub(crate) fn note_failure(&mut self, sessions: &LaneSessions, error: &io::Error) {
+        if let Some(unlogged) = self.log.may_log(sessions.now_ns()) {
+            tracing::error!(%error, unlogged, "cannot receive datagrams");
+        }
+        sessions.counters.accept_errors.add(1);
     }
 
     /// Forgets the peer of a UDP session that is being removed.
-    pub(crate) fn forget_peer(&mut self, slot: usize) {
-        self.set_standing(slot, Standing::Validated);
-        let Some(peer) = self.sessions[slot].stream.datagram() else {
+    pub(super) fn forget_peer(&mut self, sessions: &mut LaneSessions, slot: usize) {
+        self.unvalidated
+            .set_standing(sessions, slot, Standing::Validated);
+        let Some(peer) = sessions[slot].stream.datagram_mut() else {
             return;
         };
         match peer.port {
             Some(port) => {
-                let address = peer.address;
-                self.ports.all[port].peers.remove(&address);
+                self.all[port].peers.remove(&peer.address);
             }
-            None => self.count_own_drops(slot),
+            None => {
+                let more = peer.kernel_drops.take(&peer.socket);
+                sessions.counters.kernel_drops.add(more);
+            }
         }
-    }
-
-    /// Returns the shared socket with this token, if there is one.
-    pub(crate) fn port_of(&self, token: Token) -> Option<usize> {
-        let port = (usize::MAX - 1 - PORT_FIRST).checked_sub(token.0)?;
-        (port < self.ports.all.len()).then_some(port)
     }
 }
 

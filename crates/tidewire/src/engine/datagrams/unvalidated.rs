@@ -14,16 +14,15 @@
 //! to a forged address, and a real peer needs none to continue. Rejected: a challenge, because these codecs have no
 //! frame that every peer answers.
 
-use crate::transport::datagram::Standing;
 use std::collections::VecDeque;
 
-use super::Core;
 use crate::limits::nanoseconds;
-use crate::session::{CloseReason, SessionId, Shares};
+use crate::session::{CloseReason, LaneSessions, SessionId, Shares};
+use crate::transport::datagram::Standing;
 
 /// The lane's sessions of addresses that are not validated.
 #[derive(Debug, Default)]
-pub(crate) struct UnvalidatedSessions {
+pub(super) struct UnvalidatedSessions {
     /// The sessions, oldest first. Entries that have ended or are established are skipped.
     queue: VecDeque<SessionId>,
     unvalidated: usize,
@@ -32,93 +31,88 @@ pub(crate) struct UnvalidatedSessions {
     established_shares: Shares,
 }
 
-impl Core {
-    /// Makes room for another unvalidated address.
-    pub(crate) fn evict_unvalidated(&mut self) {
-        let limits = &self.config.limits;
+impl UnvalidatedSessions {
+    /// Makes room for another unvalidated address, on one of so many lanes.
+    pub(super) fn evict(&mut self, sessions: &mut LaneSessions, lanes: usize) {
+        let limits = &sessions.config.limits;
         let all = limits.udp.unvalidated_max().min(limits.sessions.max() / 4);
-        let count_max = (all / self.lane_count()).max(1);
-        while self.ports.unvalidated.unvalidated >= count_max {
-            let Some(id) = self.ports.unvalidated.queue.pop_front() else {
+        let count_max = (all / lanes).max(1);
+        while self.unvalidated >= count_max {
+            let Some(id) = self.queue.pop_front() else {
                 return;
             };
-            if let Some(slot) = self.sessions.slot_of(id)
-                && self.sessions[slot].stream.is_unvalidated()
+            if let Some(slot) = sessions.slot_of(id)
+                && sessions[slot].stream.is_unvalidated()
             {
-                self.set_standing(slot, Standing::Validated);
-                self.sessions.close(slot, CloseReason::Evicted);
+                self.set_standing(sessions, slot, Standing::Validated);
+                sessions.close(slot, CloseReason::Evicted);
             }
         }
-        if self.ports.unvalidated.queue.len() > 2 * count_max + QUEUE_SLACK {
-            let mut queue = std::mem::take(&mut self.ports.unvalidated.queue);
-            queue.retain(|id| {
-                let slot = self.sessions.slot_of(*id);
-                slot.is_some_and(|slot| self.sessions[slot].stream.is_unvalidated())
+        if self.queue.len() > 2 * count_max + QUEUE_SLACK {
+            self.queue.retain(|id| {
+                let session = sessions.find(*id);
+                session.is_some_and(|session| session.stream.is_unvalidated())
             });
-            self.ports.unvalidated.queue = queue;
         }
     }
 
     /// Marks the session's address as unvalidated.
-    pub(crate) fn note_unvalidated(&mut self, slot: usize) {
-        let since_ns = self.sessions.now_ns();
-        self.set_standing(slot, Standing::Unvalidated { since_ns });
-        self.ports
-            .unvalidated
-            .queue
-            .push_back(self.sessions[slot].id);
-        self.sessions.arm_timer(slot);
+    pub(super) fn add(&mut self, sessions: &mut LaneSessions, slot: usize) {
+        let since_ns = sessions.now_ns();
+        self.set_standing(sessions, slot, Standing::Unvalidated { since_ns });
+        self.queue.push_back(sessions[slot].id);
+        sessions.arm_timer(slot);
     }
 
-    /// Establishes an unvalidated address that was heard again after its time, if there is a slot.
+    /// Establishes an unvalidated address that was heard again after its time, if there is a slot on one of so many
+    /// lanes.
     #[cold]
-    pub(crate) fn establish(&mut self, slot: usize) {
-        let established_max = (self.config.limits.sessions.max() / 2 / self.lane_count()).max(1);
-        let since_ns = self.sessions.now_ns();
-        let counts = &self.ports.unvalidated;
-        let owner = self.sessions[slot].owner();
-        let shares = &counts.established_shares;
-        let place = shares.check(owner, established_max, counts.established, established_max);
+    pub(super) fn establish(&mut self, sessions: &mut LaneSessions, slot: usize, lanes: usize) {
+        let established_max = (sessions.config.limits.sessions.max() / 2 / lanes).max(1);
+        let since_ns = sessions.now_ns();
+        let owner = sessions[slot].owner();
+        let shares = &self.established_shares;
+        let place = shares.check(owner, established_max, self.established, established_max);
         let standing = match place {
             Ok(()) => Standing::Established,
             Err(_) => Standing::Unvalidated { since_ns },
         };
-        self.set_standing(slot, standing);
+        self.set_standing(sessions, slot, standing);
     }
 
     /// Sets the standing of a session's address and updates the counts.
-    pub(crate) fn set_standing(&mut self, slot: usize, standing: Standing) {
-        let owner = self.sessions[slot].owner();
-        let Some(peer) = self.sessions[slot].stream.datagram_mut() else {
+    pub(super) fn set_standing(
+        &mut self,
+        sessions: &mut LaneSessions,
+        slot: usize,
+        standing: Standing,
+    ) {
+        let owner = sessions[slot].owner();
+        let Some(peer) = sessions[slot].stream.datagram_mut() else {
             return;
         };
         let former = std::mem::replace(&mut peer.standing, standing);
-        let counts = &mut self.ports.unvalidated;
-        counts.unvalidated -= usize::from(matches!(former, Standing::Unvalidated { .. }));
-        counts.unvalidated += usize::from(matches!(standing, Standing::Unvalidated { .. }));
+        self.unvalidated -= usize::from(matches!(former, Standing::Unvalidated { .. }));
+        self.unvalidated += usize::from(matches!(standing, Standing::Unvalidated { .. }));
         if former == Standing::Established {
-            counts.established -= 1;
-            counts.established_shares.remove(owner);
+            self.established -= 1;
+            self.established_shares.remove(owner);
         }
         if standing == Standing::Established {
-            counts.established += 1;
-            counts.established_shares.add(owner);
+            self.established += 1;
+            self.established_shares.add(owner);
         }
     }
+}
 
-    /// Whether an unvalidated address has lasted long enough to be established.
-    #[inline]
-    pub(crate) fn may_be_established(&self, standing: Standing) -> bool {
-        let Standing::Unvalidated { since_ns } = standing else {
-            return false;
-        };
-        self.sessions.now_ns().saturating_sub(since_ns)
-            >= nanoseconds(self.config.limits.udp.unvalidated_timeout())
-    }
-
-    fn lane_count(&self) -> usize {
-        self.exchange.lanes.get().map_or(1, Vec::len).max(1)
-    }
+/// Whether an unvalidated address has lasted long enough to be established.
+#[inline]
+pub(super) fn may_be_established(sessions: &LaneSessions, standing: Standing) -> bool {
+    let Standing::Unvalidated { since_ns } = standing else {
+        return false;
+    };
+    let lasted_ns = sessions.now_ns().saturating_sub(since_ns);
+    lasted_ns >= nanoseconds(sessions.config.limits.udp.unvalidated_timeout())
 }
 
 /// Ended sessions that the queue may hold in addition to the others before it is cleaned.
@@ -150,7 +144,7 @@ mod tests {
             let mut lane = lane(&Server::builder().limits(limits).codec(codec.clone()));
             let any = "127.0.0.1:0".parse().unwrap();
             let socket = DatagramSocket::bind(&any, &DatagramOptions::default()).unwrap();
-            lane.core.add_port(socket).unwrap();
+            lane.core.watch([], vec![socket]).unwrap();
             let core = &mut lane.core;
             let mut port = 0;
             let mut establish = |host: u8| {
@@ -162,7 +156,9 @@ mod tests {
                     truncated: false,
                 };
                 let slot = core.admit(0, &datagram, &codec).unwrap();
-                core.establish(slot);
+                core.ports
+                    .unvalidated
+                    .establish(&mut core.sessions, slot, 1);
                 let peer = core.sessions[slot].stream.datagram().unwrap();
                 (peer.standing == Standing::Established).then_some(slot)
             };
@@ -193,7 +189,7 @@ mod tests {
         let mut lane = lane(&Server::builder().limits(limits).codec(codec.clone()));
         let any = "127.0.0.1:0".parse().unwrap();
         let socket = DatagramSocket::bind(&any, &DatagramOptions::default()).unwrap();
-        lane.core.add_port(socket).unwrap();
+        lane.core.watch([], vec![socket]).unwrap();
         let mut admit = |port| {
             let datagram = Datagram {
                 peer: SocketAddr::from(([10, 0, 0, 1], port)),
@@ -210,7 +206,8 @@ mod tests {
                     .connection
                     .timing_mut()
                     .note_input(now_ns);
-                assert!(!core.is_looping(slot, &datagram, &codec));
+                let (ports, sessions) = (&mut core.ports, &mut core.sessions);
+                assert!(!ports.is_looping(sessions, slot, &datagram, &codec));
             }
             slot
         };

@@ -166,7 +166,7 @@ impl Link {
         if is_full || self.waiting_bytes > queue_bytes_max {
             return Err((UpstreamError::TooMany, asked.then));
         }
-        if core.ending.server_ends {
+        if core.ending.is_of_server() {
             return Err((UpstreamError::ShuttingDown, asked.then));
         }
         let limit = core.config.limits.connections.frame_bytes_max();
@@ -331,8 +331,8 @@ impl Link {
         self.timer = Some((timer, at_ns));
     }
 
-    /// Handles the timer: begins the addresses that are due, and arms the timer for the earliest deadline. Returns the failed
-    /// requests with their errors.
+    /// Handles the timer: begins the addresses that are due, and arms the timer for the earliest deadline. Returns the
+    /// failed requests with their errors.
     pub(super) fn handle_timer(&mut self, core: &mut Core) -> Vec<(UpstreamError, Asked)> {
         self.timer = None;
         let failed = match self.state {

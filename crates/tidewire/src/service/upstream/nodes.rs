@@ -1,7 +1,7 @@
 //! Requests of a lane to services of other nodes.
 //!
-//! The lane keeps every request until its answer or its deadline; the node only carries it. So no loss between nodes keeps a caller
-//! waiting for longer than the timeout.
+//! The lane keeps every request until its answer or its deadline; the node only carries it. So no loss between nodes
+//! keeps a caller waiting for longer than the timeout.
 
 use std::collections::HashMap;
 
@@ -51,7 +51,7 @@ impl NodesLink {
         if call.name.is_empty() || call.name.len() > usize::from(u8::MAX) {
             return Err((UpstreamError::NoNode, asked.then));
         }
-        if core.ending.server_ends {
+        if core.ending.is_of_server() {
             return Err((UpstreamError::ShuttingDown, asked.then));
         }
         if self.pending.len() >= self.upstream.0.terms.in_flight_max {

@@ -247,7 +247,7 @@ fn refusal(cx: &Context<'_>, message: &Message<'_>) -> UpstreamError {
 
 /// Ends the idle connections of a lane that drains, because the upstream would not end them.
 pub(crate) fn end_idle_upstreams(core: &mut Core) {
-    if !core.ending.server_ends {
+    if !core.ending.is_of_server() {
         return;
     }
     with(core, |upstreams, core| {

@@ -31,7 +31,10 @@ struct Opened {
 fn open<S: Service>(lane: &mut Lane<S>, number: u8) -> Option<Opened> {
     let (near, far) = Stream::pair().unwrap();
     let peer = Endpoint::from(SocketAddr::from(([127, 0, 1, number], 1)));
-    lane.core.count_in(Some(&peer), true).ok()?;
+    lane.core
+        .admission
+        .count_in(&mut lane.core.sessions, Some(&peer), true)
+        .ok()?;
     let slot = lane
         .core
         .insert(near.into(), Some(peer), open_connection())
@@ -80,7 +83,8 @@ fn assert_conserved<S: Service>(lane: &Lane<S>) {
     assert_eq!(counters.memory_refused_messages.read(), 0);
 }
 
-/// Regression: 1,254 sessions of one address with 256 subscriptions each kept all newcomers out for as long as they stayed.
+/// Regression: 1,254 sessions of one address with 256 subscriptions each kept all newcomers out for as long as they
+/// stayed.
 #[test]
 fn idle_sessions_with_subscriptions_are_refused_before_others_notice_anything() {
     for attackers in [1, 50] {
@@ -139,8 +143,8 @@ fn idle_sessions_with_subscriptions_are_refused_before_others_notice_anything() 
     }
 }
 
-/// Regression: when the sessions were open before, their memory grew until nothing could grow, and the publications of others were
-/// refused.
+/// Regression: when the sessions were open before, their memory grew until nothing could grow, and the publications of
+/// others were refused.
 #[test]
 fn at_full_the_newest_sessions_of_those_above_their_share_make_room() {
     for attackers in [1, 50] {

@@ -12,6 +12,7 @@ pub(crate) use self::service::ServiceTimer;
 use self::service::ServiceTimers;
 pub use self::service::{TimerError, TimerId};
 use super::SessionId;
+use crate::limits::nanoseconds;
 
 #[derive(Debug)]
 pub(crate) struct Timers {
@@ -86,6 +87,12 @@ impl Timers {
     /// Returns the time on the wall clock, by which credentials expire.
     pub(crate) fn wall(&self) -> SystemTime {
         self.clock.wall()
+    }
+
+    /// The moment on the monotonic clock of a time of the wall clock, or `None` if it is over.
+    pub(crate) fn moment_of(&self, at: SystemTime) -> Option<u64> {
+        let left = at.duration_since(self.wall()).ok()?;
+        Some(self.now_ns().saturating_add(nanoseconds(left)))
     }
 
     /// The nanoseconds of the wall clock that the monotonic one does not have.

@@ -1,9 +1,9 @@
 //! UDP: one peer's share of a socket that many peers use, or a client's own socket.
 //!
 //! All sessions of a server's lane send over the lane's socket, so none has a descriptor of its own to watch. The lane
-//! watches the socket, receives datagrams in batches, and finds the session by the peer's address. A client's session has a
-//! socket of its own, connected to its server. So it receives datagrams of its server only, and the system reports a missing
-//! server.
+//! watches the socket, receives datagrams in batches, and finds the session by the peer's address. A client's session
+//! has a socket of its own, connected to its server. So it receives datagrams of its server only, and the system
+//! reports a missing server.
 //!
 //! A session over UDP has state that a stream does not need: the ends of datagrams ([`Packing`]), and the bytes that an
 //! unvalidated address may still be sent.
@@ -93,6 +93,14 @@ impl DatagramPeer {
             arrivals: Arrivals::default(),
             recent: None,
             kernel_drops: KernelDrops::default(),
+        }
+    }
+
+    /// Raises the budget of an unvalidated address: it may be sent as many bytes as it sends.
+    #[inline]
+    pub(crate) fn allow(&mut self, bytes: usize) {
+        if let Some(budget) = &mut self.budget {
+            *budget = budget.saturating_add(bytes as u64);
         }
     }
 

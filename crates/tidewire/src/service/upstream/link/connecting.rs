@@ -66,7 +66,7 @@ impl Link {
                     self.target.set_endpoints(endpoints);
                 }
                 self.token = token.or(self.token.take());
-                !core.ending.server_ends && self.begin_race(core)
+                !core.ending.is_of_server() && self.begin_race(core)
             }
         };
         self.fail_unless(core, is_connecting)
@@ -120,7 +120,7 @@ impl Link {
         if let Some(token) = &self.token {
             core.shared.outgoing.check_credentials(endpoint, token)?;
         }
-        let id = core.connect_over(endpoint, false, self.stack())?;
+        let id = core.connect(endpoint, false, self.stack())?;
         if let Some(session) = core.sessions.find_mut(id) {
             let attached = session.profile.attach();
             attached.is_upstream = true;
@@ -129,7 +129,8 @@ impl Link {
         Ok(id)
     }
 
-    /// Notes that an attempt has failed with all addresses, and plans the next one. Returns false: no connection is in progress.
+    /// Notes that an attempt has failed with all addresses, and plans the next one. Returns false: no connection is in
+    /// progress.
     fn fail_round(&mut self, core: &Core, cause: &dyn fmt::Display) -> bool {
         self.target.forget_addresses();
         let now_ns = core.sessions.now_ns();
@@ -146,8 +147,8 @@ impl Link {
         false
     }
 
-    /// Handles a session whose handshake has ended. Returns whether it is the connection: the session of another address may have
-    /// been open before.
+    /// Handles a session whose handshake has ended. Returns whether it is the connection: the session of another
+    /// address may have been open before.
     pub(in crate::service::upstream) fn handle_open(
         &mut self,
         core: &mut Core,
@@ -166,7 +167,8 @@ impl Link {
         true
     }
 
-    /// Handles the end of the connection, or of an address that was tried. Returns the failed requests with their errors.
+    /// Handles the end of the connection, or of an address that was tried. Returns the failed requests with their
+    /// errors.
     pub(in crate::service::upstream) fn handle_end(
         &mut self,
         core: &mut Core,
@@ -188,14 +190,14 @@ impl Link {
             .map(|asked| (UpstreamError::Closed(reason), asked))
             .collect();
         self.note_end(core, reason);
-        let may_connect = !core.ending.server_ends && !core.ending.stop;
+        let may_connect = !core.ending.is_of_server() && !core.ending.stops();
         let is_connecting = self.waiting.is_empty() || (may_connect && self.connect(core));
         failed.extend(self.fail_unless(core, is_connecting));
         failed
     }
 
-    /// Plans the next attempt after the end of an open connection. It may begin at once after a connection that lasted, and after
-    /// the first one that did not.
+    /// Plans the next attempt after the end of an open connection. It may begin at once after a connection that lasted,
+    /// and after the first one that did not.
     fn note_end(&mut self, core: &Core, reason: CloseReason) {
         let now_ns = core.sessions.now_ns();
         self.retry_ns = 0;
@@ -217,7 +219,7 @@ impl Link {
         if is_connecting {
             return Vec::new();
         }
-        let error = match core.ending.server_ends || core.ending.stop {
+        let error = match core.ending.is_of_server() || core.ending.stops() {
             true => UpstreamError::ShuttingDown,
             false => UpstreamError::Down,
         };
