@@ -25,14 +25,13 @@ const WIDE: &[(&str, usize)] = &[
     ("Context", 85),
     ("Directory", 45),
     ("Lane", 51),
-    ("LaneRooms", 113),
     ("LaneSessions", 125),
     ("Link", 44),
     ("ServerBuilder", 41),
 ];
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 705;
+const OPEN_FIELDS_MAX: usize = 678;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

@@ -372,11 +372,11 @@ impl LaneGuard<'_> {
             .map(|it| (it.room, it.is_topic))
             .all(|(alias, is_topic)| {
                 if is_topic {
-                    let room = self.rooms.get(alias);
-                    let pattern = room.and_then(|it| it.shared.pattern.as_deref());
+                    let shared = self.rooms.open().shared(alias);
+                    let pattern = shared.and_then(|it| it.pattern.as_deref());
                     pattern.is_none_or(|it| permissions.allows(Action::Subscribe(it), false))
                 } else {
-                    let room = self.rooms.directory.name_of(alias);
+                    let room = self.rooms.open().directory().name_of(alias);
                     room.is_none_or(|it| permissions.allows(Action::Join(&it), false))
                 }
             })

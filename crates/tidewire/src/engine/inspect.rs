@@ -27,7 +27,8 @@ impl Core {
             Question::Rooms { from } => {
                 let mut rooms = Vec::new();
                 let logs = &self.sessions.logs;
-                let next = self.rooms.inspect(logs, from, ROOMS_PER_PIECE, &mut rooms);
+                let open = self.rooms.open();
+                let next = open.inspect(logs, from, ROOMS_PER_PIECE, &mut rooms);
                 Answered::Rooms(rooms, next)
             }
         };

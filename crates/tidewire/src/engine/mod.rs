@@ -213,12 +213,14 @@ impl Core {
 
     #[inline]
     pub(crate) fn rooms(&mut self) -> LaneRooms<'_> {
-        LaneRooms {
-            is_ending: self.ending.is_with_server(),
-            table: &mut self.rooms,
-            sessions: &mut self.sessions,
-            exchange: &mut self.exchange,
-        }
+        let is_ending = self.ending.is_with_server();
+        let Self {
+            rooms,
+            sessions,
+            exchange,
+            ..
+        } = self;
+        LaneRooms::new(rooms, sessions, exchange, is_ending)
     }
 
     /// The authentication of the lane's sessions.
@@ -239,8 +241,8 @@ impl Core {
     /// work on them while the lane reads on.
     #[inline]
     pub(crate) fn sweep_early(&mut self, waiting_min: u64) {
-        if self.rooms.has_grown() {
-            self.rooms().sweep_grown(waiting_min);
+        if self.rooms.open().has_grown() {
+            self.rooms().deliveries().sweep_grown(waiting_min);
         }
     }
 
@@ -257,10 +259,10 @@ impl Core {
     /// Returns when the lane must wake even if nothing arrives.
     pub(crate) fn wake_ns(&self) -> Option<u64> {
         let now_ns = self.sessions.now_ns();
-        let held = self.rooms.holds_publishers();
+        let held = self.rooms.open().holds_publishers();
         let backed_up = self.exchange.has_batches();
         let wake_ns = earlier(
-            self.rooms.sweep_ns(),
+            self.rooms.open().sweep_ns(),
             self.sessions.timers.next_deadline_ns(),
         );
         let wake_ns = earlier(wake_ns, self.ports.wake_ns());

@@ -48,7 +48,7 @@ impl Core {
         }
         // Dropping the duty to answer another node answers it with an error.
         drop(self.replies.remote.take());
-        self.rooms().set_repeating(false);
+        self.rooms().joins().set_repeating(false);
         if let Some(slot) = self.sessions.slot_of(id) {
             self.sessions.finish(slot, CloseReason::HandlerPanicked);
         }

@@ -71,7 +71,8 @@ impl MessageHistory {
         self.numbering
     }
 
-    fn is_of_carrier(&self) -> bool {
+    /// Whether a lane gets the messages of its own members back by the history, as the carrier numbers them.
+    pub(crate) fn returns_own(&self) -> bool {
         self.numbering == Numbering::Carrier
     }
 
@@ -188,7 +189,7 @@ impl MessageHistory {
             .min();
         let had = had.unwrap_or(records.last.offset);
         while let Some((offset, _)) = records.passing.front()
-            && (*offset <= had || self.is_of_carrier() && records.passing.len() > PASSING_MAX)
+            && (*offset <= had || self.returns_own() && records.passing.len() > PASSING_MAX)
         {
             records.passing.pop_front();
         }
@@ -197,7 +198,7 @@ impl MessageHistory {
         let ring = &records.ring;
         let mut first = records.last.offset + 1 - ring.len() as u64;
         let may_go = |first, ring: &Ring| {
-            first <= had || self.is_of_carrier() && ring.bytes() > bytes_max + BEHIND_BYTES_MAX
+            first <= had || self.returns_own() && ring.bytes() > bytes_max + BEHIND_BYTES_MAX
         };
         while may_go(first, &records.ring)
             && (records.ring.len() > limits.messages_max

@@ -31,7 +31,7 @@ impl<S: Service> Lane<S> {
             self.handle_last_message(message, &mut others);
         }
         self.core.sessions.flush_dirty();
-        self.core.rooms().sweep_all();
+        self.core.rooms().deliveries().sweep_all();
         if self.core.ending.is_draining() {
             let unfinished = self.core.sessions.count_unfinished();
             self.core.counters.sessions_cut_off.add(unfinished);
@@ -49,7 +49,7 @@ impl<S: Service> Lane<S> {
             self.handle_last_message(message, others);
         }
         self.core.sessions.flush_dirty();
-        self.core.rooms().sweep_due();
+        self.core.rooms().deliveries().sweep_due();
         self.core.exchange.post_batches();
         self.remove_closed();
         let core = &self.core;

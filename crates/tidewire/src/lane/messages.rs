@@ -98,7 +98,7 @@ impl<S: Service> Lane<S> {
             }
             LaneMessage::StillThere { id } => {
                 if !self.core.guard().note_still_there(id) {
-                    self.core.rooms().end_wait_for_name(id);
+                    self.core.rooms().joins().end_wait_for_name(id);
                 }
             }
             LaneMessage::RemoteCall(call) => self.serve_remote(*call),

@@ -177,7 +177,7 @@ impl<S: Service> Lane<S> {
         self.resume_held();
         let service_wake = self.run_service_turn();
         self.core.sessions.flush_dirty();
-        self.core.rooms().sweep_due();
+        self.core.rooms().deliveries().sweep_due();
         self.core.exchange.post_batches();
         self.core.ports.watch_waiters(&mut self.core.sessions);
         self.core.ports.count_planned_drops(&mut self.core.sessions);

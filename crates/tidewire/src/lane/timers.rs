@@ -22,9 +22,9 @@ impl<S: Service> Lane<S> {
                     handle_upstream_timer(core, number);
                     run_answers(core);
                 }
-                TimerKey::BlockedRoom(alias) => core.rooms().end_block(alias),
-                TimerKey::Histories => core.rooms().expire_histories(),
-                TimerKey::QuietLogs => core.rooms().release_quiet(),
+                TimerKey::BlockedRoom(alias) => core.rooms().deliveries().end_block(alias),
+                TimerKey::Histories => core.rooms().histories().expire(),
+                TimerKey::QuietLogs => core.rooms().deliveries().release_quiet(),
                 TimerKey::Rate(id) => core.sessions.resume_for_rate(id),
                 TimerKey::WallClock => core.wall_clock.check(&mut core.sessions),
                 TimerKey::Place(id) => core.guard().end_place(id),
@@ -32,7 +32,7 @@ impl<S: Service> Lane<S> {
                     let (sessions, lanes) = (&mut core.sessions, &core.exchange.lanes);
                     core.places.look_for_answer(sessions, lanes, id);
                 }
-                TimerKey::Names => core.rooms().look_for_names(),
+                TimerKey::Names => core.rooms().joins().look_for_names(),
                 TimerKey::Service(timer) => self.handle_service_timer(timer),
             }
         }
@@ -153,7 +153,7 @@ mod tests {
             .room;
         lane.core.rooms().say(id, alias.0, b"news").unwrap();
         lane.core.sessions.timers.set_time(set_ns + SECOND_NS);
-        lane.core.rooms().sweep_due();
+        lane.core.rooms().deliveries().sweep_due();
         assert_eq!(lane.core.sessions.now_ns(), set_ns + SECOND_NS);
         assert_eq!(lane.core.counters.sweeps.read(), 1);
     }
@@ -258,7 +258,7 @@ mod tests {
             "bob, and not who said it"
         );
         lane.core.sessions.pass_time(SECOND_NS);
-        lane.core.rooms().sweep_due();
+        lane.core.rooms().deliveries().sweep_due();
         assert_eq!(lane.core.sessions.count_unfinished(), 0);
         assert!(bob_end.read(&mut [0; 100]).unwrap() > 0);
 

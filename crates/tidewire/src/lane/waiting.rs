@@ -7,13 +7,13 @@ impl<S: Service> Lane<S> {
     /// Gives the service the joins again that need not wait any more.
     #[cold]
     pub(super) fn join_again(&mut self) {
-        for join in self.core.rooms().take_ready() {
+        for join in self.core.rooms().joins().take_ready() {
             let session = self.core.sessions.find(join.id);
             if !session.is_some_and(|session| session.connection.is_open()) {
                 continue;
             }
             let message = join.message();
-            self.core.rooms().set_repeating(true);
+            self.core.rooms().joins().set_repeating(true);
             self.service.call(&mut self.core, join.id, |core, service| {
                 let mut context = core.context(join.id);
                 context.current = Current::of(&message);
@@ -21,7 +21,7 @@ impl<S: Service> Lane<S> {
                     context.refuse(error);
                 }
             });
-            self.core.rooms().set_repeating(false);
+            self.core.rooms().joins().set_repeating(false);
         }
     }
 }

@@ -50,11 +50,6 @@ impl SharedRoom {
         self.receivers.add(Receiver::Node);
     }
 
-    /// Whether the messages go to other nodes.
-    pub(crate) fn spans(&self) -> bool {
-        self.receivers.get().has_node()
-    }
-
     /// All lanes that have members.
     pub(crate) fn lanes(&self) -> LaneSet {
         self.receivers.get().without_node()

@@ -1,20 +1,24 @@
-//! Joins and subscriptions that wait for the node: until it has the history of their room or topic, see [`history`](crate::history), or
-//! until it gets what other nodes send, see [`opening`](super::opening). And joins that wait for a taken name, while the lane of
-//! the session that has it finds out whether its peer is still there.
+//! Joins and subscriptions that wait.
 //!
-//! The reply has a position and the number of missing messages, so the history must be here before it. The session is
-//! not read meanwhile, and the lane gives the same message to the service again when the node has answered. Rejected: a reply
-//! with a position that is corrected later, because a cut between the two would lose or repeat the number of missing messages.
+//! Some wait for the node: until it has the history of their room or topic, see [`history`](crate::history), or until it
+//! gets what other nodes send, see [`directory`](super::directory). Others wait for a taken name, while the lane of the
+//! session that has the name finds out whether the peer of that session is still there.
+//!
+//! The reply has a position and the number of missing messages, so the history must be here before the reply. The
+//! session is not read meanwhile, and the lane gives the same message to the service again when the node has answered.
+//! Rejected: a reply with a position that is corrected later, because a cut between the two would lose or repeat the
+//! number of missing messages.
 
 use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::connection::PauseReason;
 use tidewire_proto::message::{Kind, Message};
 
-use super::rooms::LaneRooms;
+use super::directory::Directory;
 use crate::auth::WhenFull;
 use crate::broker::RoomOrTopic;
 use crate::history::{History, Readiness};
-use crate::session::{SessionId, TimerKey};
+use crate::mailbox::Exchange;
+use crate::session::{LaneSessions, SessionId, TimerKey};
 
 /// The joins and subscriptions of a lane that wait.
 #[derive(Debug, Default)]
@@ -23,7 +27,7 @@ pub(super) struct WaitingJoins {
     /// Joins whose name is taken.
     for_names: Vec<WaitingName>,
     /// Whether the service has got one of them again.
-    pub(super) is_repeating: bool,
+    is_repeating: bool,
     /// The answers of the node that the lane has seen.
     answers: u64,
 }
@@ -76,9 +80,45 @@ impl WaitingJoin {
     }
 }
 
-impl LaneRooms<'_> {
-    /// Whether a room or topic can be entered now. If it must wait, the session is not read until the lane has given the message to
-    /// the service again.
+/// The joins and subscriptions of a lane that wait, with the parts of the lane that they use.
+#[derive(Debug)]
+pub(crate) struct Joins<'a> {
+    waiting: &'a mut WaitingJoins,
+    directory: &'a Directory,
+    sessions: &'a mut LaneSessions,
+    exchange: &'a Exchange,
+}
+
+impl WaitingJoins {
+    /// Whether joins wait.
+    #[inline]
+    pub(super) fn has_any(&self) -> bool {
+        !self.joins.is_empty() || !self.for_names.is_empty()
+    }
+
+    /// Whether the service gets a message again that had to wait.
+    pub(super) fn is_repeating(&self) -> bool {
+        self.is_repeating
+    }
+}
+
+impl<'a> Joins<'a> {
+    pub(super) fn new(
+        waiting: &'a mut WaitingJoins,
+        directory: &'a Directory,
+        sessions: &'a mut LaneSessions,
+        exchange: &'a Exchange,
+    ) -> Self {
+        Self {
+            waiting,
+            directory,
+            sessions,
+            exchange,
+        }
+    }
+
+    /// Whether a room or topic can be entered now. If the join must wait, the session is not read until the lane has given
+    /// the message to the service again.
     pub(crate) fn readiness(
         &mut self,
         id: SessionId,
@@ -87,15 +127,13 @@ impl LaneRooms<'_> {
         message: &Message<'_>,
     ) -> Readiness {
         // The number of answers is read before the node is asked, so that no answer is missed.
-        let answers = self.table.directory.histories().answers();
-        let readiness = self
-            .table
-            .directory
-            .readiness(of, limits, self.is_repeating());
+        let answers = self.directory.histories().answers();
+        let repeats = self.waiting.is_repeating;
+        let readiness = self.directory.readiness(of, limits, repeats);
         if matches!(readiness, Readiness::Waits)
             && let Some(slot) = self.sessions.slot_of(id)
         {
-            let waiting = &mut self.table.waiting;
+            let waiting = &mut *self.waiting;
             if waiting.joins.is_empty() {
                 waiting.answers = answers;
             }
@@ -106,10 +144,14 @@ impl LaneRooms<'_> {
         readiness
     }
 
-    /// Whether a join must wait, because its name is taken by a session that may give way. The service gets it again when the name
-    /// is free, or when the session has had time to answer.
+    /// Whether a join must wait, because a session that may give way has its name. The service gets the join again when
+    /// the name is free, or when the session has had time to answer.
     pub(crate) fn await_name(&mut self, id: SessionId, name: &str, message: &Message<'_>) -> bool {
-        let Some(slot) = self.sessions.slot_of(id).filter(|_| !self.is_repeating()) else {
+        let Some(slot) = self
+            .sessions
+            .slot_of(id)
+            .filter(|_| !self.waiting.is_repeating)
+        else {
             return false;
         };
         let profile = &self.sessions[slot].profile;
@@ -118,14 +160,14 @@ impl LaneRooms<'_> {
             .and_then(|it| it.chat_name())
             .filter(|_| name.is_empty());
         let name = own.unwrap_or(name);
-        let holder = self.table.directory.find(name);
+        let holder = self.directory.find(name);
         let Some(holder) = holder.filter(|_| profile.member.is_none()) else {
             return false;
         };
         let is_own = identity.is_some_and(|it| it.chat_name() == Some(name));
         let when_full = identity.filter(|_| is_own);
         let when_full = when_full.map_or(WhenFull::Refuse, |it| it.own_limits().when_full);
-        let waiting = &mut self.table.waiting.for_names;
+        let waiting = &mut self.waiting.for_names;
         if waiting.len() >= NAMES_MAX {
             return false;
         }
@@ -148,7 +190,7 @@ impl LaneRooms<'_> {
 
     /// Ends the wait of a session for a taken name. The service gets its join again in this turn or the next.
     pub(crate) fn end_wait_for_name(&mut self, id: SessionId) {
-        let mut waiting = self.table.waiting.for_names.iter_mut();
+        let mut waiting = self.waiting.for_names.iter_mut();
         if let Some(found) = waiting.find(|it| it.join.id == id) {
             found.until_ns = 0;
         }
@@ -156,30 +198,25 @@ impl LaneRooms<'_> {
 
     /// Wakes the lane again while joins wait for names. Each turn looks whether the names are free.
     pub(crate) fn look_for_names(&mut self) {
-        if !self.table.waiting.for_names.is_empty() {
+        if !self.waiting.for_names.is_empty() {
             self.sessions
                 .timers
                 .set_after(NAMES_CHECK_NS, TimerKey::Names);
         }
     }
 
-    /// Notes that the service gets a message again that had to wait, or that it has handled it.
+    /// Notes that the service gets a message again that had to wait, or that it has handled the message.
     pub(crate) fn set_repeating(&mut self, is_repeating: bool) {
-        self.table.waiting.is_repeating = is_repeating;
-    }
-
-    /// Whether the service gets a message again that had to wait.
-    pub(crate) fn is_repeating(&self) -> bool {
-        self.table.waiting.is_repeating
+        self.waiting.is_repeating = is_repeating;
     }
 
     /// Drops the joins of a session that ends.
-    pub(super) fn forget_waiting(&mut self, slot: usize) {
-        // Only a session that is not read has joins that wait. Any other one must not pay for the joins of all.
+    pub(super) fn forget(&mut self, slot: usize) {
+        // Only a session that is not read has joins that wait. Any other session must not pay for the joins of all.
         let connection = &self.sessions[slot].connection;
-        if self.table.has_waiting() && connection.input().is_paused_by(PauseReason::Room) {
+        if self.waiting.has_any() && connection.input().is_paused_by(PauseReason::Room) {
             let id = self.sessions[slot].id;
-            let waiting = &mut self.table.waiting;
+            let waiting = &mut *self.waiting;
             waiting.joins.retain(|join| join.id != id);
             waiting.for_names.retain(|it| it.join.id != id);
         }
@@ -188,8 +225,7 @@ impl LaneRooms<'_> {
     /// Takes the joins that need not wait any more, and reads their sessions again.
     #[cold]
     pub(crate) fn take_ready(&mut self) -> Vec<WaitingJoin> {
-        let directory = &self.table.directory;
-        let waiting = &mut self.table.waiting;
+        let (directory, waiting) = (self.directory, &mut *self.waiting);
         let now_ns = self.sessions.now_ns();
         let is_free = |it: &mut WaitingName| {
             it.until_ns <= now_ns || directory.find(&it.name) != Some(it.holder)
@@ -210,15 +246,8 @@ impl LaneRooms<'_> {
     }
 }
 
-impl super::rooms::RoomTable {
-    /// Whether joins wait.
-    #[inline]
-    pub(crate) fn has_waiting(&self) -> bool {
-        !self.waiting.joins.is_empty() || !self.waiting.for_names.is_empty()
-    }
-}
-
-/// The time that a join waits for a taken name: a little longer than the session that has it has to answer.
+/// The time that a join waits for a taken name: a little longer than the time in which the session with the name must
+/// answer.
 const NAME_WAIT_NS: u64 = 1_900_000_000;
 
 /// How often a lane looks whether names are free that joins wait for.

@@ -85,14 +85,19 @@ impl Chat {
         }
         // A join that waited was accepted before. One that is refused makes no work for the node.
         if let Some(hook) = &self.hooks.join
-            && !cx.core.rooms().is_repeating()
+            && !cx.core.rooms.is_repeating()
         {
             // A session that has a name already need not send it again.
             let name = cx.rooms().name().filter(|_| body.name.is_empty());
             hook(cx, body.room, name.as_deref().unwrap_or(body.name))?;
         }
         cx.core.rooms().check_join(cx.id, body.room, self.policy)?;
-        if cx.core.rooms().await_name(cx.id, body.name, message) {
+        if cx
+            .core
+            .rooms()
+            .joins()
+            .await_name(cx.id, body.name, message)
+        {
             cx.stopped = true;
             return Ok(());
         }
@@ -198,7 +203,7 @@ impl Chat {
             return Ok(());
         }
         if let Some(hook) = &self.hooks.join
-            && !cx.core.rooms().is_repeating()
+            && !cx.core.rooms.is_repeating()
             && let Err(refusal) = hook(cx, &self.lobby, &name)
         {
             prompt_again(cx, refusal.text())?;

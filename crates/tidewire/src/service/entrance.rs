@@ -3,6 +3,7 @@
 
 use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::body::{ErrorCode, RecoveryBody, Since};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Message;
 
 use super::{Context, HandlerError, HandlerResult};
@@ -45,7 +46,9 @@ impl Context<'_> {
         past: impl FnOnce(&str) -> Vec<PastMessage>,
     ) -> Option<RecoveryBody> {
         let mut rooms = self.core.rooms();
-        rooms.open_history(self.id, joined, history, since, past)
+        rooms
+            .histories()
+            .open_room(self.id, joined, history, since, past)
     }
 
     /// Waits until the room or topic can be entered, which needs its history, or the node's subscription. `None` if the service gets
@@ -57,7 +60,8 @@ impl Context<'_> {
         message: &Message<'_>,
     ) -> Result<Option<Readiness>, HandlerError> {
         let of = RoomOrTopic::new(kind, name);
-        match self.core.rooms().readiness(self.id, &of, limits, message) {
+        let mut rooms = self.core.rooms();
+        match rooms.joins().readiness(self.id, &of, limits, message) {
             Readiness::Waits => {
                 self.stopped = true;
                 Ok(None)
@@ -71,7 +75,7 @@ impl Context<'_> {
 
     /// Queues the history of the room or topic that the session has just entered, and the roster of a room.
     pub(super) fn push_history(&mut self, alias: u16) {
-        self.core.rooms().begin_replay(self.id, alias);
+        self.core.rooms().histories().begin_replay(self.id, alias);
         self.handle_appended();
     }
 
@@ -82,7 +86,7 @@ impl Context<'_> {
         since: Option<Since>,
     ) -> Option<RecoveryBody> {
         let mut rooms = self.core.rooms();
-        rooms.open_topic_history(self.id, subscription, since)
+        rooms.histories().open_topic(self.id, subscription, since)
     }
 
     /// Whether the peer of a session knows positions.
@@ -93,7 +97,7 @@ impl Context<'_> {
 
     /// Refuses to let a session that does not know positions into a room or topic that keeps a history.
     pub(super) fn check_positions(&mut self) -> HandlerResult {
-        match self.core.rooms().knows_positions(self.id) {
+        match !self.codec().format().has_positions || self.peer_knows_positions(self.id) {
             true => Ok(()),
             false => Err(HandlerError::new(
                 ErrorCode::Unsupported,

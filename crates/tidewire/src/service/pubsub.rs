@@ -144,7 +144,10 @@ impl PubSub {
     fn publish(&self, cx: &mut Context<'_>, topic: &str, payload: &[u8]) -> HandlerResult {
         if let Some(hook) = &self.before_publish {
             // The hook is not called for messages that are refused anyway.
-            cx.core.rooms().check_publish(topic, payload.len())?;
+            cx.core
+                .rooms()
+                .topics()
+                .check_publish(topic, payload.len())?;
             hook(cx, topic, payload)?;
         }
         Ok(cx.topics().publish(topic, payload)?)
@@ -184,7 +187,7 @@ impl PubSub {
             return Err(HandlerError::new(ErrorCode::Unsupported, text));
         }
         if let Some(hook) = &self.before_subscribe
-            && !cx.core.rooms().is_repeating()
+            && !cx.core.rooms.is_repeating()
         {
             hook(cx, body.pattern)?;
         }
@@ -195,12 +198,13 @@ impl PubSub {
                 Err(error) => Err(error.into()),
             };
         }
-        let history = cx.core.rooms().history_limits(cx.id, body.pattern);
+        let history = cx.core.rooms().histories().limits_of(cx.id, body.pattern);
         if history.is_some() {
             cx.check_positions()?;
         }
         let (pattern, policy) = (body.pattern, body.policy);
-        let checked = cx.core.rooms().check_subscribe(cx.id, pattern, policy);
+        let mut rooms = cx.core.rooms();
+        let checked = rooms.topics().check_subscribe(cx.id, pattern, policy);
         // A history stays open until the session is a subscriber. One that is refused below opens none.
         let _open = match checked {
             Err(_) => None,
@@ -242,7 +246,7 @@ impl Service for PubSub {
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         if !self.history_patterns.is_empty() {
             let rules = std::mem::take(&mut self.history_patterns);
-            cx.core.rooms().keep_topics(rules);
+            cx.core.rooms().histories().keep_topics(rules);
         }
         None
     }

@@ -165,14 +165,18 @@ impl RoomActions<'_, '_> {
         room: RoomId,
         visit: impl FnMut(MemberId, &str),
     ) -> Result<(), RoomError> {
-        let session = self.cx.core.sessions.find(self.cx.id);
-        self.cx.core.rooms.roster(session, room.0, visit)
+        let core = &self.cx.core;
+        let session = core.sessions.find(self.cx.id);
+        let membership = session.and_then(|session| session.room_membership(room.0));
+        membership.ok_or(RoomError::NotJoined)?;
+        core.rooms.open().directory().roster(room.0, visit);
+        Ok(())
     }
 
     /// Queues, for the session that just joined, a presence frame for every other member.
     pub fn push_members(&mut self, joined: &Joined) {
         let mut rooms = self.cx.core.rooms();
-        rooms.push_roster(self.cx.id, joined.room.0);
+        rooms.deliveries().push_roster(self.cx.id, joined.room.0);
         self.cx.handle_appended();
     }
 

@@ -90,7 +90,7 @@ impl TopicActions<'_, '_> {
     pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         self.cx.note_published();
         let mut rooms = self.cx.core.rooms();
-        if rooms.publish(self.cx.id, topic, payload)? {
+        if rooms.topics().publish(self.cx.id, topic, payload)? {
             // A slow subscriber blocks the topic, so this publisher is not read until the subscriber has caught up.
             self.cx.stopped = true;
         }
@@ -105,13 +105,20 @@ impl Context<'_> {
         pattern: &str,
         policy: Option<Policy>,
     ) -> Result<u16, SubscribeError> {
-        let subscription = self.core.rooms().subscribe(self.id, pattern, policy)?;
+        let subscription = self
+            .core
+            .rooms()
+            .topics()
+            .subscribe(self.id, pattern, policy)?;
         self.number_membership(subscription);
         Ok(subscription)
     }
 
     /// Ends a subscription because the peer asked for it. The reply tells it.
     pub(super) fn unsubscribe_as_asked(&mut self, subscription: u16) -> Result<(), NotSubscribed> {
-        self.core.rooms().unsubscribe(self.id, subscription)
+        self.core
+            .rooms()
+            .topics()
+            .unsubscribe(self.id, subscription)
     }
 }

@@ -183,6 +183,7 @@ mod tests {
             for text in ["one ", "two"] {
                 for topic in topics {
                     core.rooms()
+                        .topics()
                         .publish(id, topic, &[text.as_bytes(), topic.as_bytes()].concat())
                         .unwrap();
                 }
@@ -218,9 +219,9 @@ mod tests {
         let (slot, mut far) = lane.open_layered_session();
         let core = &mut lane.core;
         let id = core.sessions[slot].id;
-        core.rooms().subscribe(id, "a", None).unwrap();
+        core.rooms().topics().subscribe(id, "a", None).unwrap();
         for _ in 0..MESSAGES {
-            core.rooms().publish(id, "a", &[7; 1_000]).unwrap();
+            core.rooms().topics().publish(id, "a", &[7; 1_000]).unwrap();
         }
         core.sessions.flush(slot);
         let (mut received, mut buffer) = (0, vec![0; 1 << 16]);
@@ -249,7 +250,7 @@ mod tests {
         let mut lane = lane(&builder);
         let (slot, _peer) = lane.open_session();
         let id = lane.core.sessions[slot].id;
-        lane.core.rooms().subscribe(id, "a", None).unwrap();
+        lane.core.rooms().topics().subscribe(id, "a", None).unwrap();
         let limit = lane.core.config.limits.connections.frame_bytes_max();
         assert_eq!(
             lane.core
@@ -258,9 +259,16 @@ mod tests {
                 .load(std::sync::atomic::Ordering::Relaxed),
             limit - 4
         );
-        let refused = lane.core.rooms().publish(id, "a", &vec![0; limit - 4]);
+        let refused = lane
+            .core
+            .rooms()
+            .topics()
+            .publish(id, "a", &vec![0; limit - 4]);
         assert!(refused.is_err(), "with its own header it is too long");
         let payload = vec![0; limit - 64];
-        assert_eq!(lane.core.rooms().publish(id, "a", &payload), Ok(false));
+        assert_eq!(
+            lane.core.rooms().topics().publish(id, "a", &payload),
+            Ok(false)
+        );
     }
 }

@@ -3,7 +3,7 @@
 use tidewire_proto::codec::Codec;
 use tidewire_proto::room::Verdict;
 
-use super::{LaneSessions, MEMBERSHIP_BYTES, Membership};
+use super::{LaneSessions, MEMBERSHIP_BYTES, Membership, Session};
 use crate::observe::DropReason;
 
 /// The work of a room for the policy of a slow subscriber.
@@ -148,5 +148,35 @@ impl LaneSessions {
             }
         }
         SlowSubscriber::Served
+    }
+}
+
+impl Session {
+    /// Returns the index of the session's membership in a room that is not a topic's.
+    #[inline]
+    pub(crate) fn room_membership(&self, alias: u16) -> Option<usize> {
+        self.membership(alias)
+            .filter(|index| !self.memberships[*index].is_topic)
+    }
+
+    /// Returns the index of the session's subscription with this alias.
+    pub(crate) fn subscription(&self, alias: u16) -> Option<usize> {
+        self.membership(alias)
+            .filter(|index| self.memberships[*index].is_topic)
+    }
+
+    /// Returns the index of the session's membership or subscription with this alias.
+    #[inline]
+    pub(crate) fn membership(&self, alias: u16) -> Option<usize> {
+        self.memberships
+            .binary_search_by_key(&alias, |membership| membership.room)
+            .ok()
+    }
+
+    /// Whether it has at least this many subscriptions, or memberships in rooms.
+    pub(crate) fn has_memberships(&self, of_topics: bool, count: usize) -> bool {
+        let memberships = self.memberships.iter();
+        self.memberships.len() >= count
+            && memberships.filter(|it| it.is_topic == of_topics).count() >= count
     }
 }

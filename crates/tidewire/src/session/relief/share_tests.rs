@@ -56,6 +56,7 @@ fn exchange<S: Service>(lane: &mut Lane<S>, victim: &mut Opened, topic: &str) {
     for _ in 0..20 {
         lane.core
             .rooms()
+            .topics()
             .publish(victim.id, topic, &[7; 100])
             .unwrap();
         lane.turn();
@@ -72,7 +73,11 @@ fn small_lane() -> Lane<impl Service> {
 
 fn victim<S: Service>(lane: &mut Lane<S>, number: u8, topic: &str) -> Opened {
     let mut victim = open(lane, number).expect("it has its share");
-    lane.core.rooms().subscribe(victim.id, topic, None).unwrap();
+    lane.core
+        .rooms()
+        .topics()
+        .subscribe(victim.id, topic, None)
+        .unwrap();
     exchange(lane, &mut victim, topic);
     victim
 }
@@ -104,6 +109,7 @@ fn idle_sessions_with_subscriptions_are_refused_before_others_notice_anything() 
                 let _ = lane
                     .core
                     .rooms()
+                    .topics()
                     .subscribe(last.id, &format!("s.{topic}"), None);
             }
             lane.turn();
@@ -119,7 +125,11 @@ fn idle_sessions_with_subscriptions_are_refused_before_others_notice_anything() 
         let mut after = victim(&mut lane, AFTER, "after");
         for number in 0..50 {
             let topic = format!("more.{number}");
-            lane.core.rooms().subscribe(after.id, &topic, None).unwrap();
+            lane.core
+                .rooms()
+                .topics()
+                .subscribe(after.id, &topic, None)
+                .unwrap();
         }
         exchange(&mut lane, &mut after, "after");
         assert!(is_open(&lane, &before) && is_open(&lane, &after));

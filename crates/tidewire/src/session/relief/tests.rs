@@ -29,6 +29,7 @@ fn stall<S: Service>(lane: &mut Lane<S>, topic: &str, policy: Policy) -> (usize,
     let id = lane.core.sessions[slot].id;
     lane.core
         .rooms()
+        .topics()
         .subscribe(id, topic, Some(policy))
         .unwrap();
     lane.core.sessions[slot]
@@ -45,6 +46,7 @@ fn publish<S: Service>(lane: &mut Lane<S>, topic: &str, bytes: usize) {
         let nobody = crate::session::SessionId::NONE;
         lane.core
             .rooms()
+            .topics()
             .publish(nobody, topic, &[7; PIECE])
             .unwrap();
     }
@@ -103,7 +105,7 @@ fn a_conflated_subscriber_pays_with_what_is_kept_of_each_topic() {
     for number in 0..8 {
         publish(&mut lane, &format!("md.{number}"), SIXTEENTH);
         lane.core.sessions.pass_time(1_000_000_000);
-        lane.core.rooms().sweep_due();
+        lane.core.rooms().deliveries().sweep_due();
     }
     // Of each mebibyte one message stays.
     let held = lane.core.sessions.relief.memory.bytes() - before;
@@ -111,7 +113,7 @@ fn a_conflated_subscriber_pays_with_what_is_kept_of_each_topic() {
     let mut number = 0;
     while lane.core.sessions.relief.memory.refresh() == Pressure::Normal {
         publish(&mut lane, &format!("md.x{number}"), 1);
-        lane.core.rooms().sweep_all();
+        lane.core.rooms().deliveries().sweep_all();
         number += 1;
     }
     lane.core.settle_memory();
@@ -177,20 +179,23 @@ fn at_the_limit_logs_and_subscriptions_do_not_grow_and_then_they_do_again() {
     let mut lane = small_lane();
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
-    lane.core.rooms().subscribe(id, "a", None).unwrap();
+    lane.core.rooms().topics().subscribe(id, "a", None).unwrap();
     // Memory that relief cannot release.
     let memory = &mut lane.core.sessions.relief.memory;
     memory.resize(0, 16 * SIXTEENTH);
-    let refused = lane.core.rooms().publish(id, "a", b"news");
+    let refused = lane.core.rooms().topics().publish(id, "a", b"news");
     assert_eq!(refused, Err(PublishError::OutOfMemory));
-    let refused = lane.core.rooms().subscribe(id, "b", None);
+    let refused = lane.core.rooms().topics().subscribe(id, "b", None);
     let limit = SubscribeError::LimitReached(ReachedLimit::Memory);
     assert_eq!(refused, Err(limit));
     assert_eq!(lane.core.counters.memory_refused_messages.read(), 1);
     let memory = &mut lane.core.sessions.relief.memory;
     memory.resize(16 * SIXTEENTH, 0);
-    assert_eq!(lane.core.rooms().publish(id, "a", b"news"), Ok(false));
-    assert!(lane.core.rooms().subscribe(id, "b", None).is_ok());
+    assert_eq!(
+        lane.core.rooms().topics().publish(id, "a", b"news"),
+        Ok(false)
+    );
+    assert!(lane.core.rooms().topics().subscribe(id, "b", None).is_ok());
     assert_eq!(phase(&lane, slot), Phase::Open);
 }
 
@@ -199,9 +204,12 @@ fn a_publisher_waits_for_the_end_of_the_turn_while_memory_is_short() {
     let mut lane = small_lane();
     let (slot, _far) = lane.open_session();
     let id = lane.core.sessions[slot].id;
-    lane.core.rooms().subscribe(id, "a", None).unwrap();
+    lane.core.rooms().topics().subscribe(id, "a", None).unwrap();
     lane.core.sessions.relief.memory.resize(0, 13 * SIXTEENTH);
-    assert_eq!(lane.core.rooms().publish(id, "a", b"news"), Ok(true));
+    assert_eq!(
+        lane.core.rooms().topics().publish(id, "a", b"news"),
+        Ok(true)
+    );
     assert!(!lane.core.sessions[slot].connection.may_read());
     lane.core.settle_memory();
     assert!(lane.core.sessions[slot].connection.may_read());
@@ -293,13 +301,18 @@ fn nothing_stays_charged_when_all_sessions_are_gone() {
         let policy = Policy::ALL[random.usize(..4)];
         // Each call may be refused: the session is closed, or subscribed already.
         match random.u8(..10) {
-            0 => drop(lane.core.rooms().subscribe(id, topic, Some(policy))),
-            1 => drop(lane.core.rooms().join(id, topic, &slot.to_string(), None)),
-            2..6 => drop(
+            0 => drop(
                 lane.core
                     .rooms()
-                    .publish(id, topic, &vec![7; random.usize(..60_000)]),
+                    .topics()
+                    .subscribe(id, topic, Some(policy)),
             ),
+            1 => drop(lane.core.rooms().join(id, topic, &slot.to_string(), None)),
+            2..6 => drop(lane.core.rooms().topics().publish(
+                id,
+                topic,
+                &vec![7; random.usize(..60_000)],
+            )),
             6 => lane.core.sessions[slot]
                 .connection
                 .output_mut()

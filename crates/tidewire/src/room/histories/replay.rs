@@ -1,65 +1,23 @@
 //! Sending the history of a room or topic to those who join, and to those who come back with their position.
 //!
 //! A history that fits is sent at once, after the reply. A larger one is sent in pieces: the subscriber leaves the log of
-//! its lane, and gets the next piece whenever its output is empty. What is said meanwhile is in the history, too, so the log
-//! keeps nothing for it. When it has what its lane has, it goes on with the log. So a replay holds one piece for each
-//! session, and all replays of a lane together send a bounded number of bytes in a turn, between those of live messages.
+//! its lane, and gets the next piece whenever its output is empty. Messages that are sent meanwhile are in the history,
+//! too, so the log keeps nothing for the subscriber. When the subscriber has what its lane has, it goes on with the log.
+//! So a replay holds one piece for each session, and all replays of a lane together send a bounded number of bytes in a
+//! turn, between live messages.
 //!
 //! Rejected: a cursor in the log at the place of the join. The live messages would wait there, and a slow network would
 //! exceed the limit of a slow subscriber again and again.
 
-use std::sync::Arc;
-
-use tidewire_proto::backplane::SequenceKind;
-use tidewire_proto::body::{Recovery, RecoveryBody, Since};
+use tidewire_proto::body::{RecoveryBody, Since};
 use tidewire_proto::codec::{AnyCodec, Codec, Subscription};
 
-use super::rooms::{Joined, LaneRooms};
-use crate::broker::{Position, RoomOrTopic};
-use crate::history::{History, PastMessage, encode_position, encode_record};
-use crate::session::{Session, SessionId, append_with_header};
+use super::LaneHistories;
+use crate::broker::Position;
+use crate::history::{encode_position, encode_record};
+use crate::session::{SessionId, append_with_header};
 
-impl LaneRooms<'_> {
-    /// Whether a session may join rooms and subscribe to topics with a history.
-    pub(crate) fn knows_positions(&self, id: SessionId) -> bool {
-        let session = self.sessions.find(id);
-        !self.sessions.config.codec.format().has_positions
-            || session.is_some_and(|session| session.connection.handshake().knows_positions())
-    }
-
-    /// Opens the history of a room that a session has just joined, and plans what the session gets of it. The room keeps a
-    /// history from now on. A new history starts with the messages that `past` returns for the room's name.
-    pub(crate) fn open_history(
-        &mut self,
-        id: SessionId,
-        joined: &Joined,
-        limits: History,
-        since: Option<Since>,
-        past: impl FnOnce(&str) -> Vec<PastMessage>,
-    ) -> Option<RecoveryBody> {
-        let directory = Arc::clone(&self.table.directory);
-        let (shared, name) = directory.by_alias(joined.room.0)?;
-        let of = RoomOrTopic::new(SequenceKind::Room, &name);
-        if let Some(of_node) = directory.histories().of_node(&of) {
-            shared.history.get_or_init(|| of_node);
-            return self.plan_replay(id, joined.room.0, since);
-        }
-        if directory.link().is_some() {
-            directory.histories().warn_of_none();
-            return since.map(|_| UNKNOWN);
-        }
-        self.plan_expiry(&limits);
-        let now_ns = self.sessions.now_ns();
-        let owner = self.sessions.find(id).and_then(Session::owner);
-        // Other lanes wait for this meanwhile, so no message can be recorded before the earlier ones are complete.
-        shared.history.get_or_init(|| {
-            let history = directory.histories().open_room(&name, limits, || owner);
-            history.begin_with(&past(&name), now_ns);
-            history
-        });
-        self.plan_replay(id, joined.room.0, since)
-    }
-
+impl LaneHistories<'_> {
     /// Plans what a session gets of the history of a room or topic that it has just entered.
     pub(super) fn plan_replay(
         &mut self,
@@ -67,7 +25,7 @@ impl LaneRooms<'_> {
         alias: u16,
         since: Option<Since>,
     ) -> Option<RecoveryBody> {
-        let history = self.history_here(alias)?;
+        let history = self.open.history(alias)?;
         let now_ns = self.sessions.now_ns();
         let mut records = history.lock();
         let last = records.last();
@@ -85,36 +43,61 @@ impl LaneRooms<'_> {
         })
     }
 
-    /// Sends a session that has just entered a room or topic the first piece of its history. The roster comes in front of
-    /// it, or behind the last piece if there are several.
+    /// Sends a session that has just entered a room or topic the first piece of its history. The roster comes before this
+    /// piece if the piece is the only one, else after the last piece.
     pub(crate) fn begin_replay(&mut self, id: SessionId, alias: u16) {
         let Some((slot, next)) = self.next_of_history(id, alias) else {
-            return self.push_small_roster(id, alias);
+            return self.deliveries().push_small_roster(id, alias);
         };
         let bytes_max = match self.sessions.relief.is_short() {
             false => FIRST_PIECE_BYTES,
             true => PIECE_BYTES_MIN,
         };
-        let fits = self.history_here(alias).is_some_and(|history| {
+        let fits = self.open.history(alias).is_some_and(|history| {
             let records = history.lock();
             records.fits(next, records.end_for(self.exchange.lane), bytes_max)
         });
         if fits {
-            self.push_small_roster(id, alias);
+            self.deliveries().push_small_roster(id, alias);
         }
         self.replay_piece(slot, alias, bytes_max, !fits);
     }
 
     /// Returns the size of the next pieces for this many sessions at most.
-    pub(super) fn piece_bytes(&self, sessions: usize) -> usize {
+    fn piece_bytes(&self, sessions: usize) -> usize {
         match self.sessions.relief.is_short() {
             false => (TURN_BYTES / sessions.max(1)).clamp(PIECE_BYTES_MIN, PIECE_BYTES_MAX),
             true => PIECE_BYTES_MIN,
         }
     }
 
-    /// Sends a session the next piece of its histories, which several share if the first ones end in it. Returns its bytes.
-    pub(super) fn replay(&mut self, slot: usize, bytes_max: usize) -> usize {
+    /// Reads sessions whose output has drained again, and sends them the next pieces of their histories.
+    pub(in crate::room) fn resume_drained(&mut self, ready: &mut Vec<usize>) {
+        // A replay lists its session again while the next piece is wanted.
+        let mut resumed = std::mem::take(&mut self.sessions.resumed);
+        let (mut replayed_bytes, piece_bytes) = (0, self.piece_bytes(resumed.len()));
+        for slot in resumed.drain(..) {
+            let session = self.sessions.get(slot);
+            let Some(session) = session.filter(|session| !session.connection.is_closed()) else {
+                continue;
+            };
+            // A session that is listed several times has the next piece already. It is listed again when its output is
+            // empty.
+            if session.is_replayed() && self.sessions.outputs.of(slot).is_empty() {
+                match replayed_bytes < TURN_BYTES {
+                    true => replayed_bytes += self.replay(slot, piece_bytes),
+                    false => self.sessions.resumed.push(slot),
+                }
+            }
+            self.sessions.update_interest(slot);
+            ready.push(slot);
+        }
+        resumed.append(&mut self.sessions.resumed);
+        self.sessions.resumed = resumed;
+    }
+
+    /// Sends a session the next piece of its histories. Histories that end in the piece share it. Returns its bytes.
+    fn replay(&mut self, slot: usize, bytes_max: usize) -> usize {
         let memberships = self.sessions[slot].memberships.iter();
         let replayed = memberships.filter(|it| it.subscriber.next_of_history().is_some());
         let aliases: Vec<u16> = replayed.map(|it| it.room).collect();
@@ -145,7 +128,7 @@ impl LaneRooms<'_> {
     ) -> usize {
         let id = self.sessions[slot].id;
         let (Some((_, from)), Some(history)) =
-            (self.next_of_history(id, alias), self.history_here(alias))
+            (self.next_of_history(id, alias), self.open.history(alias))
         else {
             return 0;
         };
@@ -193,7 +176,7 @@ impl LaneRooms<'_> {
                 });
                 count += u64::from(appended.is_ok());
                 if appended.is_err() {
-                    // The codec cannot express it.
+                    // The codec cannot express the message.
                     out.truncate(frame_at);
                     gap += 1;
                 }
@@ -212,7 +195,7 @@ impl LaneRooms<'_> {
         bytes
     }
 
-    /// Notes how far a session was replayed to. One that has what its lane has goes on with the log.
+    /// Notes how far a session was replayed to. A session that has what its lane has goes on with the log.
     fn go_on_from(&mut self, id: SessionId, alias: u16, next: u64, end: u64, roster_follows: bool) {
         let Some(slot) = self.sessions.slot_of(id) else {
             return;
@@ -227,7 +210,7 @@ impl LaneRooms<'_> {
         let is_topic = membership.is_topic;
         self.sessions.end_replay(slot, index);
         if roster_follows && !is_topic {
-            self.push_small_roster(id, alias);
+            self.deliveries().push_small_roster(id, alias);
         }
     }
 }
@@ -254,16 +237,8 @@ fn push_gap(
     }
 }
 
-/// The recovery of a pattern with a wildcard, which has no positions.
-pub(super) const UNKNOWN: RecoveryBody = RecoveryBody {
-    position: Position {
-        epoch: 0,
-        offset: 0,
-    },
-    recovery: Recovery::Missing(None),
-};
-
-/// Bytes of a history that are sent with the reply. Ten thousand clients that come back at once, and do not read, hold 160 MiB.
+/// Bytes of a history that are sent with the reply. Ten thousand clients that come back at once, and do not read, hold
+/// 160 MiB.
 const FIRST_PIECE_BYTES: usize = 16 * 1024;
 
 /// Most bytes of a further piece: as many as most sockets accept in one write.
@@ -273,4 +248,4 @@ const PIECE_BYTES_MAX: usize = 64 * 1024;
 const PIECE_BYTES_MIN: usize = 4 * 1024;
 
 /// Bytes of histories that a lane sends in a turn before it goes on with live messages.
-pub(super) const TURN_BYTES: usize = 1024 * 1024;
+const TURN_BYTES: usize = 1024 * 1024;

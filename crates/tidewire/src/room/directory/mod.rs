@@ -4,6 +4,10 @@
 //! Messages of rooms and topics do not use it. An atomic read of [`SharedRoom::lanes`] tells a lane which other lanes
 //! have members of a room.
 
+mod histories;
+mod opening;
+mod remote;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,10 +17,8 @@ use tidewire_proto::body::name_skeleton;
 use tidewire_proto::message::MemberId;
 use tidewire_proto::topic::Pattern;
 
-use super::opening::Openings;
-use super::remote::RemoteMembers;
-use super::routes::{Routes, Topics};
 use super::shared_room::{LaneCounts, SharedRoom};
+use super::topics::{Routes, Topics};
 use crate::auth::Guard;
 use crate::broker::BackplaneLink;
 use crate::history::ServerHistories;
@@ -24,6 +26,9 @@ use crate::limits::{ALIASES_MAX, Limits};
 use crate::mailbox::Receiver;
 use crate::session::{Member, SessionId};
 use crate::session::{Shares, TableFull};
+use opening::Openings;
+use remote::RemoteMembers;
+pub(crate) use remote::Shown;
 
 /// All names, rooms and patterns.
 #[derive(Debug)]
@@ -38,7 +43,7 @@ pub(crate) struct Directory {
     guard: Option<Arc<Guard>>,
     histories: ServerHistories,
     /// The subscriptions of the node that have no members yet.
-    pub(super) openings: Openings,
+    openings: Openings,
 }
 
 /// How many entries the tables have, in total and per address.
@@ -58,7 +63,7 @@ pub(crate) struct Entered {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct State {
+struct State {
     names: HashMap<Arc<str>, (MemberId, SessionId)>,
     /// Skeletons of the names. They prevent two names in use from looking alike.
     name_skeletons: HashSet<String>,
@@ -72,17 +77,17 @@ pub(super) struct State {
     room_shares: Shares,
     topic_shares: Shares,
     /// Members on other nodes that are listed, in all rooms.
-    pub(super) remote_listed: usize,
+    remote_listed: usize,
     member_last: u32,
     alias_last: u16,
 }
 
 #[derive(Debug)]
-pub(super) struct RoomEntry {
+struct RoomEntry {
     shared: Arc<SharedRoom>,
-    pub(super) members: BTreeMap<MemberId, Arc<str>>,
+    members: BTreeMap<MemberId, Arc<str>>,
     /// Members on other nodes.
-    pub(super) remote: Option<Box<RemoteMembers>>,
+    remote: Option<Box<RemoteMembers>>,
     lanes: LaneCounts,
 }
 
@@ -136,7 +141,7 @@ impl Directory {
     }
 
     /// The way to the node, if there is one.
-    pub(super) fn link(&self) -> Option<&BackplaneLink> {
+    pub(in crate::room) fn link(&self) -> Option<&BackplaneLink> {
         self.backplane.as_deref()
     }
 
@@ -264,7 +269,7 @@ impl Directory {
     }
 
     /// Returns the alias of the pattern with this text.
-    pub(super) fn alias_of_pattern(&self, pattern: &str) -> Option<u16> {
+    pub(in crate::room) fn alias_of_pattern(&self, pattern: &str) -> Option<u16> {
         self.lock()
             .topics
             .shared(pattern)
@@ -272,7 +277,7 @@ impl Directory {
     }
 
     /// Returns the room with this alias, and its name.
-    pub(super) fn by_alias(&self, alias: u16) -> Option<(Arc<SharedRoom>, Box<str>)> {
+    pub(in crate::room) fn by_alias(&self, alias: u16) -> Option<(Arc<SharedRoom>, Box<str>)> {
         let state = self.lock();
         let name = state.by_alias.get(&alias)?;
         let entry = state.rooms.get(name)?;
@@ -280,25 +285,25 @@ impl Directory {
     }
 
     /// Returns the room with this name, if it has members.
-    pub(super) fn by_name(&self, room: &str) -> Option<Arc<SharedRoom>> {
+    pub(in crate::room) fn by_name(&self, room: &str) -> Option<Arc<SharedRoom>> {
         let state = self.lock();
         state.rooms.get(room).map(|entry| Arc::clone(&entry.shared))
     }
 
     /// Returns the session of the member `name` and the alias of the room, if the member is in that room.
-    pub(super) fn member_of(&self, room: &str, name: &str) -> Option<(SessionId, u16)> {
+    pub(in crate::room) fn member_of(&self, room: &str, name: &str) -> Option<(SessionId, u16)> {
         self.lock().member_of(room, name)
     }
 
     /// Returns the session of the member `name`, if the member is in the room with this alias.
-    pub(super) fn member_in(&self, alias: u16, name: &str) -> Option<SessionId> {
+    pub(in crate::room) fn member_in(&self, alias: u16, name: &str) -> Option<SessionId> {
         let state = self.lock();
         let room = state.by_alias.get(&alias)?;
         Some(state.member_of(room, name)?.0)
     }
 
     /// Returns the number of members of a room, on all nodes.
-    pub(super) fn size_of(&self, alias: u16) -> usize {
+    pub(in crate::room) fn size_of(&self, alias: u16) -> usize {
         let state = self.lock();
         let name = state.by_alias.get(&alias);
         let entry = name.and_then(|name| state.rooms.get(name));
@@ -390,7 +395,7 @@ impl Directory {
         self.lock().topics.refresh(routes);
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, State> {
         // A panic while the lock is held leaves the maps consistent enough to serve other sessions.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -398,7 +403,7 @@ impl Directory {
 
 impl RoomEntry {
     /// The number of members on all nodes.
-    pub(super) fn count(&self) -> usize {
+    pub(in crate::room) fn count(&self) -> usize {
         let remote = self.remote.as_ref().map_or(0, |remote| remote.len());
         self.members.len() + remote
     }
@@ -417,35 +422,35 @@ impl State {
         self.topics.open(&text, Arc::new(shared), Receiver::Node);
     }
 
-    pub(super) fn room(&self, name: &str) -> Option<&RoomEntry> {
+    pub(in crate::room) fn room(&self, name: &str) -> Option<&RoomEntry> {
         self.rooms.get(name)
     }
 
-    pub(super) fn room_mut(&mut self, name: &str) -> Option<&mut RoomEntry> {
+    pub(in crate::room) fn room_mut(&mut self, name: &str) -> Option<&mut RoomEntry> {
         self.rooms.get_mut(name)
     }
 
-    pub(super) fn name_of(&self, alias: u16) -> Option<&str> {
+    pub(in crate::room) fn name_of(&self, alias: u16) -> Option<&str> {
         self.by_alias.get(&alias).map(|name| &**name)
     }
 
     /// The session that has a name on this node.
-    pub(super) fn session_named(&self, name: &str) -> Option<SessionId> {
+    pub(in crate::room) fn session_named(&self, name: &str) -> Option<SessionId> {
         self.names.get(name).map(|(_, session)| *session)
     }
 
     /// Whether a pattern has subscribers on this node who get the messages from other nodes, and not from a history.
-    pub(super) fn has_pattern(&self, pattern: &str) -> bool {
+    pub(in crate::room) fn has_pattern(&self, pattern: &str) -> bool {
         let shared = self.topics.shared(pattern);
         shared.is_some_and(|shared| !shared.is_numbered_by_carrier())
     }
 
     /// Returns a topic that has subscribers on this node.
-    pub(super) fn topic(&self, topic: &str) -> Option<&Arc<SharedRoom>> {
+    pub(in crate::room) fn topic(&self, topic: &str) -> Option<&Arc<SharedRoom>> {
         self.topics.shared(topic)
     }
 
-    pub(super) fn next_member(&mut self) -> MemberId {
+    pub(in crate::room) fn next_member(&mut self) -> MemberId {
         self.member_last = self.member_last.wrapping_add(1);
         MemberId(self.member_last)
     }

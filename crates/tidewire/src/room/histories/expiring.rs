@@ -1,18 +1,18 @@
-//! Messages of histories that are older than their age are removed without being touched.
+//! A slow timer removes messages that are older than the age of their history.
 //!
-//! A message, a join and a subscription remove what has expired in their own history. A silent history would keep its messages
-//! for ever. So a slow timer goes through all histories, in small parts.
+//! A message, a join and a subscription remove expired messages of their own history. A silent history would keep its
+//! messages for ever. So a slow timer visits all histories, in small parts.
 //!
 //! Rejected: a timer for each history, because most histories get messages all the time, and a server has many.
 
-use super::rooms::LaneRooms;
+use super::LaneHistories;
 use crate::history::History;
 use crate::session::TimerKey;
 
-impl LaneRooms<'_> {
+impl LaneHistories<'_> {
     /// Lets the histories with these limits expire. The first lane that asks does it for the whole server.
     pub(super) fn plan_expiry(&mut self, limits: &History) {
-        if limits.age_max.is_some() && self.table.directory.histories().begin_expiry() {
+        if limits.age_max.is_some() && self.open.directory().histories().begin_expiry() {
             self.plan_next_expiry(PAUSE_NS);
         }
     }
@@ -24,9 +24,9 @@ impl LaneRooms<'_> {
     }
 
     /// Removes what has expired in the next part of the histories.
-    pub(crate) fn expire_histories(&mut self) {
+    pub(crate) fn expire(&mut self) {
         let now_ns = self.sessions.now_ns();
-        let histories = self.table.directory.histories();
+        let histories = self.open.directory().histories();
         let count = histories.expire_next(HISTORIES_PER_TURN, now_ns);
         let turns = (count / HISTORIES_PER_TURN + 1) as u64;
         self.plan_next_expiry((ROUND_NS / turns).min(PAUSE_NS));
@@ -64,10 +64,15 @@ mod tests {
         };
         let mut lane = lane(&Server::builder());
         let rules = vec![HistoryPattern::new(">", limits)];
-        lane.core.rooms().keep_topics(rules);
+        lane.core.rooms().histories().keep_topics(rules);
         let start_ns = lane.core.sessions.now_ns();
         let held = |lane: &crate::lane::Lane<_>| -> usize {
-            lane.core.rooms.directory.histories().held_by_topics()
+            lane.core
+                .rooms
+                .open()
+                .directory()
+                .histories()
+                .held_by_topics()
         };
         let go_to = |lane: &mut crate::lane::Lane<_>, seconds: u64| {
             while lane.core.sessions.now_ns() < start_ns + seconds * SECOND_NS {
@@ -80,7 +85,10 @@ mod tests {
             for number in numbers {
                 let topic = format!("t.{number}");
                 let mut rooms = lane.core.rooms();
-                rooms.publish(SessionId::NONE, &topic, &[7; 200]).unwrap();
+                rooms
+                    .topics()
+                    .publish(SessionId::NONE, &topic, &[7; 200])
+                    .unwrap();
             }
         };
         publish(&mut lane, 0..TOPICS);

@@ -5,7 +5,8 @@
 //! lane that its copy is old. The lane then takes the lock and applies the changes since. A subscription is in the
 //! table before its subscriber gets the reply, so every message that is published after the reply reaches it.
 //!
-//! Rejected: rebuilding the copies at every change, because a thousand clients that reconnect would cost a million entries.
+//! Rejected: rebuilding the copies at every change, because a thousand clients that reconnect would cost a million
+//! entries.
 //! Rejected: sending changes to lanes as messages, because the subscriber would get its reply before all lanes know.
 
 use std::collections::{HashMap, VecDeque};
@@ -13,14 +14,14 @@ use std::sync::Arc;
 
 use tidewire_proto::topic::{Pattern, PatternIndex};
 
-use super::shared_room::{LaneCounts, SharedRoom};
 use crate::history::TopicHistory;
 use crate::mailbox::Receiver;
+use crate::room::shared_room::{LaneCounts, SharedRoom};
 use crate::session::RepeatedFrame;
 
 /// The patterns of a server, and their latest changes. The directory's mutex protects it.
 #[derive(Debug, Default)]
-pub(super) struct Topics {
+pub(in crate::room) struct Topics {
     entries: HashMap<Arc<str>, TopicEntry>,
     changes: VecDeque<Change>,
     /// The version of the table before the first of `changes`.
@@ -88,30 +89,35 @@ enum Change {
 }
 
 impl Topics {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::room) fn len(&self) -> usize {
         self.entries.len()
     }
 
     /// Returns the version, which increases with every change.
-    pub(super) fn version(&self) -> u64 {
+    pub(in crate::room) fn version(&self) -> u64 {
         self.changes_start + self.changes.len() as u64
     }
 
     /// Returns what the lanes share of a pattern that has subscribers on a lane.
-    pub(super) fn shared(&self, pattern: &str) -> Option<&Arc<SharedRoom>> {
+    pub(in crate::room) fn shared(&self, pattern: &str) -> Option<&Arc<SharedRoom>> {
         let entry = self.entries.get(pattern)?;
         (!entry.shared.lanes().is_empty()).then_some(&entry.shared)
     }
 
     /// Adds a subscriber, if the pattern already has one.
-    pub(super) fn enter(&mut self, pattern: &str, lane: usize) -> Option<Arc<SharedRoom>> {
+    pub(in crate::room) fn enter(&mut self, pattern: &str, lane: usize) -> Option<Arc<SharedRoom>> {
         let entry = self.entries.get_mut(pattern)?;
         entry.lanes.enter(&entry.shared, Receiver::Lane(lane));
         Some(Arc::clone(&entry.shared))
     }
 
     /// Adds a pattern with its first subscriber.
-    pub(super) fn open(&mut self, pattern: &Arc<str>, shared: Arc<SharedRoom>, first: Receiver) {
+    pub(in crate::room) fn open(
+        &mut self,
+        pattern: &Arc<str>,
+        shared: Arc<SharedRoom>,
+        first: Receiver,
+    ) {
         let mut lanes = LaneCounts::default();
         lanes.enter(&shared, first);
         self.note(Change::Added(Arc::clone(&shared)));
@@ -120,7 +126,7 @@ impl Topics {
     }
 
     /// Removes a subscriber. Returns whether it was the pattern's last one, whose alias is then free.
-    pub(super) fn exit(&mut self, pattern: &Arc<str>, lane: usize) -> bool {
+    pub(in crate::room) fn exit(&mut self, pattern: &Arc<str>, lane: usize) -> bool {
         let Some(entry) = self.entries.get_mut(pattern) else {
             return false;
         };
@@ -133,7 +139,7 @@ impl Topics {
     }
 
     /// Brings a lane's copy up to date.
-    pub(super) fn refresh(&self, routes: &mut Routes) {
+    pub(in crate::room) fn refresh(&self, routes: &mut Routes) {
         if routes.version < self.changes_start {
             routes.index = PatternIndex::new();
             for entry in self.entries.values() {
@@ -158,7 +164,7 @@ impl Topics {
 }
 
 impl Routes {
-    pub(super) fn version(&self) -> u64 {
+    pub(in crate::room) fn version(&self) -> u64 {
         self.version
     }
 

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tidewire_proto::body::validate_name;
 use tidewire_proto::topic::Pattern;
 
-use super::directory::Directory;
+use super::Directory;
 use crate::broker::RoomOrTopic;
 
 /// The rooms and patterns that the node has subscribed to for a join, each with whether the subscription stands. A pattern has the
@@ -30,7 +30,7 @@ impl Openings {
 
 impl Directory {
     /// Whether a session can join a room, or subscribe to a pattern, now. If not, the node is asked to subscribe first.
-    pub(super) fn stands(&self, name: &RoomOrTopic) -> bool {
+    pub(in crate::room) fn stands(&self, name: &RoomOrTopic) -> bool {
         let Some(link) = self.link().filter(|link| !link.is_cut_off()) else {
             return true;
         };
@@ -55,7 +55,7 @@ impl Directory {
     }
 
     /// Whether the node still makes the subscription of a room or pattern.
-    pub(super) fn awaits_opening(&self, name: &RoomOrTopic) -> bool {
+    pub(in crate::room) fn awaits_opening(&self, name: &RoomOrTopic) -> bool {
         self.openings.lock().get(name) == Some(&false)
     }
 

@@ -2,8 +2,7 @@
 
 use tidewire_proto::room::RoomLog;
 
-use super::RoomTable;
-use super::rooms::Room;
+use super::{OpenRooms, Room};
 use crate::mailbox::LaneRoom;
 use crate::session::Logs;
 
@@ -29,8 +28,9 @@ pub struct RoomFigures {
     pub is_congested: bool,
 }
 
-impl RoomTable {
-    /// Adds the rooms of up to `count_max` aliases, beginning with `from`. Returns the next alias, if there may be more.
+impl OpenRooms {
+    /// Adds the rooms of up to `count_max` aliases, beginning with `from`. Returns the next alias, if there may be
+    /// more.
     pub(crate) fn inspect(
         &self,
         logs: &Logs,
@@ -38,7 +38,7 @@ impl RoomTable {
         count_max: usize,
         figures: &mut Vec<LaneRoom>,
     ) -> Option<usize> {
-        let aliases = self.rooms.aliases();
+        let aliases = self.all.len();
         let end = aliases.min(from.saturating_add(count_max));
         let rooms = (from..end).filter_map(|alias| self.get(alias as u16));
         let rooms = rooms.filter_map(|room| Some(lane_room(room, logs.get(room.shared.alias)?)));

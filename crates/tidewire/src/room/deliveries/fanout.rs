@@ -1,53 +1,74 @@
 //! Fan-out: sends messages from the log of a room or topic to its subscribers on this lane, and to the other lanes.
 
+use std::cmp::Reverse;
+
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
-use super::appending::{Appended, LaneLogs};
-use super::rooms::{LaneRooms, Room};
-use super::shared_room::SharedRoom;
-use super::spanning::Origin;
-use crate::mailbox::BatchEntry;
-use crate::mailbox::LaneSet;
+use super::appending::Appended;
+use super::{LaneDeliveries, OpenRooms, Origin, Room};
+use crate::mailbox::{BatchEntry, LaneSet};
 use crate::observe::DropReason;
+use crate::room::SharedRoom;
+use crate::session::SessionId;
 use crate::transport::Transport;
 
-impl LaneRooms<'_> {
-    /// Handles an entry of a batch from another lane.
-    pub(crate) fn deliver_entry(&mut self, entry: &BatchEntry<'_>) {
-        match *entry {
-            BatchEntry::Session { id, frame } => {
-                // `send_to` counts a session that has ended or is full in `sends_refused`.
-                let result = self.exchange.send_to(self.sessions, id, |_, out| {
-                    out.extend_from_slice(frame);
-                    Ok(())
-                });
-                if let Err(error) = result {
-                    tracing::trace!(session = %id, %error, "a message from another lane was refused");
-                }
+impl OpenRooms {
+    /// When the next sweep is due.
+    pub(crate) fn sweep_ns(&self) -> Option<u64> {
+        self.due.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Takes the next sweep that is due at a time.
+    #[inline]
+    fn take_due(&mut self, now_ns: u64) -> Option<u16> {
+        while let Some(Reverse((at, alias))) = self.due.peek().copied() {
+            if at > now_ns {
+                return None;
             }
-            BatchEntry::Recorded {
-                alias,
-                number,
-                author,
-                frame,
-            } => self.deliver_recorded(alias, (number, author), frame),
-            BatchEntry::Remove { id, alias } => self.remove(id, alias),
-            BatchEntry::Room { alias, frame } => {
-                if self.sessions.relief.is_short() && !self.may_deliver(alias, frame.len()) {
-                    return self.drop_for_memory(alias);
-                }
-                let _ = self.append(alias, frame.len(), |_, out| {
-                    out.extend_from_slice(frame);
-                    Ok(())
-                });
+            self.due.pop();
+            // The room may have been swept earlier.
+            let room = self.get(alias);
+            if room.and_then(|room| room.coalescer.due_ns()) == Some(at) {
+                return Some(alias);
             }
+        }
+        None
+    }
+
+    /// Whether the log of a room grew by a step in this turn.
+    #[inline]
+    pub(crate) fn has_grown(&self) -> bool {
+        !self.grown.is_empty()
+    }
+}
+
+impl LaneDeliveries<'_> {
+    /// Appends a frame of another lane to the log of a room, or drops it if memory is short.
+    pub(in crate::room) fn deliver(&mut self, alias: u16, frame: &[u8]) {
+        match self.has_memory_for(alias, frame.len()) {
+            true => self.append_frame(alias, SessionId::NONE, frame),
+            false => self.drop_for_memory(alias),
         }
     }
 
-    /// Whether a message from another lane may be appended to the log of a room.
+    /// Appends a frame of another lane to the log of a room. The author may be a session of this lane.
+    pub(in crate::room) fn append_frame(&mut self, alias: u16, author: SessionId, frame: &[u8]) {
+        let author = self.sessions.slot_of(author);
+        let _ = self.append_of(alias, author, frame.len(), |_, out| {
+            out.extend_from_slice(frame);
+            Ok(())
+        });
+    }
+
+    /// Whether the log of a room may grow for a message from another lane.
+    #[inline]
+    pub(in crate::room) fn has_memory_for(&mut self, alias: u16, bytes: usize) -> bool {
+        !self.sessions.relief.is_short() || self.may_deliver(alias, bytes)
+    }
+
     #[cold]
-    pub(super) fn may_deliver(&mut self, alias: u16, bytes: usize) -> bool {
+    fn may_deliver(&mut self, alias: u16, bytes: usize) -> bool {
         let log = self.sessions.logs.get(alias);
         log.is_none_or(|log| !log.must_grow_for(bytes)) || self.sessions.may_grow()
     }
@@ -55,7 +76,7 @@ impl LaneRooms<'_> {
     /// Counts a message from another lane that is dropped because the log of a room must not grow.
     #[cold]
     fn drop_for_memory(&self, alias: u16) {
-        let members = self.table.get(alias).map_or(0, |room| room.members.len());
+        let members = self.open.get(alias).map_or(0, |room| room.members.len());
         let counters = &self.sessions.counters;
         counters.room_offered.add(members as u64);
         counters.room_dropped[DropReason::Memory as usize].add(members as u64);
@@ -63,7 +84,7 @@ impl LaneRooms<'_> {
 
     /// Runs all planned sweeps, because the lane ends before they are due.
     pub(crate) fn sweep_all(&mut self) {
-        while let Some(alias) = self.table.rooms.take_due(u64::MAX) {
+        while let Some(alias) = self.open.take_due(u64::MAX) {
             self.sweep(alias);
         }
     }
@@ -71,10 +92,10 @@ impl LaneRooms<'_> {
     /// Runs the sweeps that are due.
     #[inline(always)]
     pub(crate) fn sweep_due(&mut self) {
-        if self.table.has_grown() {
+        if self.open.has_grown() {
             self.sweep_grown(EARLY_SWEEP_BYTES);
         }
-        while let Some(alias) = self.table.rooms.take_due(self.sessions.now_ns()) {
+        while let Some(alias) = self.open.take_due(self.sessions.now_ns()) {
             self.sweep(alias);
         }
     }
@@ -83,11 +104,12 @@ impl LaneRooms<'_> {
     /// `waiting_min` bytes wait if the sweep makes no system call.
     #[cold]
     pub(crate) fn sweep_grown(&mut self, waiting_min: u64) {
-        while let Some(alias) = self.table.rooms.take_grown() {
-            let Some(room) = self.table.get(alias) else {
+        while let Some(alias) = self.open.grown.pop() {
+            let Some(room) = self.open.get(alias) else {
                 continue;
             };
-            let waiting = self.log_end(alias) - room.swept;
+            let log = self.sessions.logs.get(alias);
+            let waiting = log.map_or(0, |log| log.head_position()) - room.swept;
             let is_worth_it = waiting >= EARLY_SWEEP_BYTES
                 || (waiting >= waiting_min && self.is_in_process(room));
             if is_worth_it && room.coalescer.due_ns().is_some() {
@@ -102,18 +124,12 @@ impl LaneRooms<'_> {
         members.all(|slot| self.sessions[*slot].stream.step_bytes() < usize::MAX)
     }
 
-    /// Returns the number of bytes ever appended to the log of a room.
-    fn log_end(&self, alias: u16) -> u64 {
-        let log = self.sessions.logs.get(alias);
-        log.map_or(0, |log| log.head_position())
-    }
-
     /// Writes a room's new messages to all its subscribers.
     fn sweep(&mut self, alias: u16) {
         let started_ns = self.sessions.timers.measured_ns();
         let mut index = 0;
         loop {
-            let Some(room) = self.table.rooms.get(alias) else {
+            let Some(room) = self.open.get(alias) else {
                 return;
             };
             let Some(slot) = room.members.get(index).copied() else {
@@ -132,7 +148,7 @@ impl LaneRooms<'_> {
         self.sessions.counters.sweeps.add(1);
         let log = self.sessions.logs.get(alias);
         let (end, held_bytes) = log.map_or((0, 0), |log| (log.head_position(), log.held_bytes()));
-        let Some(room) = self.table.rooms.get_mut(alias) else {
+        let Some(room) = self.open.get_mut(alias) else {
             return;
         };
         room.swept = end;
@@ -144,43 +160,24 @@ impl LaneRooms<'_> {
         self.sessions.charge_log(alias);
     }
 
-    /// Appends a frame to the log of a room or topic on this lane, for all its members here. `None` if the log is not here.
-    #[inline]
-    pub(super) fn append(
-        &mut self,
-        alias: u16,
-        bytes_expected: usize,
-        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Result<Option<Appended>, EncodeError> {
-        let (logs, _) = LaneLogs::of(self.sessions, self.exchange);
-        let rooms = &mut self.table.rooms;
-        rooms.append(logs, alias, bytes_expected, encode, |_, _, _| 0)
-    }
-
-    /// Sends a frame at the end of a log to the other lanes with members. `offset` is the message's in the history of the room.
-    /// Other nodes get the message that `origin` returns; it is only called if there are other lanes or nodes.
-    #[inline]
-    pub(super) fn pass_on<'m>(
+    /// Sends the newest frame of a log to other lanes, and its message to other nodes. `offset` is the offset of the
+    /// message in the history of the room. Call it only if [`Appended::is_for_others`]: most messages end before it.
+    #[inline(never)]
+    pub(in crate::room) fn send_on(
         &mut self,
         appended: Appended,
         offset: Option<u64>,
-        origin: impl FnOnce() -> Origin<'m>,
+        origin: &Origin<'_>,
     ) {
-        if !appended.others.is_empty() {
-            self.send_on(appended, offset, &origin());
-        }
-    }
-
-    /// Sends the newest frame of a room's log to other lanes, and its message to other nodes.
-    #[inline(never)]
-    fn send_on(&mut self, appended: Appended, offset: Option<u64>, origin: &Origin<'_>) {
         let Appended {
             alias,
             bytes,
             others,
         } = appended;
-        if others.has_node() {
-            self.send_to_nodes(alias, origin);
+        if others.has_node()
+            && let Some(shared) = self.open.shared(alias).cloned()
+        {
+            self.send_to_nodes(&shared, origin);
         }
         let others = others.without_node();
         if others.is_empty() {
@@ -195,9 +192,10 @@ impl LaneRooms<'_> {
         self.sessions.outputs.put_buffer(frame);
     }
 
-    /// Frames a message once for all subscribers of a room or topic, on this lane and the others. This lane need not have any.
+    /// Frames a message once for all subscribers of a room or topic, on this lane and the others. This lane need not have
+    /// any.
     #[cold]
-    pub(super) fn append_shared(
+    pub(in crate::room) fn append_shared(
         &mut self,
         shared: &SharedRoom,
         bytes_expected: usize,
@@ -206,9 +204,10 @@ impl LaneRooms<'_> {
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
         let alias = shared.alias;
-        if self.table.get(alias).is_some() {
-            if let Some(appended) = self.append(alias, bytes_expected, encode)? {
-                self.pass_on(appended, offset, || *origin);
+        if self.open.has(alias) {
+            let appended = self.append(alias, bytes_expected, encode)?;
+            if let Some(appended) = appended.filter(Appended::is_for_others) {
+                self.send_on(appended, offset, origin);
             }
             return Ok(());
         }
@@ -217,7 +216,7 @@ impl LaneRooms<'_> {
         if encoded.is_ok() {
             let others = shared.others(self.exchange.lane);
             if others.has_node() {
-                self.send_to_nodes_of(shared, origin);
+                self.send_to_nodes(shared, origin);
             }
             self.send_chat_message(others, alias, offset, &frame);
         }
@@ -225,18 +224,35 @@ impl LaneRooms<'_> {
         encoded
     }
 
-    /// Sends an entry to lanes.
-    pub(super) fn send_entry(&mut self, lanes: LaneSet, entry: &BatchEntry<'_>) {
+    /// Sends the frame of a message to other lanes, with the offset that the message has in its history.
+    pub(in crate::room) fn send_chat_message(
+        &mut self,
+        lanes: LaneSet,
+        alias: u16,
+        offset: Option<u64>,
+        frame: &[u8],
+    ) {
+        let author = SessionId::NONE;
+        let entry = match offset {
+            None => BatchEntry::Room { alias, frame },
+            Some(number) => BatchEntry::Recorded {
+                alias,
+                number,
+                author,
+                frame,
+            },
+        };
         for lane in lanes.lanes() {
-            self.exchange.batch(lane, entry);
+            self.exchange.batch(lane, &entry);
         }
         // One message may go to many logs, so the batches are charged at once and not at the end of the turn.
         self.sessions.charge_common(self.exchange.held_bytes());
     }
 }
 
-/// Bytes that the log of a quiet room may hold: a few small messages, so that a room with one message a minute allocates nothing.
-pub(super) const QUIET_LOG_BYTES_MAX: usize = 4 * 1024;
+/// Bytes that the log of a quiet room may hold: a few small messages, so that a room with one message a minute allocates
+/// nothing.
+const QUIET_LOG_BYTES_MAX: usize = 4 * 1024;
 
 /// Step of growth, a power of two, after which an early sweep may be worth its writes. Rings in memory are written in
 /// steps of this size, without a system call.
@@ -262,7 +278,7 @@ mod tests {
         let alias = core.context(writer).rooms().join("room", "writer").unwrap();
         core.context(reader).rooms().join("room", "reader").unwrap();
         core.sessions.flush_dirty();
-        core.rooms().sweep_due();
+        core.rooms().deliveries().sweep_due();
         let mut bytes = vec![0; 256 * 1024];
         let payload = [7; 1000];
         for (messages, is_early) in [(3, false), (40, true), (3, false)] {
@@ -273,13 +289,13 @@ mod tests {
             for _ in 0..messages {
                 core.rooms().say(writer, alias.room.0, &payload).unwrap();
             }
-            assert!(core.rooms.has_grown());
+            assert!(core.rooms.open().has_grown());
             core.sweep_early(EARLY_SWEEP_BYTES);
-            assert!(!core.rooms.has_grown());
+            assert!(!core.rooms.open().has_grown());
             assert_eq!(far.read(&mut bytes).is_ok(), is_early);
             // A sweep that ran early is not run again when the planned time comes.
             core.sessions.pass_time(1_000_000_000);
-            core.rooms().sweep_due();
+            core.rooms().deliveries().sweep_due();
             assert_eq!(far.read(&mut bytes).is_ok(), !is_early);
             assert_eq!(core.counters.sweeps.read() - before.0, 1);
             assert_eq!(core.counters.room_offered.read() - before.1, messages);
@@ -308,7 +324,7 @@ mod tests {
                 alias = core.context(id).rooms().join("room", name).unwrap().room.0;
             }
             core.sessions.flush_dirty();
-            core.rooms().sweep_all();
+            core.rooms().deliveries().sweep_all();
             let mut bytes = vec![0; 64 * 1024];
             while end.read(&mut bytes).is_ok() {}
             let writer = core.sessions[writer].id;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use tidewire_proto::message::MemberId;
 
-use super::directory::Directory;
-use super::shared_room::SharedRoom;
+use super::Directory;
+
+use crate::room::SharedRoom;
 use crate::session::SessionId;
 
 /// The members of a room on other nodes.
@@ -43,7 +44,7 @@ pub(crate) struct Shown {
 }
 
 impl RemoteMembers {
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::room) fn len(&self) -> usize {
         self.listed.len() + self.counted.values().sum::<usize>()
     }
 }
@@ -173,7 +174,11 @@ impl Directory {
     }
 
     /// Returns the name of the room with this alias, and its remote member that is shown under `name`.
-    pub(super) fn remote_named(&self, alias: u16, name: &str) -> Option<(Box<str>, RemoteMember)> {
+    pub(in crate::room) fn remote_named(
+        &self,
+        alias: u16,
+        name: &str,
+    ) -> Option<(Box<str>, RemoteMember)> {
         let state = self.lock();
         let room = state.name_of(alias)?;
         let remote = state.room(room)?.remote.as_ref()?;

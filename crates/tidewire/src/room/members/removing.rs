@@ -1,15 +1,19 @@
 //! Members of rooms for services: the rooms of a session, the names of members, and removals.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, Codec, Presence};
 use tidewire_proto::message::PresenceEvent;
 
-use super::refusal::RoomError;
-use super::rooms::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms};
 use crate::mailbox::BatchEntry;
 use crate::observe::DropReason;
+use crate::room::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms, RoomError};
 use crate::session::{SessionId, append_with_header};
+
+/// Members that handlers removed; `None` until a chat with a hook asks for them.
+#[derive(Debug, Default)]
+pub(in crate::room) struct Departures(Option<VecDeque<Departure>>);
 
 /// A member of this lane that a handler has removed from a room.
 #[derive(Debug)]
@@ -22,17 +26,24 @@ pub(crate) struct Departure {
 impl LaneRooms<'_> {
     /// Returns the name of a room that has members.
     pub(crate) fn name_of(&self, alias: u16) -> Option<Box<str>> {
-        self.table.directory.name_of(alias)
+        self.table.open.directory().name_of(alias)
     }
 
     /// Returns the session of a member, on any lane.
     pub(crate) fn session_of(&self, name: &str) -> Option<SessionId> {
-        self.table.directory.find(name)
+        self.table.open.directory().find(name)
+    }
+
+    /// Checks that a session of this lane is in a room.
+    pub(super) fn check_member(&self, id: SessionId, alias: u16) -> Result<(), RoomError> {
+        let session = self.sessions.find(id);
+        let membership = session.and_then(|session| session.room_membership(alias));
+        membership.map(|_| ()).ok_or(RoomError::NotJoined)
     }
 
     /// Removes a member from a room, on any lane.
     pub(crate) fn remove_member(&mut self, room: &str, name: &str) -> Result<(), RoomError> {
-        let found = self.table.directory.member_of(room, name);
+        let found = self.table.open.directory().member_of(room, name);
         let (id, alias) = found.ok_or(RoomError::NoSuchMember)?;
         if id.lane() == self.exchange.lane {
             self.remove(id, alias);
@@ -44,7 +55,7 @@ impl LaneRooms<'_> {
     }
 
     /// Removes a session of this lane from a room, and sends it the presence frame of its own leave.
-    pub(super) fn remove(&mut self, id: SessionId, alias: u16) {
+    pub(in crate::room) fn remove(&mut self, id: SessionId, alias: u16) {
         let Some(slot) = self.sessions.slot_of(id) else {
             return;
         };
@@ -82,21 +93,19 @@ impl LaneRooms<'_> {
 
     /// Takes the oldest departure, of this session if one is given. Departures are kept from the first call on.
     pub(crate) fn take_departure(&mut self, id: Option<SessionId>) -> Option<Departure> {
-        let departures = self.table.departures.get_or_insert_default();
+        let departures = self.table.departures.0.get_or_insert_default();
         let is_it = |departure: &Departure| id.is_none_or(|id| departure.id == id);
         let index = departures.iter().position(is_it)?;
         departures.remove(index)
     }
 
     fn note_departure(&mut self, id: SessionId, alias: u16) {
-        if self.table.departures.is_none() {
+        if self.table.departures.0.is_none() {
             return;
         }
-        let session = self.sessions.find(id);
-        let is_member = session.is_some_and(|session| session.room_membership(alias).is_some());
-        if is_member
+        if self.check_member(id, alias).is_ok()
             && let (Some(room), Some(name)) = (self.name_of(alias), self.member_name(id))
-            && let Some(departures) = &mut self.table.departures
+            && let Some(departures) = &mut self.table.departures.0
         {
             departures.push_back(Departure { id, room, name });
         }
@@ -109,14 +118,10 @@ impl LaneRooms<'_> {
         alias: u16,
         payload_bytes: usize,
     ) -> Result<(), RoomError> {
-        let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
-        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
+        self.check_member(id, alias)?;
         let config = &self.sessions.config;
         config.check_shared_frame(payload_bytes, FRAME_OVERHEAD_BYTES_MAX)?;
-        match self.sessions.relief.is_short() && !self.sessions.may_grow() {
-            true => Err(RoomError::OutOfMemory),
-            false => Ok(()),
-        }
+        self.check_memory()
     }
 
     /// Whether a session may whisper to the member `name`, as far as this lane knows.
@@ -126,9 +131,8 @@ impl LaneRooms<'_> {
         alias: u16,
         name: &str,
     ) -> Result<(), RoomError> {
-        let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
-        session.room_membership(alias).ok_or(RoomError::NotJoined)?;
-        let directory = &self.table.directory;
+        self.check_member(id, alias)?;
+        let directory = self.table.open.directory();
         let is_here = directory.member_in(alias, name).is_some();
         match is_here || directory.remote_named(alias, name).is_some() {
             true => Ok(()),

@@ -6,18 +6,35 @@
 //! the subscriber has caught up or its time is over. Rejected: a message to each publisher's lane. It would arrive a
 //! turn late, and publishers may leave meanwhile.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use tidewire_io::timer::TimerId;
 use tidewire_proto::connection::{Inbound, PauseReason};
 use tidewire_proto::room::Policy;
 
-use super::replay::TURN_BYTES;
-use super::rooms::{LaneRooms, Room, RoomTable};
-use super::shared_room::SharedRoom;
+use super::{LaneDeliveries, OpenRooms, Room};
 use crate::limits::nanoseconds;
-use crate::session::{CloseReason, Session, SlowSubscriber, TimerKey};
+use crate::room::SharedRoom;
+use crate::session::{CloseReason, Session, SessionId, SlowSubscriber, TimerKey};
 
-impl LaneRooms<'_> {
+/// The rooms that block for slow subscribers, and the publishers that wait for them.
+#[derive(Debug, Default)]
+pub(super) struct SlowMembers {
+    /// Publishers that are paused because a room blocks for a slow subscriber.
+    held: Vec<(SessionId, Arc<SharedRoom>)>,
+    /// Rooms in which a subscriber of this lane blocks the publishers, each with the timer that ends the block.
+    blocked: HashMap<u16, TimerId>,
+}
+
+impl OpenRooms {
+    /// Whether a room has paused publishers of this lane.
+    pub(crate) fn holds_publishers(&self) -> bool {
+        !self.slow.held.is_empty()
+    }
+}
+
+impl LaneDeliveries<'_> {
     /// Applies the policy to a subscriber whose socket is full.
     pub(super) fn enforce(&mut self, slot: usize, alias: u16) {
         match self.sessions.enforce_policy(slot, alias) {
@@ -25,7 +42,7 @@ impl LaneRooms<'_> {
             SlowSubscriber::Disconnect { behind } => {
                 let session = &self.sessions[slot];
                 let what = "slow subscriber disconnected";
-                warn_of_slow(session, self.table, alias, Some(behind), what);
+                warn_of_slow(session, self.open, alias, Some(behind), what);
                 self.sessions.close(slot, CloseReason::SlowSubscriber);
             }
             SlowSubscriber::Block => self.begin_block(alias),
@@ -35,21 +52,19 @@ impl LaneRooms<'_> {
     fn begin_block(&mut self, alias: u16) {
         let time_ns = nanoseconds(self.sessions.config.limits.rooms.block_deadline());
         let deadline_ns = self.sessions.now_ns().saturating_add(time_ns);
-        let Some(room) = self.table.rooms.get_mut(alias) else {
-            return;
-        };
-        if room.blocked.is_none() {
+        if let Some(room) = self.open.get(alias)
+            && !self.open.slow.blocked.contains_key(&alias)
+        {
+            room.shared.set_congested(self.exchange.lane, true);
             let timers = &mut self.sessions.timers;
             let timer = timers.set(deadline_ns, TimerKey::BlockedRoom(alias));
-            room.blocked = Some(timer);
-            room.shared.set_congested(self.exchange.lane, true);
-            self.table.blocked_rooms.push(alias);
+            self.open.slow.blocked.insert(alias, timer);
         }
     }
 
     /// Handles the deadline of a blocking room: members that are still over the limits are disconnected.
     pub(crate) fn end_block(&mut self, alias: u16) {
-        let Some(room) = self.table.rooms.get(alias) else {
+        let Some(room) = self.open.get(alias) else {
             return;
         };
         let over = |slot: &usize| self.is_blocking(room, *slot);
@@ -57,7 +72,7 @@ impl LaneRooms<'_> {
         for slot in slots {
             warn_of_slow(
                 &self.sessions[slot],
-                self.table,
+                self.open,
                 alias,
                 None,
                 "blocking subscriber disconnected",
@@ -85,107 +100,69 @@ impl LaneRooms<'_> {
     }
 
     pub(super) fn unblock(&mut self, alias: u16) {
-        self.table.blocked_rooms.retain(|blocked| *blocked != alias);
-        if let Some(room) = self.table.rooms.get_mut(alias)
-            && let Some(timer) = room.blocked.take()
-        {
-            // The old timer would end the room's next block too early.
+        if let Some(timer) = self.open.slow.blocked.remove(&alias) {
+            // The old timer would end the next block of the room too early.
             self.sessions.timers.cancel(timer);
-            room.shared.set_congested(self.exchange.lane, false);
+            if let Some(shared) = self.open.shared(alias) {
+                shared.set_congested(self.exchange.lane, false);
+            }
         }
     }
 
     /// Ends the blocks of rooms whose subscribers have caught up. The publishers may be on other lanes, so this does
     /// not depend on a paused publisher here.
     fn unblock_cleared(&mut self) {
-        let mut index = 0;
-        while let Some(alias) = self.table.blocked_rooms.get(index).copied() {
-            index += 1;
-            let cleared = self.table.get(alias).is_none_or(|room| {
+        let is_clear = |alias: &u16| {
+            let room = self.open.get(*alias);
+            room.is_none_or(|room| {
                 let mut members = room.members.iter();
                 !members.any(|slot| self.is_blocking(room, *slot))
-            });
-            if cleared {
-                self.unblock(alias);
-                index -= 1;
-            }
-        }
+            })
+        };
+        let blocked = self.open.slow.blocked.keys().copied();
+        let clear: Vec<u16> = blocked.filter(is_clear).collect();
+        clear.into_iter().for_each(|alias| self.unblock(alias));
     }
 
     /// Pauses the reading of a publisher until the congested room is clear.
-    pub(super) fn hold(&mut self, slot: usize, room: &Arc<SharedRoom>) {
+    #[cold]
+    pub(in crate::room) fn hold(&mut self, slot: usize, room: &Arc<SharedRoom>) {
         let session = &mut self.sessions[slot];
         let connection = &mut session.connection;
         if connection.input().state() != Inbound::Ended
             && !connection.input().is_paused_by(PauseReason::Room)
         {
             connection.input_mut().pause(PauseReason::Room);
-            self.table.held.push((session.id, Arc::clone(room)));
+            self.open.slow.held.push((session.id, Arc::clone(room)));
             self.sessions.counters.publishers_held.add(1);
             self.sessions.update_interest(slot);
         }
     }
 
-    /// Resumes paused publishers whose rooms are clear, and sessions whose output has drained.
-    pub(crate) fn release_held(&mut self, ready: &mut Vec<usize>) {
-        self.unblock_cleared();
-        if !self.table.held.is_empty() {
-            let mut held = std::mem::take(&mut self.table.held);
-            held.retain(|(id, room)| {
-                // The room itself may be on other lanes only, because a topic's publisher need not be its subscriber.
-                if room.is_congested() {
-                    return true;
-                }
-                if let Some(slot) = self.sessions.slot_of(*id)
-                    && self.sessions[slot]
-                        .connection
-                        .input_mut()
-                        .resume(PauseReason::Room)
-                {
-                    self.sessions.resumed.push(slot);
-                }
-                false
-            });
-            self.table.held = held;
+    /// Resumes paused publishers whose rooms are clear.
+    pub(in crate::room) fn release_held(&mut self) {
+        if !self.open.slow.blocked.is_empty() {
+            self.unblock_cleared();
         }
-        if !self.table.behind.is_empty() {
-            self.catch_up_all();
-        }
-        if !self.sessions.resumed.is_empty() {
-            self.resume_drained(ready);
-        }
-    }
-
-    /// Reads sessions whose output has drained again, and sends them the next pieces of their histories.
-    fn resume_drained(&mut self, ready: &mut Vec<usize>) {
-        // A replay lists its session again while the next piece is wanted.
-        let mut resumed = std::mem::take(&mut self.sessions.resumed);
-        let (mut replayed_bytes, piece_bytes) = (0, self.piece_bytes(resumed.len()));
-        for slot in resumed.drain(..) {
-            let session = self.sessions.get(slot);
-            let Some(session) = session.filter(|session| !session.connection.is_closed()) else {
-                continue;
-            };
-            // A session that is listed several times has the next piece already, and is listed again when it has taken that.
-            if session.is_replayed() && self.sessions.outputs.of(slot).is_empty() {
-                match replayed_bytes < TURN_BYTES {
-                    true => replayed_bytes += self.replay(slot, piece_bytes),
-                    false => self.sessions.resumed.push(slot),
-                }
+        let sessions = &mut *self.sessions;
+        self.open.slow.held.retain(|(id, room)| {
+            // The room itself may be on other lanes only, because a topic's publisher need not be its subscriber.
+            if room.is_congested() {
+                return true;
             }
-            self.sessions.update_interest(slot);
-            ready.push(slot);
-        }
-        resumed.append(&mut self.sessions.resumed);
-        self.sessions.resumed = resumed;
+            if let Some(slot) = sessions.slot_of(*id) {
+                sessions.resume_reading(slot, PauseReason::Room);
+            }
+            false
+        });
     }
 }
 
-/// Logs a slow subscriber: who it is, as far as that is known, what it is subscribed to, and how many messages and bytes of that wait
-/// for it.
+/// Logs a slow subscriber: its peer and user if they are known, the room or pattern, and how many messages and bytes of
+/// the room wait for the subscriber.
 fn warn_of_slow(
     session: &Session,
-    table: &RoomTable,
+    open: &OpenRooms,
     alias: u16,
     behind: Option<(u64, u64)>,
     what: &str,
@@ -198,9 +175,9 @@ fn warn_of_slow(
         .map(|member| &*member.name);
     let user = session.profile.admitted.as_deref();
     let user = user.map(|admitted| admitted.identity.name());
-    let room = table.get(alias);
-    let pattern = room.and_then(|room| room.shared.pattern.as_deref());
-    let room = table.directory.name_of(alias);
+    let shared = open.shared(alias);
+    let pattern = shared.and_then(|shared| shared.pattern.as_deref());
+    let room = open.directory.name_of(alias);
     let room = room.as_deref().filter(|_| pattern.is_none());
     let (messages_behind, bytes_behind) = behind.unzip();
     tracing::warn!(
@@ -238,7 +215,7 @@ mod tests {
             core.rooms().say(id, alias, b"news").unwrap();
         }
         core.sessions.pass_time(SECOND_NS / 10);
-        core.rooms().sweep_due();
+        core.rooms().deliveries().sweep_due();
         assert!(is_held(lane, alias));
     }
 
@@ -253,8 +230,9 @@ mod tests {
     }
 
     fn is_held<S>(lane: &Lane<S>, alias: u16) -> bool {
-        let room = lane.core.rooms.get(alias);
-        room.is_some_and(|room| room.blocked.is_some() && room.shared.is_congested())
+        let open = lane.core.rooms.open();
+        let is_congested = open.shared(alias).is_some_and(|it| it.is_congested());
+        is_congested && open.slow.blocked.contains_key(&alias)
     }
 
     #[test]
@@ -267,7 +245,7 @@ mod tests {
         session.profile.peer = Some(Arc::new(peer));
         lane.core.rooms().join(id, "lobby", "ada", None).unwrap();
         let alias = lane.core.sessions[ada].memberships[0].room;
-        let (session, table) = (&lane.core.sessions[ada], &lane.core.rooms);
+        let (session, table) = (&lane.core.sessions[ada], lane.core.rooms.open());
         let text = logged(|| warn_of_slow(session, table, alias, Some((3, 70)), "slow"));
         for part in [
             " WARN ",

@@ -4,26 +4,11 @@ use std::sync::Arc;
 
 use tidewire_proto::backplane::SequenceKind;
 
-use super::directory::Directory;
-use super::rooms::LaneRooms;
-use super::shared_room::SharedRoom;
-use crate::broker::{BackplaneLink, RoomOrTopic};
-use crate::history::{History, HistoryPattern, NodeHistory, Numbering, Readiness};
+use super::Directory;
 
-impl LaneRooms<'_> {
-    /// Sets which topics of the server keep a history. All lanes set the same.
-    pub(crate) fn keep_topics(&mut self, patterns: Vec<HistoryPattern>) {
-        for pattern in &patterns {
-            self.plan_expiry(pattern.limits());
-        }
-        let histories = self.table.directory.histories();
-        match histories.numbering() {
-            _ if patterns.is_empty() => {}
-            Some(_) => histories.keep_topics(patterns),
-            None => histories.warn_of_none(),
-        }
-    }
-}
+use crate::broker::{BackplaneLink, RoomOrTopic};
+use crate::history::{History, NodeHistory, Numbering, Readiness};
+use crate::room::SharedRoom;
 
 impl Directory {
     /// Returns a room with members here, or a topic with subscribers here.
@@ -44,7 +29,7 @@ impl Directory {
 
     /// Whether a room or topic can be entered now. If not, the node is asked to open its history, or to subscribe to it if it keeps
     /// none.
-    pub(super) fn readiness(
+    pub(in crate::room) fn readiness(
         &self,
         name: &RoomOrTopic,
         limits: Option<History>,
@@ -59,7 +44,7 @@ impl Directory {
     }
 
     /// Whether the node still opens a history, or still makes a subscription.
-    pub(super) fn awaits(&self, name: &RoomOrTopic) -> bool {
+    pub(in crate::room) fn awaits(&self, name: &RoomOrTopic) -> bool {
         !self.link().is_none_or(BackplaneLink::is_closed)
             && (self.histories().awaits(name) || self.awaits_opening(name))
     }

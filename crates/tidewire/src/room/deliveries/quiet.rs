@@ -1,17 +1,17 @@
 //! Quiet logs give their memory back.
 //!
-//! Problem: a log keeps its buffers when everybody has read it, because the next message needs them. The buffer of a topic with
-//! one long message would stay as long as the topic has subscribers, and thousands of them would fill the memory account.
-//! Approach: a sweep that leaves a log with much memory lists the log. A slow timer looks at the listed logs. A log that got no
-//! message since the last look, and that all subscribers have read, is freed. So a busy log keeps its buffers and allocates
-//! nothing, and a message costs nothing more.
+//! Problem: a log keeps its buffers when all members have read them, because the next message needs them. The buffer of
+//! a topic with one long message would stay as long as the topic has subscribers, and thousands of such buffers would
+//! fill the memory account. Approach: a sweep that leaves a log with much memory lists the log. A slow timer looks at
+//! the listed logs. A log is freed if it got no message since the last look and all subscribers have read it. So a busy
+//! log keeps its buffers and allocates nothing, and a message costs nothing more.
 //!
-//! Rejected: freeing a log after each sweep that drains it, because each message of a fan-out would allocate. Rejected: one pool
-//! of segments for all logs of a lane, because a segment would be cold in the cache where it is used next.
+//! Rejected: freeing a log after each sweep that drains it, because each message of a fan-out would allocate. Rejected:
+//! one pool of segments for all logs of a lane, because a segment would be cold in the cache where it is used next.
 
 use std::collections::VecDeque;
 
-use super::rooms::LaneRooms;
+use super::LaneDeliveries;
 use crate::session::TimerKey;
 
 /// The logs of a lane that hold much memory.
@@ -23,16 +23,16 @@ pub(super) struct QuietLogs {
     round_left: usize,
 }
 
-impl LaneRooms<'_> {
+impl LaneDeliveries<'_> {
     /// Lists a log, which ends at `end`.
     #[cold]
     #[inline(never)]
     pub(super) fn watch_log(&mut self, alias: u16, end: u64) {
-        let Some(room) = self.table.rooms.get_mut(alias) else {
+        let Some(room) = self.open.get_mut(alias) else {
             return;
         };
         room.watched = Some(end);
-        let quiet = &mut self.table.quiet;
+        let quiet = &mut self.open.quiet;
         quiet.aliases.push_back(alias);
         if quiet.aliases.len() == 1 {
             self.plan_look(QUIET_NS);
@@ -47,24 +47,24 @@ impl LaneRooms<'_> {
 
     /// Looks at the listed logs, and frees those that are quiet and drained. A long round is spread over several turns.
     pub(crate) fn release_quiet(&mut self) {
-        if self.table.quiet.round_left == 0 {
-            self.table.quiet.round_left = self.table.quiet.aliases.len();
+        if self.open.quiet.round_left == 0 {
+            self.open.quiet.round_left = self.open.quiet.aliases.len();
         }
         let mut work = 0;
         while work < LOOKS_PER_TURN
-            && self.table.quiet.round_left > 0
-            && let Some(alias) = self.table.quiet.aliases.pop_front()
+            && self.open.quiet.round_left > 0
+            && let Some(alias) = self.open.quiet.aliases.pop_front()
         {
-            self.table.quiet.round_left -= 1;
+            self.open.quiet.round_left -= 1;
             work += 1;
             if self.must_stay_watched(alias, &mut work) {
-                self.table.quiet.aliases.push_back(alias);
-            } else if let Some(room) = self.table.rooms.get_mut(alias) {
+                self.open.quiet.aliases.push_back(alias);
+            } else if let Some(room) = self.open.get_mut(alias) {
                 room.watched = None;
             }
         }
-        match self.table.quiet.round_left {
-            0 if self.table.quiet.aliases.is_empty() => {}
+        match self.open.quiet.round_left {
+            0 if self.open.quiet.aliases.is_empty() => {}
             0 => self.plan_look(QUIET_NS),
             _ => self.plan_look(0),
         }
@@ -72,7 +72,7 @@ impl LaneRooms<'_> {
 
     /// Looks at a log. Returns whether it must be looked at again. Adds the number of visited subscribers to `work`.
     fn must_stay_watched(&mut self, alias: u16, work: &mut usize) -> bool {
-        let Some(room) = self.table.rooms.get_mut(alias) else {
+        let Some(room) = self.open.get_mut(alias) else {
             return false;
         };
         let Some(log) = self.sessions.logs.get(alias) else {
@@ -103,8 +103,8 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// Regression: 400 topics with one message of 31 kB each, which was read at once, brought a server with 16 MiB near its limit
-    /// for as long as the subscribers stayed, and every newcomer was refused.
+    /// Regression: 400 topics with one message of 31 kB each, which was read at once, brought a server with 16 MiB near
+    /// its limit for as long as the subscribers stayed, and every newcomer was refused.
     #[test]
     fn messages_of_mixed_sizes_over_thousands_of_topics_that_are_read_leave_no_memory_behind() {
         const TOPICS: usize = 4_000;
@@ -118,7 +118,11 @@ mod tests {
         let id = lane.core.sessions[slot].id;
         let topics: Vec<String> = (0..TOPICS).map(|number| format!("t.{number}")).collect();
         for topic in &topics {
-            lane.core.rooms().subscribe(id, topic, None).unwrap();
+            lane.core
+                .rooms()
+                .topics()
+                .subscribe(id, topic, None)
+                .unwrap();
         }
         let mut bytes = vec![0; 1 << 20];
         let mut random = fastrand::Rng::with_seed(33);
@@ -126,7 +130,11 @@ mod tests {
             for topic in &topics {
                 let size = [64, 1_000, 8_000, 31_000, 60_000][random.usize(..5)];
                 let nobody = crate::session::SessionId::NONE;
-                let published = lane.core.rooms().publish(nobody, topic, &vec![7; size]);
+                let published = lane
+                    .core
+                    .rooms()
+                    .topics()
+                    .publish(nobody, topic, &vec![7; size]);
                 assert_eq!(published, Ok(false), "nothing is refused");
                 let mut left = size;
                 lane.turn();

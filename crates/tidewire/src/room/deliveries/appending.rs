@@ -1,0 +1,240 @@
+//! The one way of a frame into the log of a room or topic on this lane: it is appended, counted for the members, and a
+//! sweep is planned.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use crossbeam_utils::CachePadded;
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::error::EncodeError;
+use tidewire_proto::message::{MemberId, Position};
+use tidewire_proto::room::RoomLog;
+
+use super::fanout::GROWTH_STEP_BYTES;
+use super::{FRAME_OVERHEAD_BYTES_MAX, LaneDeliveries, OpenRooms};
+use crate::config::{Config, SharedFrameError};
+use crate::history::encode_position;
+use crate::mailbox::{Exchange, LaneSet};
+use crate::observe::LaneCounters;
+use crate::session::{LaneSessions, Logs, Relief, SessionSlab, Timers};
+
+/// The parts of a lane that an append needs. The sessions stay free, because the author is one of them. Each part is read
+/// where it is needed: a copy of the time or a pointer into an `Arc` lived in a register too long, which cost each
+/// message 5 instructions.
+pub(in crate::room) struct LaneLogs<'l> {
+    logs: &'l mut Logs,
+    relief: &'l mut Relief,
+    config: &'l Arc<Config>,
+    counters: &'l Arc<CachePadded<LaneCounters>>,
+    timers: &'l Timers,
+    exchange: &'l Exchange,
+}
+
+/// A frame at the end of a log.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "other lanes and nodes may need the frame"]
+pub(in crate::room) struct Appended {
+    pub(super) alias: u16,
+    pub(super) bytes: usize,
+    /// The other lanes with members, and the node if messages go to other nodes.
+    pub(super) others: LaneSet,
+}
+
+impl Appended {
+    /// Whether other lanes or nodes need the frame.
+    #[inline(always)]
+    pub(in crate::room) fn is_for_others(&self) -> bool {
+        !self.others.is_empty()
+    }
+}
+
+impl<'l> LaneLogs<'l> {
+    /// Returns the logs, and the sessions.
+    #[inline(always)]
+    pub(in crate::room) fn of(
+        sessions: &'l mut LaneSessions,
+        exchange: &'l Exchange,
+    ) -> (Self, &'l mut SessionSlab) {
+        let LaneSessions {
+            logs,
+            relief,
+            config,
+            counters,
+            timers,
+            slab,
+            ..
+        } = sessions;
+        let logs = Self {
+            logs,
+            relief,
+            config,
+            counters,
+            timers,
+            exchange,
+        };
+        (logs, slab)
+    }
+
+    /// Checks that a payload with this overhead fits a frame that all members get.
+    #[inline]
+    pub(in crate::room) fn check_frame(
+        &self,
+        payload_bytes: usize,
+        overhead_bytes: usize,
+    ) -> Result<(), SharedFrameError> {
+        self.config
+            .check_shared_frame(payload_bytes, overhead_bytes)
+    }
+}
+
+impl OpenRooms {
+    /// Appends a frame to the log of a room or topic, counts it for the members on this lane, and plans a sweep. `None`
+    /// if the log is not here. `skip` lets the author of the frame skip it: it gets the log with the frame, whose
+    /// position and length follow, and returns how many members do not get the frame.
+    #[inline(always)]
+    pub(in crate::room) fn append(
+        &mut self,
+        to: LaneLogs<'_>,
+        alias: u16,
+        bytes_expected: usize,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+        skip: impl FnOnce(&RoomLog, u64, usize) -> u64,
+    ) -> Result<Option<Appended>, EncodeError> {
+        let LaneLogs {
+            logs,
+            relief,
+            config,
+            counters,
+            timers,
+            exchange,
+        } = to;
+        let Some(log) = logs.get_mut(alias) else {
+            return Ok(None);
+        };
+        debug_assert!(
+            self.get(alias).is_some(),
+            "a log is open as long as its room"
+        );
+        let appended = log.append_with(bytes_expected, |out| encode(&config.codec, out));
+        let (position, bytes) = appended?;
+        let own = skip(log, position, bytes);
+        let Some(room) = self.get_mut(alias) else {
+            return Ok(None);
+        };
+        counters.room_offered.add(room.members.len() as u64 - own);
+        let due_ns = room.coalescer.handle_append(timers.now_ns());
+        let others = room.shared.others(exchange.lane);
+        let changed_bits = position ^ (position + bytes as u64);
+        if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
+            self.note_growth(logs, relief, alias, due_ns, changed_bits);
+        }
+        Ok(Some(Appended {
+            alias,
+            bytes,
+            others,
+        }))
+    }
+
+    /// Notes that a log grew by a step, or that its next sweep is planned.
+    #[inline(never)]
+    fn note_growth(
+        &mut self,
+        logs: &mut Logs,
+        relief: &mut Relief,
+        alias: u16,
+        due_ns: Option<u64>,
+        changed_bits: u64,
+    ) {
+        if let Some(due_ns) = due_ns {
+            self.due.push(Reverse((due_ns, alias)));
+        }
+        if changed_bits >= GROWTH_STEP_BYTES && self.grown.last() != Some(&alias) {
+            self.grown.push(alias);
+        }
+        if changed_bits >= CHARGE_STEP_BYTES || due_ns.is_some() {
+            relief.charge_log(logs, alias);
+        }
+    }
+}
+
+impl LaneDeliveries<'_> {
+    /// Appends a frame to the log of a room or topic on this lane, for all its members here. `None` if the log is not
+    /// here.
+    #[inline]
+    pub(super) fn append(
+        &mut self,
+        alias: u16,
+        bytes_expected: usize,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<Option<Appended>, EncodeError> {
+        let (logs, _) = LaneLogs::of(self.sessions, self.exchange);
+        let open = &mut self.open;
+        open.append(logs, alias, bytes_expected, encode, |_, _, _| 0)
+    }
+
+    /// Appends a frame whose author may be a session of this lane. The author does not get the frame. Returns whether
+    /// the log is here.
+    pub(in crate::room) fn append_of(
+        &mut self,
+        alias: u16,
+        author: Option<usize>,
+        bytes_expected: usize,
+        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) -> Result<bool, EncodeError> {
+        let (logs, slab) = LaneLogs::of(self.sessions, self.exchange);
+        let skip = |log: &RoomLog, position, bytes| {
+            let Some(session) = author.map(|slot| &mut slab[slot]) else {
+                return 0;
+            };
+            let Some(index) = session.room_membership(alias) else {
+                return 0;
+            };
+            let subscriber = &mut session.memberships[index].subscriber;
+            // A subscriber that is being sent the history gets nothing from the log.
+            if subscriber.next_of_history().is_some() {
+                return 0;
+            }
+            subscriber.skip_own(log, position, bytes);
+            1
+        };
+        let appended = self.open.append(logs, alias, bytes_expected, encode, skip);
+        Ok(appended?.is_some())
+    }
+
+    /// Returns the slot of a member of this lane.
+    pub(in crate::room) fn slot_of_member(&self, alias: u16, member: MemberId) -> Option<usize> {
+        let room = self.open.get(alias).filter(|_| member != MemberId(0))?;
+        let is_member = |slot: &&usize| {
+            let session = self.sessions.get(**slot);
+            let own = session.and_then(|it| it.profile.member.as_ref());
+            own.is_some_and(|own| own.id == member)
+        };
+        room.members.iter().find(is_member).copied()
+    }
+
+    /// Appends the position that the next message follows to the log of a room or topic.
+    #[cold]
+    pub(in crate::room) fn append_position(&mut self, alias: u16, position: Position) {
+        // Clients of a codec without positions cannot come back with a position either.
+        if self.sessions.config.codec.format().has_positions {
+            let _ = self.append(alias, FRAME_OVERHEAD_BYTES_MAX, |codec, out| {
+                encode_position(codec, alias, position, out)
+            });
+        }
+    }
+
+    /// Appends the notice that messages are missing to the log of a room. The caller has counted them.
+    pub(in crate::room) fn append_gap(&mut self, alias: u16, lost: &mut u64) {
+        let count = std::mem::take(lost);
+        if count > 0 {
+            // A codec without gap notices cannot tell. The loss is counted.
+            let _ = self.append(alias, FRAME_OVERHEAD_BYTES_MAX, |codec, out| {
+                codec.encode_gap(alias, count, out)
+            });
+        }
+    }
+}
+
+/// Step of growth, a power of two, after which a log is charged. A log is also charged when a sweep is planned or
+/// done.
+const CHARGE_STEP_BYTES: u64 = 16 * 1024;

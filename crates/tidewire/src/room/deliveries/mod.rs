@@ -1,0 +1,235 @@
+//! The messages that members and subscribers of a lane have to get: the logs of its rooms and topics, and who reads them.
+//!
+//! The log, the cursors and the policies do no I/O and live in [`tidewire_proto::room`]. This folder binds them to
+//! sessions, timers and other lanes. A room spans lanes: each lane has its own log, and a message is sent to another
+//! lane once, not once per subscriber there.
+
+mod appending;
+mod fanout;
+mod figures;
+mod quiet;
+mod roster;
+mod slow;
+mod spanning;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+
+use tidewire_proto::room::{Coalescer, Policy};
+
+pub use figures::RoomFigures;
+
+pub(super) use appending::LaneLogs;
+pub(crate) use fanout::{EARLY_SWEEP_BYTES, GROWTH_STEP_BYTES};
+pub(super) use spanning::Origin;
+
+use super::directory::Directory;
+use super::shared_room::SharedRoom;
+use crate::history::MessageHistory;
+use crate::limits::nanoseconds;
+use crate::mailbox::Exchange;
+use crate::observe::DropReason;
+use crate::session::{LaneSessions, MEMBERSHIP_BYTES, Membership, MembershipEnd};
+use quiet::QuietLogs;
+use slow::SlowMembers;
+
+/// The rooms with members, and the patterns with subscribers, on a lane, by alias; and when their logs are swept.
+#[derive(Debug)]
+pub(crate) struct OpenRooms {
+    /// Names, rooms and patterns of the whole server.
+    directory: Arc<Directory>,
+    all: Vec<Option<Box<Room>>>,
+    /// Planned sweeps, earliest first.
+    due: BinaryHeap<Reverse<(u64, u16)>>,
+    /// Rooms whose logs grew by a step in this turn. An early sweep of them may be worth its writes.
+    grown: Vec<u16>,
+    /// Logs with much memory, which is freed when they are quiet.
+    quiet: QuietLogs,
+    slow: SlowMembers,
+    /// Rooms whose messages from other lanes wait in the history, because memory is short.
+    behind: Vec<u16>,
+}
+
+/// A room, or the subscribers of one topic pattern, as one lane sees it.
+#[derive(Debug)]
+struct Room {
+    shared: Arc<SharedRoom>,
+    coalescer: Coalescer,
+    /// The end of the log at the last sweep.
+    swept: u64,
+    /// Slots of the sessions that are in the room, or subscribed.
+    members: Vec<usize>,
+    /// The end of the log at the last look, while [`QuietLogs`] watches it.
+    watched: Option<u64>,
+}
+
+/// The messages that members and subscribers of a lane have to get. See the module.
+#[derive(Debug)]
+pub(crate) struct LaneDeliveries<'a> {
+    open: &'a mut OpenRooms,
+    sessions: &'a mut LaneSessions,
+    exchange: &'a mut Exchange,
+}
+
+impl OpenRooms {
+    pub(super) fn new(directory: Arc<Directory>) -> Self {
+        Self {
+            directory,
+            all: Vec::new(),
+            due: BinaryHeap::new(),
+            grown: Vec::new(),
+            quiet: QuietLogs::default(),
+            slow: SlowMembers::default(),
+            behind: Vec::new(),
+        }
+    }
+
+    /// Names, rooms and patterns of the whole server.
+    #[inline]
+    pub(crate) fn directory(&self) -> &Arc<Directory> {
+        &self.directory
+    }
+
+    #[inline]
+    fn get(&self, alias: u16) -> Option<&Room> {
+        self.all.get(usize::from(alias))?.as_deref()
+    }
+
+    #[inline]
+    fn get_mut(&mut self, alias: u16) -> Option<&mut Room> {
+        self.all.get_mut(usize::from(alias))?.as_deref_mut()
+    }
+
+    /// Whether a room has members here, or a pattern has subscribers here.
+    pub(super) fn has(&self, alias: u16) -> bool {
+        self.get(alias).is_some()
+    }
+
+    /// Returns what the lanes share of a room with members here, or of a pattern with subscribers here.
+    #[inline]
+    pub(crate) fn shared(&self, alias: u16) -> Option<&Arc<SharedRoom>> {
+        self.get(alias).map(|room| &room.shared)
+    }
+
+    /// Returns the history of a room with members here, or of a topic with subscribers here.
+    pub(super) fn history(&self, alias: u16) -> Option<Arc<MessageHistory>> {
+        self.shared(alias)?.history.get().cloned()
+    }
+
+    /// Notes that messages of a room from other lanes wait in its history for memory.
+    pub(super) fn note_behind(&mut self, alias: u16) {
+        if !self.behind.contains(&alias) {
+            self.behind.push(alias);
+        }
+    }
+
+    /// Whether messages of rooms wait in histories for memory.
+    #[inline]
+    pub(super) fn has_behind(&self) -> bool {
+        !self.behind.is_empty()
+    }
+
+    /// Takes the rooms whose messages wait in histories for memory.
+    pub(super) fn take_behind(&mut self) -> Vec<u16> {
+        std::mem::take(&mut self.behind)
+    }
+}
+
+impl<'a> LaneDeliveries<'a> {
+    #[inline(always)]
+    pub(super) fn new(
+        open: &'a mut OpenRooms,
+        sessions: &'a mut LaneSessions,
+        exchange: &'a mut Exchange,
+    ) -> Self {
+        Self {
+            open,
+            sessions,
+            exchange,
+        }
+    }
+
+    /// Lets a session get what the log of a room or pattern gets from now on. The first member here opens the log.
+    pub(super) fn attach(&mut self, slot: usize, shared: &Arc<SharedRoom>, policy: Option<Policy>) {
+        let alias = shared.alias;
+        let config = &self.sessions.config;
+        let policy = match policy.unwrap_or(config.room_defaults.policy) {
+            Policy::ConflateByTopic if !shared.is_wildcard => Policy::Conflate,
+            other => other,
+        };
+        let (limits, interval_max) = (config.limits.rooms.lag(), config.room_defaults.coalesce_max);
+        self.sessions.open_log(alias);
+        let Some(subscriber) = self.sessions.logs.attach(alias, policy, limits) else {
+            return;
+        };
+        let index = usize::from(alias);
+        if self.open.all.len() <= index {
+            self.open.all.resize_with(index + 1, || None);
+        }
+        let room = self.open.all[index].get_or_insert_with(|| {
+            Box::new(Room {
+                shared: Arc::clone(shared),
+                coalescer: Coalescer::new(nanoseconds(interval_max)),
+                swept: 0,
+                members: Vec::new(),
+                watched: None,
+            })
+        });
+        let index = room.members.len();
+        room.members.push(slot);
+        self.sessions.relief.charge(0, MEMBERSHIP_BYTES);
+        let membership = Membership {
+            room: alias,
+            held_bytes: MEMBERSHIP_BYTES,
+            is_topic: shared.pattern.is_some(),
+            number: 0,
+            index,
+            subscriber,
+        };
+        let memberships = &mut self.sessions[slot].memberships;
+        let at = memberships.partition_point(|it| it.room < alias);
+        memberships.insert(at, membership);
+    }
+
+    /// Ends a membership or subscription of a session. Returns what the lanes share of the room or pattern.
+    pub(super) fn detach(
+        &mut self,
+        slot: usize,
+        membership: usize,
+        reason: DropReason,
+    ) -> Option<Arc<SharedRoom>> {
+        let end = self.sessions.detach(slot, membership)?;
+        let MembershipEnd {
+            room: alias,
+            index,
+            undelivered,
+        } = end;
+        let room = self.open.get_mut(alias)?;
+        room.members.swap_remove(index);
+        if let Some(moved) = room.members.get(index).copied()
+            && let Some(membership) = self.sessions[moved].membership(alias)
+        {
+            self.sessions[moved].memberships[membership].index = index;
+        }
+        self.sessions.counters.room_dropped[reason as usize].add(undelivered);
+        Some(Arc::clone(&room.shared))
+    }
+
+    /// Closes the log of a room or pattern that has no member here any more.
+    pub(super) fn close_unused(&mut self, shared: &SharedRoom) {
+        let alias = shared.alias;
+        let room = self.open.get(alias);
+        if room.is_some_and(|room| room.members.is_empty()) {
+            if let Some(history) = shared.history.get() {
+                history.leave(self.exchange.lane, self.sessions.now_ns());
+            }
+            self.unblock(alias);
+            self.open.all[usize::from(alias)] = None;
+            self.sessions.close_log(alias);
+        }
+    }
+}
+
+/// Most bytes that a codec adds to a payload in a room: a header, or brackets and a name, which may be `name@node`.
+pub(crate) const FRAME_OVERHEAD_BYTES_MAX: usize = 104;

@@ -1,0 +1,300 @@
+//! Topics on a lane: subscribe, unsubscribe, publish.
+//!
+//! Subscribers of the same pattern share a log on each lane. That log is one of [`OpenRooms`], so sweeps, cursors,
+//! policies, gap notices and messages to other lanes use the same code. The difference is where a message goes. A
+//! room's message is appended to the one log of that room. A topic's message is appended once to the log of every
+//! pattern that matches, never once per subscriber, and its publisher need not be a subscriber.
+//!
+//! A session that is subscribed to two matching patterns gets the message once for each. Rejected: one delivery in
+//! total. The two subscriptions have their own policies, positions and gaps. So a search for sessions that get a
+//! message twice would visit every subscriber for every message.
+
+mod publishing;
+mod routes;
+
+use std::sync::Arc;
+
+use tidewire_proto::codec::Codec;
+use tidewire_proto::room::Policy;
+use tidewire_proto::topic::Pattern;
+
+pub(crate) use publishing::{PUBLISHED_OVERHEAD_BYTES, RECORDED_OVERHEAD_BYTES};
+pub(crate) use routes::Routes;
+pub(super) use routes::Topics;
+
+use super::deliveries::{LaneDeliveries, OpenRooms};
+use super::refusal::{NotSubscribed, ReachedLimit, SubscribeError};
+use crate::mailbox::Exchange;
+use crate::observe::{DropReason, QuietLog};
+use crate::session::{LaneSessions, SessionId, SessionLimiter};
+use routes::RecentTopic;
+
+/// The routes of a lane from topics to subscriptions, and the limit of registrations.
+#[derive(Debug)]
+pub(super) struct TopicTable {
+    /// The subscriptions that match a topic.
+    routes: Routes,
+    /// The topic of the last message, and its subscriptions.
+    recent: RecentTopic,
+    /// Counts the registrations of the whole server.
+    limiter: Arc<SessionLimiter>,
+    /// Limits the log lines about refused registrations.
+    registration_log: QuietLog,
+}
+
+/// The topics of a lane, with the parts of the lane that they use.
+#[derive(Debug)]
+pub(crate) struct LaneTopics<'a> {
+    topics: &'a mut TopicTable,
+    open: &'a mut OpenRooms,
+    sessions: &'a mut LaneSessions,
+    exchange: &'a mut Exchange,
+}
+
+impl TopicTable {
+    pub(super) fn new(limiter: Arc<SessionLimiter>) -> Self {
+        Self {
+            routes: Routes::default(),
+            recent: RecentTopic::default(),
+            limiter,
+            registration_log: QuietLog::default(),
+        }
+    }
+}
+
+impl<'a> LaneTopics<'a> {
+    #[inline(always)]
+    pub(super) fn new(
+        topics: &'a mut TopicTable,
+        open: &'a mut OpenRooms,
+        sessions: &'a mut LaneSessions,
+        exchange: &'a mut Exchange,
+    ) -> Self {
+        Self {
+            topics,
+            open,
+            sessions,
+            exchange,
+        }
+    }
+
+    #[inline(always)]
+    fn deliveries(&mut self) -> LaneDeliveries<'_> {
+        LaneDeliveries::new(self.open, self.sessions, self.exchange)
+    }
+
+    /// Attaches a session to the log of a pattern. Returns the alias of the subscription.
+    pub(crate) fn subscribe(
+        &mut self,
+        id: SessionId,
+        pattern: &str,
+        policy: Option<Policy>,
+    ) -> Result<u16, SubscribeError> {
+        let subscribed = self.try_subscribe(id, pattern, policy);
+        if let Err(SubscribeError::LimitReached(_)) = subscribed {
+            self.sessions.counters.rooms_refused.add(1);
+        }
+        let is_registration = self.sessions.config.codec.format().registers_subscribers;
+        if let Err(
+            error @ (SubscribeError::LimitReached(_)
+            | SubscribeError::TooManyRegistrations(_)
+            | SubscribeError::Unproven),
+        ) = subscribed
+            && is_registration
+        {
+            self.note_registration_refused(id, error);
+        }
+        subscribed
+    }
+
+    /// Counts a refused registration, and logs it at a limited rate, because a flood of them must not flood the log.
+    /// The subscriber gets no error, so the log tells the operator.
+    fn note_registration_refused(&mut self, id: SessionId, error: SubscribeError) {
+        if let Some(unlogged) = self.topics.registration_log.may_log(self.sessions.now_ns()) {
+            let peer = self
+                .sessions
+                .find(id)
+                .and_then(|session| session.profile.peer.as_deref());
+            let peer = peer.map(tracing::field::display);
+            tracing::warn!(
+                session = %id,
+                peer,
+                unlogged,
+                %error,
+                "a registration is refused; further refusals are counted and not logged for 10 s"
+            );
+        }
+        // The counter changes last, so that a test that sees the count finds the line in the log.
+        self.sessions.counters.registrations_refused.add(1);
+    }
+
+    /// Whether a session may subscribe, but for the limits that all sessions share. Returns its slot and the pattern.
+    pub(crate) fn check_subscribe<'p>(
+        &self,
+        id: SessionId,
+        pattern: &'p str,
+        policy: Option<Policy>,
+    ) -> Result<(usize, Pattern<'p>), SubscribeError> {
+        let pattern = Pattern::parse(pattern)?;
+        if let Some(policy) = policy {
+            self.sessions.config.policies.check(policy)?;
+        }
+        let slot = self.sessions.slot_of(id).ok_or(SubscribeError::NotOpen)?;
+        if self.sessions[slot].stream.is_unproven() {
+            return Err(SubscribeError::Unproven);
+        }
+        if self.sessions[slot].connection.handshake().frame_bytes_max()
+            < self.sessions.config.limits.connections.frame_bytes_max()
+        {
+            // As in rooms, a message is framed once for all subscribers.
+            return Err(SubscribeError::FrameLimit);
+        }
+        let session = &self.sessions[slot];
+        if let Some(alias) = self.open.directory().alias_of_pattern(pattern.text())
+            && session.subscription(alias).is_some()
+        {
+            return Err(SubscribeError::AlreadySubscribed);
+        }
+        let identity = session.profile.admitted.as_ref();
+        let own_max = identity.and_then(|it| it.identity.own_limits().subscriptions_max);
+        let count_max = self.sessions.config.limits.topics.per_session_max();
+        if session.has_memberships(true, own_max.unwrap_or(count_max).min(count_max)) {
+            return Err(SubscribeError::LimitReached(ReachedLimit::Session));
+        }
+        if self.sessions.is_at_its_share(id) {
+            return Err(SubscribeError::LimitReached(ReachedLimit::Memory));
+        }
+        Ok((slot, pattern))
+    }
+
+    fn try_subscribe(
+        &mut self,
+        id: SessionId,
+        pattern: &str,
+        policy: Option<Policy>,
+    ) -> Result<u16, SubscribeError> {
+        let (slot, pattern) = self.check_subscribe(id, pattern, policy)?;
+        let owner = self.sessions[slot].owner();
+        let limiter = Arc::clone(&self.topics.limiter);
+        let registers = self.sessions.config.codec.format().registers_subscribers;
+        if registers {
+            let registered = limiter.register(owner);
+            registered.map_err(|full| SubscribeError::TooManyRegistrations(full.into()))?;
+        }
+        let topic = match (self.open.directory()).subscribe(&pattern, self.exchange.lane, owner) {
+            Ok(topic) => topic,
+            Err(full) => {
+                if registers {
+                    limiter.unregister(owner);
+                }
+                return Err(SubscribeError::LimitReached(full.into()));
+            }
+        };
+        if registers {
+            self.sessions.counters.registrations.add(1);
+        }
+        self.deliveries().attach(slot, &topic, policy);
+        Ok(topic.alias)
+    }
+
+    /// Ends a subscription.
+    pub(crate) fn unsubscribe(&mut self, id: SessionId, alias: u16) -> Result<(), NotSubscribed> {
+        let slot = self.sessions.slot_of(id).ok_or(NotSubscribed)?;
+        let index = self.sessions[slot]
+            .subscription(alias)
+            .ok_or(NotSubscribed)?;
+        self.detach(slot, index, DropReason::Left);
+        Ok(())
+    }
+
+    pub(super) fn detach(&mut self, slot: usize, subscription: usize, reason: DropReason) {
+        let Some(shared) = self.deliveries().detach(slot, subscription, reason) else {
+            return;
+        };
+        let directory = self.open.directory();
+        directory.unsubscribe(&shared, self.exchange.lane);
+        if self.sessions.config.codec.format().registers_subscribers {
+            let owner = self.sessions[slot].owner();
+            self.topics.limiter.unregister(owner);
+        }
+        self.deliveries().close_unused(&shared);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lane::lane;
+    use crate::observe::{QUIET_NS, logged};
+    use crate::server::Server;
+
+    /// Regression: each refusal was a line in the log, so any sender of datagrams could fill it.
+    #[test]
+    fn a_flood_of_refused_registrations_is_counted_and_not_logged() {
+        const FLOOD: u64 = 1_000;
+        let mut core = lane(&Server::builder()).core;
+        let mut refuse = |count: u64| {
+            logged(|| {
+                for _ in 0..count {
+                    core.rooms()
+                        .topics()
+                        .note_registration_refused(SessionId::NONE, SubscribeError::Unproven);
+                }
+                core.sessions.pass_time(QUIET_NS);
+            })
+        };
+        for text in [refuse(FLOOD), refuse(FLOOD)] {
+            assert_eq!(
+                text.matches("a registration is refused").count(),
+                1,
+                "{text}"
+            );
+        }
+        assert_eq!(core.counters.registrations_refused.read(), 2 * FLOOD);
+    }
+
+    /// A session finds its place in a room or pattern by a binary search, whatever came and went before.
+    #[test]
+    fn memberships_stay_in_order_when_subscriptions_end_and_others_take_their_aliases() {
+        const COUNT: usize = 200;
+        let mut lane = lane(&Server::builder());
+        let (slot, _end) = lane.open_session();
+        let id = lane.core.sessions[slot].id;
+        let name = |number: usize| format!("topic.{number}");
+        let mut aliases = Vec::new();
+        for number in 0..COUNT {
+            let subscribed = lane
+                .core
+                .rooms()
+                .topics()
+                .subscribe(id, &name(number), None);
+            aliases.push(subscribed.unwrap());
+        }
+        let subscribed_again = lane.core.rooms().topics().subscribe(id, &name(7), None);
+        assert!(matches!(
+            subscribed_again,
+            Err(SubscribeError::AlreadySubscribed)
+        ));
+        for alias in aliases.iter().step_by(3) {
+            lane.core.rooms().topics().unsubscribe(id, *alias).unwrap();
+        }
+        for number in (0..COUNT).step_by(3) {
+            let subscribed = lane
+                .core
+                .rooms()
+                .topics()
+                .subscribe(id, &name(number), None);
+            aliases[number] = subscribed.unwrap();
+        }
+        let session = &lane.core.sessions[slot];
+        assert!(session.memberships.is_sorted_by_key(|it| it.room));
+        for alias in &aliases {
+            let index = session.subscription(*alias).unwrap();
+            assert_eq!(session.memberships[index].room, *alias);
+        }
+        for alias in aliases {
+            lane.core.rooms().topics().unsubscribe(id, alias).unwrap();
+        }
+        assert!(lane.core.sessions[slot].memberships.is_empty());
+    }
+}
