@@ -7,7 +7,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use tidewire::Server;
 use tidewire::socket::SocketOptions;
-use tidewire::system::{BindError, listen_tcp};
+use tidewire::system::{SocketError, listen_tcp};
 use tidewire::tls::{TlsError, TlsLayers};
 
 use crate::access::Access;
@@ -38,7 +38,7 @@ pub enum AdminError {
     Tls(#[from] TlsError),
     /// The address cannot be bound.
     #[error("the admin server {0}")]
-    Bind(#[from] BindError),
+    Bind(#[from] SocketError),
     /// The system refused the thread, or a descriptor.
     #[error("the admin server cannot start: {0}; look at the limits of threads and descriptors")]
     Start(#[source] io::Error),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidewire::{
-    AnyCodec, Backoff, Client, ClientBuilder, CloseReason, ConnectError, ConnectFailure,
-    ConnectionLimits, GoAwayCode, Kind, Message,
+    AnyCodec, Backoff, Client, ClientBuilder, CloseReason, ConnectError, ConnectionLimits,
+    GoAwayCode, Kind, Message,
 };
 use tidewire_io::poller::PollerChoice;
 use tidewire_proto::codec::Codec;
@@ -122,10 +122,10 @@ impl ConnectionArguments {
             let pause = backoff.delay(attempt, fastrand::f64());
             // A server that goes away accepts no client, but the next one at its address may.
             let may_pass = match &error {
-                ConnectError::Failed(ConnectFailure::Stream(_) | ConnectFailure::Closed(_)) => true,
+                ConnectError::Socket(_) | ConnectError::Closed(_) => true,
                 // Credentials that are refused now will be in a second, too, and each attempt is a failure of this
                 // address.
-                ConnectError::Failed(ConnectFailure::Refused { reason, .. }) => {
+                ConnectError::Refused { reason, .. } => {
                     matches!(reason, CloseReason::GoAway(code) if !code.is_final() && *code != GoAwayCode::Unauthenticated)
                 }
                 _ => false,

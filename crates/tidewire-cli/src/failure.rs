@@ -15,17 +15,15 @@ use tidewire::backplane::BackplaneError;
 use tidewire::log::LogError;
 use tidewire::tls::{TlsAlert, TlsFault};
 use tidewire::{
-    CloseReason, ConnectError, ConnectFailure, GoAwayCode, LaneError, PublishError, RequestError,
-    SendError, ServeError,
+    CloseReason, ConnectError, GoAwayCode, PublishError, RequestError, SendError, ServeError,
 };
 pub(crate) use tidewire_command::failure::Failure;
 use tidewire_command::failure::{
     self as command, CONFIGURATION, OTHER, REFUSED, TIMED_OUT, UNREACHABLE,
 };
 use tidewire_command::output;
-use tidewire_io::datagram::{DatagramBindError, DatagramConnectError};
-use tidewire_io::poller::PollerVariableError;
-use tidewire_io::socket::{BindError, SocketAddress, StreamConnectError};
+use tidewire_io::poller::PollerError;
+use tidewire_io::socket::{AnySocketAddress, SocketAddress, SocketError};
 use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 #[cfg(feature = "nats")]
 use tidewire_nats::NatsError;
@@ -129,7 +127,7 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
             return Some((CONFIGURATION, UNRESOLVED));
         }
         if cause.is::<AddressError>()
-            || cause.is::<PollerVariableError>()
+            || matches!(cause.downcast_ref(), Some(PollerError::Variable { .. }))
             || cause.is::<LogError>()
             || cause.is::<OtlpError>()
             || cause.is::<ConfigError>()
@@ -201,34 +199,32 @@ fn classify_end(reason: CloseReason) -> (u8, &'static str) {
 
 fn classify_serve(error: &ServeError) -> (u8, &'static str) {
     match error {
-        ServeError::Bind(BindError::InUse {
-            address: SocketAddress::Unix(_),
+        ServeError::Socket(SocketError::InUse {
+            address: AnySocketAddress::Stream(SocketAddress::Unix(_)),
             ..
         }) => (
             CONFIGURATION,
             "listen elsewhere with --bind, for example on another path: --bind ipc:///tmp/another.sock",
         ),
-        ServeError::Bind(BindError::InUse { .. })
-        | ServeError::Datagram(DatagramBindError::InUse { .. }) => (
+        ServeError::Socket(SocketError::InUse { .. }) => (
             CONFIGURATION,
             "listen elsewhere with --bind, for example on any free port, which is port 0",
         ),
         ServeError::Address(_)
-        | ServeError::Datagram(_)
         | ServeError::MixedFraming { .. }
         | ServeError::Framing { .. }
-        | ServeError::Bind(_)
+        | ServeError::Socket(_)
         | ServeError::PassedSocket { .. }
         | ServeError::Twice { .. }
         | ServeError::PassedPort(_)
-        | ServeError::Inproc(_)
+        | ServeError::NameInUse { .. }
         | ServeError::Tls(_)
         | ServeError::LaneCount(_) => (CONFIGURATION, ""),
         ServeError::NoCertificate { .. } => (
             CONFIGURATION,
             "give --tls-cert FILE --tls-key FILE; `tidewire cert dev` makes a pair for tests",
         ),
-        ServeError::Lane(LaneError::Poller(_)) => (
+        ServeError::Poller(PollerError::Unavailable { .. }) => (
             CONFIGURATION,
             "leave --poller and TIDEWIRE_POLLER out, and the best poller that works is taken",
         ),
@@ -272,62 +268,57 @@ fn classify_connect(error: &ConnectError) -> (u8, &'static str) {
         ConnectError::Address(AddressError::Unresolved { .. }) => (UNREACHABLE, UNRESOLVED),
         ConnectError::Address(_) => (CONFIGURATION, ""),
         ConnectError::Credentials { .. } => (CONFIGURATION, TOKEN_SOURCE),
-        ConnectError::Failed(ConnectFailure::LongCredentials { .. }) => (
+        ConnectError::LongCredentials { .. } => (
             CONFIGURATION,
             "connect to tls://HOST:PORT or wss://HOST:PORT, or ask the issuer for a shorter token",
         ),
-        ConnectError::Failed(ConnectFailure::PlaintextCredentials { .. }) => (
+        ConnectError::PlaintextCredentials { .. } => (
             CONFIGURATION,
             "connect to tls://HOST:PORT; without a token leave --token-file and TIDEWIRE_TOKEN out; in a closed network say \
              --insecure",
         ),
-        ConnectError::Failed(ConnectFailure::Refused {
+        ConnectError::Refused {
             reason: CloseReason::GoAway(GoAwayCode::Unauthenticated),
             ..
-        }) => (REFUSED, CREDENTIALS),
-        ConnectError::Start(error) => classify_serve(error),
-        ConnectError::Failed(
-            ConnectFailure::Stream(StreamConnectError::Refused { .. })
-            | ConnectFailure::Datagram(DatagramConnectError::Refused { .. }),
-        ) => (
+        } => (REFUSED, CREDENTIALS),
+        ConnectError::Start(error) => error.downcast_ref().map_or((OTHER, ""), classify_serve),
+        ConnectError::Socket(SocketError::Refused { .. }) => (
             UNREACHABLE,
             "start a server with `tidewire serve`, or check the address",
         ),
-        ConnectError::Failed(ConnectFailure::Closed(CloseReason::Handshake(
-            HandshakeError::OtherProtocol { looks_like },
-        ))) => (UNREACHABLE, protocol_remedy(*looks_like)),
-        ConnectError::Failed(ConnectFailure::Closed(CloseReason::Layer(LayerError::Tls(
-            fault,
-        )))) => (UNREACHABLE, tls_remedy(*fault)),
-        ConnectError::Failed(ConnectFailure::Refused { .. }) => (
+        ConnectError::Closed(CloseReason::Handshake(HandshakeError::OtherProtocol {
+            looks_like,
+        })) => (UNREACHABLE, protocol_remedy(*looks_like)),
+        ConnectError::Closed(CloseReason::Layer(LayerError::Tls(fault))) => {
+            (UNREACHABLE, tls_remedy(*fault))
+        }
+        ConnectError::Refused { .. } => (
             REFUSED,
             "the reason is the server's own; its log may say more",
         ),
-        ConnectError::Failed(ConnectFailure::Stream(StreamConnectError::TimedOut { .. })) => {
-            (TIMED_OUT, "")
-        }
-        ConnectError::Failed(ConnectFailure::Closed(CloseReason::HandshakeTimeout)) => (
+        ConnectError::Socket(SocketError::TimedOut { .. }) => (TIMED_OUT, ""),
+        ConnectError::Closed(CloseReason::HandshakeTimeout) => (
             TIMED_OUT,
             "wait longer with --timeout, or give both sides the same --codec; if they have it, something else than a \
              tidewire server is there",
         ),
-        ConnectError::Failed(ConnectFailure::Stream(StreamConnectError::NotFound { .. })) => (
+        ConnectError::Socket(SocketError::NotFound { .. }) => (
             UNREACHABLE,
             "start a server there with `tidewire serve --bind ipc://PATH`, or check the path",
         ),
-        ConnectError::Failed(ConnectFailure::Inproc(_)) => (
+        ConnectError::NotListening { .. } | ConnectError::WaitedInVain { .. } => (
             UNREACHABLE,
             "use ipc://PATH or tcp://HOST:PORT for a server in another process",
         ),
-        ConnectError::Failed(ConnectFailure::Closed(
+        ConnectError::Closed(
             CloseReason::Handshake(_)
             | CloseReason::PeerClosed
             | CloseReason::PeerReset
             | CloseReason::Decode(_),
-        )) => (UNREACHABLE, ANOTHER_SERVER),
+        ) => (UNREACHABLE, ANOTHER_SERVER),
+        ConnectError::Ended | ConnectError::OnLane => (OTHER, ""),
         // The other errors contain their remedy.
-        ConnectError::Failed(_) => (UNREACHABLE, ""),
-        _ => (OTHER, ""),
+        _ => (UNREACHABLE, ""),
     }
 }
 
@@ -397,13 +388,11 @@ mod tests {
 
     #[test]
     fn causes_follow_in_order_and_are_not_repeated() {
-        let refused = StreamConnectError::Refused {
-            address: "127.0.0.1:9"
-                .parse::<std::net::SocketAddr>()
-                .unwrap()
-                .into(),
+        let address: std::net::SocketAddr = "127.0.0.1:9".parse().unwrap();
+        let refused = SocketError::Refused {
+            address: SocketAddress::from(address).into(),
         };
-        let error = anyhow::Error::from(ConnectError::from(ConnectFailure::from(refused)));
+        let error = anyhow::Error::from(ConnectError::from(refused));
         assert_eq!(
             printed(&error),
             "error: cannot connect to tcp://127.0.0.1:9: connection refused; is the server running?\n  \
@@ -416,7 +405,11 @@ mod tests {
     fn the_remedy_for_an_address_in_use_fits_its_transport() {
         let remedy = |address: SocketAddress| {
             let source = std::io::ErrorKind::AddrInUse.into();
-            let error = ServeError::from(BindError::InUse { address, source });
+            let error = ServeError::from(SocketError::InUse {
+                operation: "listen on",
+                address: address.into(),
+                source,
+            });
             classify(&error.into()).1.to_owned()
         };
         let path = std::path::PathBuf::from("/run/chat.sock");
@@ -434,7 +427,7 @@ mod tests {
     fn a_server_of_lines_is_recognised() {
         let looks_like = FirstBytes::Text;
         let reason = CloseReason::Handshake(HandshakeError::OtherProtocol { looks_like });
-        let error = anyhow::Error::from(ConnectError::from(ConnectFailure::Closed(reason)));
+        let error = anyhow::Error::from(ConnectError::Closed(reason));
         assert_eq!(classify(&error).0, UNREACHABLE);
         assert!(printed(&error).contains("remedy: talk to a server of lines with `nc"));
     }

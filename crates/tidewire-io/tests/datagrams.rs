@@ -9,8 +9,9 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 
-use tidewire_io::datagram::{DatagramBatch, DatagramBindError, DatagramOptions, DatagramSocket};
+use tidewire_io::datagram::{DatagramBatch, DatagramOptions, DatagramSocket};
 use tidewire_io::poller::{Events, Interest, PollerChoice, PollerKind, Token, open};
+use tidewire_io::socket::SocketError;
 
 const LOOPBACKS: [&str; 2] = ["127.0.0.1:0", "[::1]:0"];
 
@@ -294,12 +295,9 @@ fn binding_says_what_is_wrong() {
     let default = DatagramOptions::default();
     let taken = bind("127.0.0.1:0", true);
     let refused = DatagramSocket::bind(&taken.local_address(), &default).unwrap_err();
-    assert!(matches!(refused, DatagramBindError::InUse { .. }));
+    assert!(matches!(refused, SocketError::InUse { .. }));
     let refused = DatagramSocket::bind(&"192.0.2.1:0".parse().unwrap(), &default).unwrap_err();
-    assert!(matches!(
-        refused,
-        DatagramBindError::AddressNotAvailable { .. }
-    ));
+    assert!(matches!(refused, SocketError::AddressNotAvailable { .. }));
 
     let mut shared = DatagramOptions::default();
     shared.reuse_port = true;
@@ -307,7 +305,7 @@ fn binding_says_what_is_wrong() {
     let second = DatagramSocket::bind(&first.local_address(), &shared).unwrap();
     assert_eq!(first.local_address(), second.local_address());
     let refused = DatagramSocket::bind(&first.local_address(), &default).unwrap_err();
-    assert!(matches!(refused, DatagramBindError::InUse { .. }));
+    assert!(matches!(refused, SocketError::InUse { .. }));
 }
 
 #[test]

@@ -10,12 +10,12 @@ use std::os::fd::AsFd;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tidewire_io::datagram::{DatagramBindError, DatagramOptions, DatagramSocket};
+use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
 use tidewire_io::descriptors::raise_descriptor_limit;
 use tidewire_io::poller::{Interest, PollerChoice, PollerKind, Token, open};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::{
-    AcceptError, BindError, Listener, SocketAddress, SocketOptions, Stream, StreamConnectError,
+    AcceptError, Listener, SocketAddress, SocketError, SocketOptions, Stream,
 };
 
 #[test]
@@ -50,19 +50,19 @@ fn every_operation_reports_the_limit_and_recovers_when_it_is_raised() {
     let refused = Stream::connect(listener.local_address()).unwrap_err();
     assert!(matches!(
         refused,
-        StreamConnectError::DescriptorsExhausted { soft: SOFT, .. }
+        SocketError::DescriptorsExhausted { soft: SOFT, .. }
     ));
     let refused = Listener::bind(&any_port, &options).unwrap_err();
     assert!(matches!(
         refused,
-        BindError::DescriptorsExhausted { soft: SOFT, .. }
+        SocketError::DescriptorsExhausted { soft: SOFT, .. }
     ));
     assert!(refused.to_string().contains("ulimit -n"));
     let any_udp_port = "127.0.0.1:0".parse().unwrap();
     let refused = DatagramSocket::bind(&any_udp_port, &DatagramOptions::default()).unwrap_err();
     assert!(matches!(
         refused,
-        DatagramBindError::DescriptorsExhausted { soft: SOFT, .. }
+        SocketError::DescriptorsExhausted { soft: SOFT, .. }
     ));
     let refused = RingStream::pair(65_536).unwrap_err();
     assert_eq!(Errno::from_io_error(&refused), Some(Errno::MFILE));

@@ -14,8 +14,7 @@ use std::time::Duration;
 use rustix::net::sockopt;
 use tidewire_io::poller::{Events, Interest, PollerChoice, Token, open};
 use tidewire_io::socket::{
-    AcceptError, BindError, KeepAlive, Listener, Presence, SocketAddress, SocketOptions, Stream,
-    StreamConnectError,
+    AcceptError, KeepAlive, Listener, Presence, SocketAddress, SocketError, SocketOptions, Stream,
 };
 
 fn any_port() -> SocketAddress {
@@ -170,7 +169,7 @@ fn a_port_in_use_is_refused_and_free_again_after_close() {
     let listener = listen(&any_port());
     let address = listener.local_address().clone();
     let refused = Listener::bind(&address, &SocketOptions::default()).unwrap_err();
-    assert!(matches!(refused, BindError::InUse { .. }), "{refused:?}");
+    assert!(matches!(refused, SocketError::InUse { .. }), "{refused:?}");
     // A connection that its server closed first would hold the port without address reuse.
     let (client, server) = connected(&listener);
     drop((server, listener, client));
@@ -182,7 +181,7 @@ fn an_address_of_another_machine_is_not_available() {
     // 192.0.2.0/24 is reserved for documentation.
     let foreign = SocketAddress::Tcp("192.0.2.1:0".parse().unwrap());
     let refused = Listener::bind(&foreign, &SocketOptions::default()).unwrap_err();
-    assert!(matches!(refused, BindError::AddressNotAvailable { .. }));
+    assert!(matches!(refused, SocketError::AddressNotAvailable { .. }));
 }
 
 #[test]
@@ -211,7 +210,7 @@ fn only_the_file_of_a_dead_server_is_replaced() {
     assert!(path.exists());
     let listener = listen(&at(&path));
     let refused = Listener::bind(&at(&path), &SocketOptions::default()).unwrap_err();
-    assert!(matches!(refused, BindError::InUse { .. }), "{refused:?}");
+    assert!(matches!(refused, SocketError::InUse { .. }), "{refused:?}");
     assert!(refused.to_string().contains("ss -lxp"));
     // The first server also sees the probe of the second server as a connection.
     while listener.accept().is_ok() {}
@@ -234,9 +233,9 @@ fn a_live_server_with_a_full_backlog_is_not_taken_for_dead() {
             Err(cause) => break cause,
         }
     };
-    assert!(matches!(busy, StreamConnectError::Busy { .. }), "{busy:?}");
+    assert!(matches!(busy, SocketError::Busy { .. }), "{busy:?}");
     let refused = Listener::bind(&address, &SocketOptions::default()).unwrap_err();
-    assert!(matches!(refused, BindError::InUse { .. }));
+    assert!(matches!(refused, SocketError::InUse { .. }));
 }
 
 #[test]
@@ -245,7 +244,7 @@ fn a_file_that_is_no_socket_stays() {
     let path = directory.path().join("notes");
     fs::write(&path, "precious").unwrap();
     let refused = Listener::bind(&at(&path), &SocketOptions::default()).unwrap_err();
-    assert!(matches!(refused, BindError::NotASocket { .. }));
+    assert!(matches!(refused, SocketError::NotASocket { .. }));
     assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
 }
 
@@ -254,10 +253,10 @@ fn a_path_that_cannot_be_is_explained() {
     let directory = tempfile::tempdir().unwrap();
     let missing = at(&directory.path().join("no/such/socket"));
     let refused = Listener::bind(&missing, &SocketOptions::default()).unwrap_err();
-    assert!(matches!(refused, BindError::NoDirectory { .. }));
+    assert!(matches!(refused, SocketError::NoDirectory { .. }));
     let long = at(&directory.path().join("x".repeat(120)));
     let refused = Listener::bind(&long, &SocketOptions::default()).unwrap_err();
-    assert!(matches!(refused, BindError::PathTooLong { .. }));
+    assert!(matches!(refused, SocketError::PathTooLong { .. }));
 }
 
 #[test]
@@ -281,12 +280,12 @@ fn connecting_without_a_server_is_a_named_error() {
     let directory = tempfile::tempdir().unwrap();
     let missing = at(&directory.path().join("socket"));
     let refused = Stream::connect(&missing).unwrap_err();
-    assert!(matches!(refused, StreamConnectError::NotFound { .. }));
+    assert!(matches!(refused, SocketError::NotFound { .. }));
 
     let path = directory.path().join("dead");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let refused = Stream::connect(&at(&path)).unwrap_err();
-    assert!(matches!(refused, StreamConnectError::Refused { .. }));
+    assert!(matches!(refused, SocketError::Refused { .. }));
 
     // The port was free a moment ago, and the system does not give it to another socket so soon.
     let address = listen(&any_port()).local_address().clone();
@@ -294,7 +293,7 @@ fn connecting_without_a_server_is_a_named_error() {
         await_ready(&stream, Interest::WRITE);
         stream.finish_connect()
     });
-    assert!(matches!(refused, Err(StreamConnectError::Refused { .. })));
+    assert!(matches!(refused, Err(SocketError::Refused { .. })));
 }
 
 #[test]
@@ -316,7 +315,7 @@ fn a_socket_connected_to_itself_counts_as_refused() {
     let stream = Stream::try_from(socket).unwrap();
     assert_eq!(stream.peer(), Some(local));
     let refused = stream.finish_connect();
-    assert!(matches!(refused, Err(StreamConnectError::Refused { .. })));
+    assert!(matches!(refused, Err(SocketError::Refused { .. })));
 }
 
 /// Regression: a peer that did not read held up to 4 MB of the kernel's memory.
@@ -443,11 +442,14 @@ fn options_that_cannot_be_are_refused_before_anything_is_made() {
     };
     for address in [any_port(), at(&path)] {
         let refused = Listener::bind(&address, &options).unwrap_err();
-        assert!(matches!(refused, BindError::Options { .. }), "{refused:?}");
+        assert!(
+            matches!(refused, SocketError::Options { .. }),
+            "{refused:?}"
+        );
         let source = std::error::Error::source(&refused).unwrap().to_string();
         assert!(source.starts_with("receive_buffer_bytes is 0"), "{source}");
         let refused = Stream::connect_with(&address, &options).unwrap_err();
-        assert!(matches!(refused, StreamConnectError::Options { .. }));
+        assert!(matches!(refused, SocketError::Options { .. }));
     }
     assert!(!path.exists());
 }
@@ -468,10 +470,10 @@ fn an_abstract_socket_has_a_name_and_no_file() {
     assert_eq!(accepted.read(&mut [0; 8]).unwrap(), 5);
 
     let refused = Listener::bind(&address, &SocketOptions::default()).unwrap_err();
-    assert!(matches!(refused, BindError::InUse { .. }), "{refused:?}");
+    assert!(matches!(refused, SocketError::InUse { .. }), "{refused:?}");
     drop(listener);
     let refused = Stream::connect(&address).unwrap_err();
-    assert!(matches!(refused, StreamConnectError::Refused { .. }));
+    assert!(matches!(refused, SocketError::Refused { .. }));
     let options = SocketOptions {
         unix_mode: Some(0o600),
         ..SocketOptions::default()

@@ -110,15 +110,13 @@ pub mod workers;
 pub use address::Endpoint;
 pub use broker::Position;
 pub use client::{
-    Backoff, Call, Client, ClientBuilder, ClientEvent, Closing, ConnectError, Connecting,
-    Disconnected, Event, Events, Join, NextEvent, Operation, OwnedMessage, Reply, Request,
-    RequestError, Room, Subscribe, Subscription, TopicEvent, TopicMessage, WhenEventsFull,
-    WhenWindowFull,
+    Backoff, Call, Client, ClientBuilder, ClientEvent, Closing, Connecting, Disconnected, Event,
+    Events, Join, NextEvent, Operation, OwnedMessage, Reply, Request, RequestError, Room,
+    Subscribe, Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
 };
 pub use config::PolicyError;
 pub use describe::describe;
 pub use history::History;
-pub use lane::LaneError;
 pub use limits::{
     ConnectionLimits, HandshakeLimits, LimitError, Limits, MemoryLimits, RateLimit, RateLimitError,
     RoomLimits, SessionLimits, TopicLimits, UdpLimits, WhenExceeded,
@@ -140,7 +138,7 @@ pub use service::{
 pub use session::{
     Broadcast, BroadcastReport, SendError, SessionId, SessionView, TimerError, TimerId,
 };
-pub use transport::{ConnectFailure, TransportKind};
+pub use transport::{ConnectError, TransportKind};
 
 pub use tidewire_io::clock::Moment;
 pub use tidewire_io::waker::LaneWaker;

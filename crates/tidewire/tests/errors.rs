@@ -4,8 +4,8 @@ use std::error::Error;
 use std::net::TcpListener;
 
 use tidewire::{
-    Client, CloseReason, ConnectError, ConnectFailure, Context, GoAwayCode, Message, RequestError,
-    SendError, Server, describe,
+    Client, CloseReason, ConnectError, Context, GoAwayCode, Message, RequestError, SendError,
+    Server, describe,
 };
 use tidewire_proto::error::EncodeError;
 
@@ -70,11 +70,11 @@ fn a_server_that_cannot_start_says_where_and_why() {
 
 #[test]
 fn what_a_server_said_is_escaped() {
-    let refused = ConnectFailure::Refused {
+    let refused = ConnectError::Refused {
         reason: CloseReason::GoAway(GoAwayCode::Removed),
         text: "no\x1b[2J entry".to_owned(),
     };
-    let error = ConnectError::from(refused);
+    let error = refused;
     says(
         &error,
         "the server refused the connection: no\\u{1b}[2J entry",

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::{
-    Client, CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Moment,
+    Client, CloseReason, ConnectError, Context, Endpoint, HandlerResult, Kind, Message, Moment,
     Server, Service,
 };
 use tidewire_io::clock::now_ns;
@@ -277,7 +277,7 @@ impl Service for Holder {
         self.shared.fail(format!("a session ended: {reason}"));
     }
 
-    fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
+    fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectError) {
         self.shared.fail(describe(&error));
     }
 

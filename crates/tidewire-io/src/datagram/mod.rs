@@ -21,13 +21,11 @@
 //! datagrams.
 
 mod batch;
-mod error;
 mod option;
 mod run;
 mod socket;
 
 pub use batch::{Datagram, DatagramBatch, Datagrams};
-pub use error::{DatagramBindError, DatagramConnectError};
 pub use socket::{DatagramOptions, DatagramSocket};
 
 use std::io::ErrorKind;

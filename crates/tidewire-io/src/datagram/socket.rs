@@ -10,9 +10,9 @@ use rustix::net::{
 };
 
 use super::batch::DatagramBatch;
+use super::option;
 use super::run::Runs;
-use super::{DatagramBindError, DatagramConnectError, option};
-use crate::socket::{PassedAddress, PassedSocket};
+use crate::socket::{AnySocketAddress, PassedSocket, SocketError};
 
 /// A non-blocking UDP socket that talks to any number of peers, or to one it is connected to.
 ///
@@ -65,12 +65,9 @@ impl DatagramSocket {
     ///
     /// # Errors
     ///
-    /// [`DatagramBindError`], each variant with its remedy.
-    pub fn bind(
-        address: &SocketAddr,
-        options: &DatagramOptions,
-    ) -> Result<Self, DatagramBindError> {
-        Self::open(address, options).map_err(|cause| DatagramBindError::new(*address, cause))
+    /// [`SocketError`], each variant with its remedy.
+    pub fn bind(address: &SocketAddr, options: &DatagramOptions) -> Result<Self, SocketError> {
+        Self::open(address, options).map_err(|cause| SocketError::receiving(*address, cause))
     }
 
     fn open(address: &SocketAddr, options: &DatagramOptions) -> io::Result<Self> {
@@ -116,19 +113,16 @@ impl DatagramSocket {
     ///
     /// # Errors
     ///
-    /// [`DatagramBindError`], each variant with its remedy.
-    pub fn adopt(
-        passed: &PassedSocket,
-        options: &DatagramOptions,
-    ) -> Result<Self, DatagramBindError> {
-        let PassedAddress::Datagram(address) = passed.address() else {
+    /// [`SocketError`], each variant with its remedy.
+    pub fn adopt(passed: &PassedSocket, options: &DatagramOptions) -> Result<Self, SocketError> {
+        let AnySocketAddress::Datagram(address) = passed.address() else {
             let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
             let cause = io::Error::from(rustix::io::Errno::PROTOTYPE);
-            return Err(DatagramBindError::new(nowhere, cause));
+            return Err(SocketError::receiving(nowhere, cause));
         };
         let socket = passed.descriptor();
         let opened = socket.and_then(|socket| Self::prepared(socket, options));
-        opened.map_err(|cause| DatagramBindError::new(*address, cause))
+        opened.map_err(|cause| SocketError::receiving(*address, cause))
     }
 
     /// Opens a socket that talks to this peer only: datagrams of others do not arrive. When no socket receives at the
@@ -136,12 +130,9 @@ impl DatagramSocket {
     ///
     /// # Errors
     ///
-    /// [`DatagramConnectError`], each variant with its remedy.
-    pub fn connect(
-        peer: &SocketAddr,
-        options: &DatagramOptions,
-    ) -> Result<Self, DatagramConnectError> {
-        let failed = |cause| DatagramConnectError::new(*peer, cause);
+    /// [`SocketError`], each variant with its remedy.
+    pub fn connect(peer: &SocketAddr, options: &DatagramOptions) -> Result<Self, SocketError> {
+        let failed = |cause| SocketError::exchanging(*peer, cause);
         let anywhere: IpAddr = match peer {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),

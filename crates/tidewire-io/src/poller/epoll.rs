@@ -16,9 +16,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::table::{DescriptorTable, refused};
-use super::{
-    Events, Interest, Poller, PollerError, PollerKind, RegisterError, Token, WaitError, timespec,
-};
+use super::{Events, Interest, Poller, PollerError, PollerKind, Token, timespec};
 
 #[derive(Debug)]
 pub(super) struct EpollPoller {
@@ -53,7 +51,7 @@ impl EpollPoller {
         descriptor: BorrowedFd<'_>,
         before: Interest,
         after: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         let number = descriptor.as_raw_fd();
         // The cast keeps the bits, and a descriptor's number is never negative.
         let data = EventData::new_u64(number as u64);
@@ -78,7 +76,7 @@ impl Poller for EpollPoller {
         descriptor: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         self.registered
             .insert(descriptor, Registration { token, interest })?;
         let added = self.change(descriptor, Interest::NONE, interest);
@@ -93,19 +91,19 @@ impl Poller for EpollPoller {
         descriptor: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         let before = self.registered.require(descriptor)?.interest;
         self.change(descriptor, before, interest)?;
         *self.registered.require(descriptor)? = Registration { token, interest };
         Ok(())
     }
 
-    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), RegisterError> {
+    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), PollerError> {
         let removed = self.registered.remove(descriptor)?;
         self.change(descriptor, removed.interest, Interest::NONE)
     }
 
-    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError> {
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), PollerError> {
         events.clear();
         // The kernel's records hold a union with a pointer, so they cannot move between threads with the poller. They
         // live on the stack instead, uninitialised, which costs nothing.
@@ -118,7 +116,7 @@ impl Poller for EpollPoller {
             Ok((ready, _)) => ready,
             Err(Errno::INTR) => return Ok(()),
             Err(cause) => {
-                return Err(WaitError::Io {
+                return Err(PollerError::Wait {
                     source: io::Error::from(cause),
                 });
             }

@@ -4,6 +4,8 @@ use std::env;
 use std::fmt;
 use std::str::FromStr;
 
+use super::PollerError;
+
 /// The four backends.
 #[derive(Copy, Clone, Eq, PartialEq, Debug, Hash)]
 pub enum PollerKind {
@@ -39,13 +41,13 @@ impl fmt::Display for PollerKind {
 }
 
 impl FromStr for PollerKind {
-    type Err = ParsePollerError;
+    type Err = PollerError;
 
-    fn from_str(text: &str) -> Result<Self, ParsePollerError> {
+    fn from_str(text: &str) -> Result<Self, PollerError> {
         Self::ALL
             .into_iter()
             .find(|kind| kind.name() == text)
-            .ok_or_else(|| ParsePollerError { text: text.into() })
+            .ok_or_else(|| PollerError::UnknownName { text: text.into() })
     }
 }
 
@@ -64,8 +66,8 @@ impl PollerChoice {
     ///
     /// # Errors
     ///
-    /// [`PollerVariableError`] when its value names no poller.
-    pub fn from_env() -> Result<Option<Self>, PollerVariableError> {
+    /// [`PollerError::Variable`] when its value names no poller.
+    pub fn from_env() -> Result<Option<Self>, PollerError> {
         match env::var_os(POLLER_VARIABLE) {
             None => Ok(None),
             Some(value) => Self::from_variable(&value.to_string_lossy()),
@@ -73,13 +75,15 @@ impl PollerChoice {
     }
 
     /// Parses the value apart from the environment, which is global to a process and thus hard to test.
-    fn from_variable(value: &str) -> Result<Option<Self>, PollerVariableError> {
+    fn from_variable(value: &str) -> Result<Option<Self>, PollerError> {
         if value.is_empty() {
             return Ok(None);
         }
         match value.parse() {
             Ok(choice) => Ok(Some(choice)),
-            Err(source) => Err(PollerVariableError { source }),
+            Err(source) => Err(PollerError::Variable {
+                source: Box::new(source),
+            }),
         }
     }
 }
@@ -94,29 +98,15 @@ impl fmt::Display for PollerChoice {
 }
 
 impl FromStr for PollerChoice {
-    type Err = ParsePollerError;
+    type Err = PollerError;
 
-    fn from_str(text: &str) -> Result<Self, ParsePollerError> {
+    fn from_str(text: &str) -> Result<Self, PollerError> {
         if text == "auto" {
             Ok(Self::Auto)
         } else {
             text.parse().map(Self::Only)
         }
     }
-}
-
-/// The text names no poller.
-#[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
-#[error("{text:?} is not a poller; choose auto, epoll, poll, select or uring")]
-pub struct ParsePollerError {
-    text: String,
-}
-
-/// The environment variable names no poller.
-#[derive(Clone, Eq, PartialEq, Debug, thiserror::Error)]
-#[error("the environment variable TIDEWIRE_POLLER cannot be used: {source}")]
-pub struct PollerVariableError {
-    source: ParsePollerError,
 }
 
 /// The environment variable that chooses the poller when no flag or builder does.
@@ -130,11 +120,11 @@ mod tests {
     #[test]
     fn names_survive_a_round_trip() {
         for kind in PollerKind::ALL {
-            assert_eq!(kind.to_string().parse(), Ok(kind));
+            assert_eq!(kind.to_string().parse::<PollerKind>().unwrap(), kind);
             let choice = PollerChoice::Only(kind);
-            assert_eq!(choice.to_string().parse(), Ok(choice));
+            assert_eq!(choice.to_string().parse::<PollerChoice>().unwrap(), choice);
         }
-        assert_eq!("auto".parse(), Ok(PollerChoice::Auto));
+        assert_eq!("auto".parse::<PollerChoice>().unwrap(), PollerChoice::Auto);
         assert_eq!(PollerChoice::default().to_string(), "auto");
     }
 
@@ -150,10 +140,10 @@ mod tests {
 
     #[test]
     fn the_variable_is_optional_and_a_wrong_value_is_traced_to_it() {
-        assert_eq!(PollerChoice::from_variable(""), Ok(None));
+        assert_eq!(PollerChoice::from_variable("").unwrap(), None);
         assert_eq!(
-            PollerChoice::from_variable("uring"),
-            Ok(Some(PollerChoice::Only(PollerKind::Uring)))
+            PollerChoice::from_variable("uring").unwrap(),
+            Some(PollerChoice::Only(PollerKind::Uring))
         );
         let refused = PollerChoice::from_variable("Epoll").unwrap_err();
         assert!(refused.to_string().contains(POLLER_VARIABLE));

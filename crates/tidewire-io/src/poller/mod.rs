@@ -69,7 +69,7 @@ use std::time::Duration;
 
 use rustix::event::Timespec;
 
-pub use kind::{POLLER_VARIABLE, ParsePollerError, PollerChoice, PollerKind, PollerVariableError};
+pub use kind::{POLLER_VARIABLE, PollerChoice, PollerKind};
 
 /// One readiness backend, used by one lane. The module documentation is its contract.
 pub trait Poller: Send + Debug {
@@ -80,34 +80,34 @@ pub trait Poller: Send + Debug {
     ///
     /// # Errors
     ///
-    /// [`RegisterError::AlreadyRegistered`] when this number is registered, which means that an earlier
-    /// descriptor was closed without [`Poller::remove`]; [`RegisterError::Io`] when the kernel refuses.
+    /// [`PollerError::AlreadyRegistered`] when this number is registered, which means that an earlier
+    /// descriptor was closed without [`Poller::remove`]; [`PollerError::Register`] when the kernel refuses.
     fn add(
         &mut self,
         descriptor: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError>;
+    ) -> Result<(), PollerError>;
 
     /// Replaces the token and interest of a registered descriptor.
     ///
     /// # Errors
     ///
-    /// [`RegisterError::NotRegistered`], or [`RegisterError::Io`] when the kernel refuses.
+    /// [`PollerError::NotRegistered`], or [`PollerError::Register`] when the kernel refuses.
     fn modify(
         &mut self,
         descriptor: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError>;
+    ) -> Result<(), PollerError>;
 
     /// Stops reporting a descriptor. Call it before the descriptor is closed.
     ///
     /// # Errors
     ///
-    /// [`RegisterError::NotRegistered`], or [`RegisterError::Io`] when the kernel refuses; either way
+    /// [`PollerError::NotRegistered`], or [`PollerError::Register`] when the kernel refuses; either way
     /// the poller has forgotten the descriptor.
-    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), RegisterError>;
+    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), PollerError>;
 
     /// Clears `events`, then fills it with the ready descriptors. While none is ready it blocks for at most `timeout`,
     /// or without a limit if that is `None`.
@@ -116,9 +116,9 @@ pub trait Poller: Send + Debug {
     ///
     /// # Errors
     ///
-    /// [`WaitError`] only when the poller itself cannot go on. Readiness errors of single descriptors are reported as
-    /// events.
-    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError>;
+    /// [`PollerError::Wait`] or [`PollerError::ClosedDescriptor`] only when the poller itself cannot go on. Readiness
+    /// errors of single descriptors are reported as events.
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), PollerError>;
 }
 
 /// Opens a poller.
@@ -298,10 +298,22 @@ impl<'a> IntoIterator for &'a Events {
     }
 }
 
-/// The error of opening a poller.
+/// The error of choosing, opening or using a poller.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PollerError {
+    /// The text names no poller.
+    #[error("{text:?} is not a poller; choose auto, epoll, poll, select or uring")]
+    UnknownName {
+        /// The text.
+        text: String,
+    },
+    /// The environment variable [`POLLER_VARIABLE`] names no poller.
+    #[error("the environment variable TIDEWIRE_POLLER cannot be used: {source}")]
+    Variable {
+        /// The mistake in its value.
+        source: Box<PollerError>,
+    },
     /// The backend does not work on this machine or for this process. Apply the remedy, or choose another backend.
     #[error("the {kind} poller does not work here: {cause}; {remedy}")]
     Unavailable {
@@ -314,12 +326,6 @@ pub enum PollerError {
         /// The kernel's answer.
         source: io::Error,
     },
-}
-
-/// The error of registering, changing or removing a descriptor.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RegisterError {
     /// The number is already registered: an earlier descriptor was closed without being removed. Remove it, or use
     /// `modify`.
     #[error(
@@ -338,19 +344,14 @@ pub enum RegisterError {
     /// The kernel refused. `ENOSPC` means that the number of `fs.epoll.max_user_watches` is reached. `EPERM` means that
     /// the descriptor is of a kind that cannot be polled, such as a regular file.
     #[error("the kernel refused to change the registration of descriptor {descriptor}: {source}")]
-    Io {
+    Register {
         /// The descriptor's number.
         descriptor: RawFd,
         /// The kernel's answer.
         source: io::Error,
     },
-}
-
-/// The error of a wait. The poller can no longer be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum WaitError {
-    /// A registered descriptor was closed before it was removed, and this backend cannot recover.
+    /// A registered descriptor was closed without being removed, and this backend cannot recover. Remove descriptors
+    /// before closing them.
     #[error(
         "a registered descriptor was closed before it was removed from the poller; remove descriptors before closing \
          them"
@@ -361,7 +362,7 @@ pub enum WaitError {
     },
     /// The kernel refused to wait.
     #[error("the kernel refused to wait for readiness: {source}")]
-    Io {
+    Wait {
         /// The kernel's answer.
         source: io::Error,
     },

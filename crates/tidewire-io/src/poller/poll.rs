@@ -17,7 +17,7 @@ use rustix::event::PollFlags;
 
 use super::list::{BROKEN, PollList};
 use super::table::{DescriptorTable, index_of};
-use super::{Events, Interest, Poller, PollerKind, RegisterError, Token, WaitError};
+use super::{Events, Interest, Poller, PollerError, PollerKind, Token};
 
 #[derive(Debug)]
 pub(super) struct PollPoller {
@@ -118,7 +118,7 @@ impl Poller for PollPoller {
         descriptor: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         self.registered.insert(
             descriptor,
             Registration {
@@ -135,7 +135,7 @@ impl Poller for PollPoller {
         descriptor: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         let before = self.registered.require(descriptor)?.index;
         let index = match (before, interest) {
             (None, Interest::NONE) => None,
@@ -157,14 +157,14 @@ impl Poller for PollPoller {
         Ok(())
     }
 
-    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), RegisterError> {
+    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), PollerError> {
         if let Some(index) = self.registered.remove(descriptor)?.index {
             self.unwatch(index);
         }
         Ok(())
     }
 
-    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError> {
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), PollerError> {
         events.clear();
         self.collect(events);
         if !events.is_empty() {
@@ -177,7 +177,7 @@ impl Poller for PollPoller {
                 Ok(())
             }
             Err(cause) if cause.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(source) => Err(WaitError::Io { source }),
+            Err(source) => Err(PollerError::Wait { source }),
         }
     }
 }

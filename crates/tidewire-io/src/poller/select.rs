@@ -25,9 +25,7 @@ use rustix::event::{FdSetElement, FdSetIter, fd_set_insert, fd_set_remove, selec
 use rustix::io::Errno;
 
 use super::table::{DescriptorTable, index_of};
-use super::{
-    Event, Events, Interest, Poller, PollerKind, RegisterError, Token, WaitError, timespec,
-};
+use super::{Event, Events, Interest, Poller, PollerError, PollerKind, Token, timespec};
 
 pub(super) struct SelectPoller {
     registered: DescriptorTable<Token>,
@@ -143,7 +141,7 @@ impl Poller for SelectPoller {
         descriptor: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         self.registered.insert(descriptor, token)?;
         self.set(index_of(descriptor), interest);
         Ok(())
@@ -154,13 +152,13 @@ impl Poller for SelectPoller {
         descriptor: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         *self.registered.require(descriptor)? = token;
         self.set(index_of(descriptor), interest);
         Ok(())
     }
 
-    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), RegisterError> {
+    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), PollerError> {
         self.registered.remove(descriptor)?;
         let number = index_of(descriptor);
         self.set(number, Interest::NONE);
@@ -170,7 +168,7 @@ impl Poller for SelectPoller {
         Ok(())
     }
 
-    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError> {
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), PollerError> {
         events.clear();
         self.collect(events);
         if !events.is_empty() {
@@ -182,10 +180,10 @@ impl Poller for SelectPoller {
                 Ok(())
             }
             Err(Errno::INTR) => Ok(()),
-            Err(Errno::BADF) => Err(WaitError::ClosedDescriptor {
+            Err(Errno::BADF) => Err(PollerError::ClosedDescriptor {
                 source: io::Error::from(Errno::BADF),
             }),
-            Err(cause) => Err(WaitError::Io {
+            Err(cause) => Err(PollerError::Wait {
                 source: io::Error::from(cause),
             }),
         }
@@ -304,6 +302,6 @@ mod tests {
             .unwrap();
         drop(doomed);
         let failed = poller.wait(&mut Events::with_capacity(1), Some(Duration::ZERO));
-        assert!(matches!(failed, Err(WaitError::ClosedDescriptor { .. })));
+        assert!(matches!(failed, Err(PollerError::ClosedDescriptor { .. })));
     }
 }

@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-use super::RegisterError;
+use super::PollerError;
 
 /// A value per registered descriptor.
 #[derive(Debug)]
@@ -25,14 +25,14 @@ impl<T> DescriptorTable<T> {
         &mut self,
         descriptor: BorrowedFd<'_>,
         value: T,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         let index = index_of(descriptor);
         if index >= self.slots.len() {
             self.slots.resize_with(index + 1, || None);
         }
         let slot = &mut self.slots[index];
         if slot.is_some() {
-            return Err(RegisterError::AlreadyRegistered {
+            return Err(PollerError::AlreadyRegistered {
                 descriptor: descriptor.as_raw_fd(),
             });
         }
@@ -41,21 +41,21 @@ impl<T> DescriptorTable<T> {
     }
 
     /// Finds a value. Fails if the number is unknown.
-    pub(super) fn require(&mut self, descriptor: BorrowedFd<'_>) -> Result<&mut T, RegisterError> {
+    pub(super) fn require(&mut self, descriptor: BorrowedFd<'_>) -> Result<&mut T, PollerError> {
         self.slots
             .get_mut(index_of(descriptor))
             .and_then(Option::as_mut)
-            .ok_or(RegisterError::NotRegistered {
+            .ok_or(PollerError::NotRegistered {
                 descriptor: descriptor.as_raw_fd(),
             })
     }
 
     /// Removes a value. Fails if the number is unknown.
-    pub(super) fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<T, RegisterError> {
+    pub(super) fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<T, PollerError> {
         self.slots
             .get_mut(index_of(descriptor))
             .and_then(Option::take)
-            .ok_or(RegisterError::NotRegistered {
+            .ok_or(PollerError::NotRegistered {
                 descriptor: descriptor.as_raw_fd(),
             })
     }
@@ -85,8 +85,8 @@ pub(super) fn index_of(descriptor: BorrowedFd<'_>) -> usize {
 }
 
 /// Makes the error of a registration that the kernel refused.
-pub(super) fn refused(descriptor: RawFd, cause: rustix::io::Errno) -> RegisterError {
-    RegisterError::Io {
+pub(super) fn refused(descriptor: RawFd, cause: rustix::io::Errno) -> PollerError {
+    PollerError::Register {
         descriptor,
         source: io::Error::from(cause),
     }

@@ -51,9 +51,7 @@ use self::refusal::unavailable;
 use self::registration::{Registration, RequestId};
 use super::list::{BROKEN, PollList, poll_flags};
 use super::table::DescriptorTable;
-use super::{
-    Events, Interest, Poller, PollerError, PollerKind, RegisterError, Token, WaitError, timespec,
-};
+use super::{Events, Interest, Poller, PollerError, PollerKind, Token, timespec};
 use crate::clock::now_ns;
 
 pub(super) struct UringPoller {
@@ -114,7 +112,7 @@ impl UringPoller {
         descriptor: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         let number = descriptor.as_raw_fd();
         let mut request = RequestId {
             number: number.cast_unsigned(),
@@ -149,9 +147,9 @@ impl UringPoller {
         self.push(&entry)
     }
 
-    /// Queues the cancellation of a request. The outcome does not matter: completions of an old generation are dropped.
-    /// Rejected: `PollRemove`, which fails for a request that is just completing.
-    fn cancel(&mut self, descriptor: BorrowedFd<'_>, generation: u32) -> Result<(), RegisterError> {
+    /// Queues the cancellation of a request. Its outcome does not matter: completions of an old
+    /// generation are dropped. (Not `PollRemove`, which gives up on a request that is just completing.)
+    fn cancel(&mut self, descriptor: BorrowedFd<'_>, generation: u32) -> Result<(), PollerError> {
         if generation == 0 {
             return Ok(());
         }
@@ -356,7 +354,7 @@ impl Poller for UringPoller {
         descriptor: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         self.registered.insert(descriptor, Registration::SILENT)?;
         let armed = self.arm(descriptor, token, interest);
         if armed.is_err() {
@@ -370,7 +368,7 @@ impl Poller for UringPoller {
         descriptor: BorrowedFd<'_>,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         let registration = self.registered.require(descriptor)?;
         if registration.interest == interest {
             registration.token = token;
@@ -381,7 +379,7 @@ impl Poller for UringPoller {
         self.arm(descriptor, token, interest)
     }
 
-    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), RegisterError> {
+    fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), PollerError> {
         let generation = self.registered.remove(descriptor)?.generation;
         if generation == 0 {
             return Ok(());
@@ -391,11 +389,11 @@ impl Poller for UringPoller {
             .map_err(|source| refused(descriptor.as_raw_fd(), source))
     }
 
-    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), WaitError> {
+    fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), PollerError> {
         events.clear();
         self.wait_number += 1;
         self.wait_for(events, timeout)
-            .map_err(|source| WaitError::Io { source })
+            .map_err(|source| PollerError::Wait { source })
     }
 }
 
@@ -448,8 +446,8 @@ fn is(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno.raw_os_error())
 }
 
-fn refused(descriptor: RawFd, source: io::Error) -> RegisterError {
-    RegisterError::Io { descriptor, source }
+fn refused(descriptor: RawFd, source: io::Error) -> PollerError {
+    PollerError::Register { descriptor, source }
 }
 
 /// The user data of cancellations. Generation zero belongs to no registration, so their outcomes find none.

@@ -1,46 +1,55 @@
-//! Errors of binding, accepting and connecting, with their remedies.
+//! Errors of sockets with their remedies: of listening, receiving, accepting and connecting, over streams and
+//! datagrams.
 
 use std::io;
+use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
-use super::{SocketAddress, SocketOptionsError, io_error};
+use super::{AnySocketAddress, SocketAddress, io_error};
 use crate::descriptors::{DescriptorLimit, descriptor_limit};
 
-/// The error of opening a listener.
+/// A socket cannot be used: it cannot listen, receive or connect, or another program passed a descriptor that is none.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BindError {
-    /// Another socket listens at this address already.
+pub enum SocketError {
+    /// Another socket has this address already.
     #[error(
-        "cannot listen on {address}: it is in use; choose another {}",
+        "cannot {operation} {address}: it is in use; choose another {}",
         in_use_remedy(address)
     )]
     InUse {
+        /// `listen on` or `receive on`.
+        operation: &'static str,
         /// The address asked for.
-        address: SocketAddress,
+        address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
     },
-    /// This process is not allowed to listen there: a port below 1,024, or a directory without write permission.
+    /// This process may not do that: a port below 1,024, a directory without write permission, the mode of a socket
+    /// file, or a rule of the local firewall.
     #[error(
-        "cannot listen on {address}: permission denied; {}",
-        permission_remedy(address)
+        "cannot {operation} {address}: permission denied; {}",
+        permission_remedy(operation, address)
     )]
     PermissionDenied {
+        /// `listen on`, `receive on` or `connect to`.
+        operation: &'static str,
         /// The address asked for.
-        address: SocketAddress,
+        address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
     },
     /// The IP address belongs to no interface of this machine.
     #[error(
-        "cannot listen on {address}: it is no address of this machine; list them with `ip address`, or bind to 0.0.0.0 \
-         or [::]"
+        "cannot {operation} {address}: it is no address of this machine; list them with `ip address`, or bind to \
+         0.0.0.0 or [::]"
     )]
     AddressNotAvailable {
+        /// `listen on` or `receive on`.
+        operation: &'static str,
         /// The address asked for.
-        address: SocketAddress,
+        address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
     },
@@ -50,13 +59,13 @@ pub enum BindError {
     )]
     NotASocket {
         /// The address asked for.
-        address: SocketAddress,
+        address: AnySocketAddress,
     },
     /// The directory of the path does not exist.
     #[error("cannot listen on {address}: its directory does not exist; create it first")]
     NoDirectory {
         /// The address asked for.
-        address: SocketAddress,
+        address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
     },
@@ -64,57 +73,236 @@ pub enum BindError {
     #[error("cannot listen on {address}: the path is longer than 107 bytes; choose a shorter one")]
     PathTooLong {
         /// The address asked for.
-        address: SocketAddress,
+        address: AnySocketAddress,
+    },
+    /// The machine answered that no server listens, or receives, there.
+    #[error(
+        "cannot connect to {address}: {}; is the server running?",
+        if address.is_datagram() { "no socket receives there" } else { "connection refused" }
+    )]
+    Refused {
+        /// The address asked for.
+        address: AnySocketAddress,
+    },
+    /// The path of a Unix socket does not exist.
+    #[error(
+        "cannot connect to {address}: the socket does not exist; is the server running, and is the path right?"
+    )]
+    NotFound {
+        /// The address asked for.
+        address: AnySocketAddress,
+    },
+    /// The peer did not answer.
+    #[error(
+        "cannot connect to {address}: no answer in time; is the address right, and does a firewall drop the packets?"
+    )]
+    TimedOut {
+        /// The address asked for.
+        address: AnySocketAddress,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The machine is not reachable.
+    #[error(
+        "cannot connect to {address}: there is no route; check the address, the network and the routes (ip route)"
+    )]
+    Unreachable {
+        /// The address asked for.
+        address: AnySocketAddress,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The queue of a Unix listener is full; unlike TCP, the kernel does not wait for room. Try again
+    /// shortly.
+    #[error(
+        "cannot connect to {address}: more connections wait than its backlog holds; try again shortly"
+    )]
+    Busy {
+        /// The address asked for.
+        address: AnySocketAddress,
+    },
+    /// Every local port is used up for this peer.
+    #[error(
+        "cannot connect to {address}: no local port is left; widen net.ipv4.ip_local_port_range \
+         or let the server listen on several addresses"
+    )]
+    PortsExhausted {
+        /// The address asked for.
+        address: AnySocketAddress,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The connection is still being made: wait until the stream is writable and call again. Only
+    /// [`finish_connect`](super::Stream::finish_connect) returns this.
+    #[error("the connection to {address} is still being made")]
+    InProgress {
+        /// The address asked for.
+        address: AnySocketAddress,
     },
     /// The process has no descriptor left.
     #[error(
-        "cannot listen: no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`"
+        "cannot {operation} {address}: no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit \
+         -n`"
     )]
     DescriptorsExhausted {
+        /// `listen on`, `receive on` or `connect to`.
+        operation: &'static str,
+        /// The address asked for.
+        address: AnySocketAddress,
         /// The limit in force.
         soft: u64,
         /// The limit up to which it may be raised.
         hard: u64,
     },
     /// The socket options are invalid.
-    #[error("cannot listen on {address} with these socket options: {source}")]
+    #[error("cannot {operation} {address} with these socket options: {source}")]
     Options {
+        /// `listen on` or `connect to`.
+        operation: &'static str,
         /// The address asked for.
-        address: SocketAddress,
+        address: AnySocketAddress,
         /// The option, and its valid values.
-        source: SocketOptionsError,
+        source: io::Error,
     },
+    /// The descriptor of a passed socket is connected, or was bound and does not listen. A socket unit of systemd needs
+    /// `Accept=no`, which is its default.
+    #[error("the passed socket does not listen; give its socket unit Accept=no")]
+    PassedNotListening,
+    /// The passed descriptor is neither a TCP or Unix stream socket nor a UDP socket.
+    #[error(
+        "the passed socket is of another kind; use ListenStream= for TCP and Unix sockets, and ListenDatagram= with a \
+         port for UDP"
+    )]
+    PassedUnsupported,
+    /// The passed descriptor is no socket, or the kernel refused a question about it.
+    #[error("the passed descriptor cannot be used: {0}")]
+    Passed(#[source] io::Error),
     /// Any other error.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot {operation} {address}: {source}")]
     Io {
+        /// `listen on`, `receive on`, `connect to` or `send to`.
+        operation: &'static str,
         /// The address asked for.
-        address: SocketAddress,
+        address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
     },
 }
 
-impl BindError {
-    pub(super) fn new(address: &SocketAddress, cause: Errno) -> Self {
-        let address = address.clone();
+impl SocketError {
+    /// Classifies the kernel's answer to listening.
+    pub(super) fn listening(address: &SocketAddress, cause: Errno) -> Self {
+        let at = address.clone().into();
+        match cause {
+            Errno::ROFS => Self::denied(LISTEN, at, cause),
+            Errno::NOENT | Errno::NOTDIR => Self::NoDirectory {
+                address: at,
+                source: io_error(cause),
+            },
+            Errno::NAMETOOLONG => Self::PathTooLong { address: at },
+            _ => Self::binding(LISTEN, at, io_error(cause)),
+        }
+    }
+
+    /// Classifies the kernel's answer to opening a socket for datagrams.
+    pub(crate) fn receiving(address: SocketAddr, source: io::Error) -> Self {
+        Self::binding("receive on", AnySocketAddress::Datagram(address), source)
+    }
+
+    fn binding(operation: &'static str, address: AnySocketAddress, source: io::Error) -> Self {
+        match Errno::from_io_error(&source) {
+            Some(Errno::ADDRINUSE) => Self::InUse {
+                operation,
+                address,
+                source,
+            },
+            Some(cause @ (Errno::ACCESS | Errno::PERM)) => Self::denied(operation, address, cause),
+            // A kernel without IPv6 has no socket of that family.
+            Some(Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT) => Self::AddressNotAvailable {
+                operation,
+                address,
+                source,
+            },
+            _ => Self::other(operation, address, source),
+        }
+    }
+
+    /// Classifies the kernel's answer to connecting a stream.
+    pub(super) fn connecting(address: &SocketAddress, cause: Errno) -> Self {
+        let address = address.clone().into();
         let source = io_error(cause);
         match cause {
-            Errno::ADDRINUSE => Self::InUse { address, source },
-            Errno::ACCESS | Errno::PERM | Errno::ROFS => Self::PermissionDenied { address, source },
-            // A kernel without IPv6 has no socket of that family.
-            Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT => {
-                Self::AddressNotAvailable { address, source }
+            Errno::CONNREFUSED | Errno::CONNRESET => Self::Refused { address },
+            Errno::NOENT | Errno::NOTDIR => Self::NotFound { address },
+            Errno::TIMEDOUT => Self::TimedOut { address, source },
+            Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::HOSTDOWN | Errno::NETDOWN => {
+                Self::Unreachable { address, source }
             }
-            Errno::NOENT | Errno::NOTDIR => Self::NoDirectory { address, source },
-            Errno::NAMETOOLONG => Self::PathTooLong { address },
-            Errno::MFILE | Errno::NFILE => {
-                let DescriptorLimit { soft, hard } = descriptor_limit();
-                Self::DescriptorsExhausted { soft, hard }
-            }
-            _ => Self::Io { address, source },
+            Errno::ACCESS | Errno::PERM => Self::denied(CONNECT, address, cause),
+            Errno::AGAIN => Self::Busy { address },
+            Errno::ADDRNOTAVAIL => Self::PortsExhausted { address, source },
+            _ => Self::other(CONNECT, address, source),
+        }
+    }
+
+    /// Classifies the kernel's answer to exchanging datagrams with a peer: opening, sending or receiving.
+    #[must_use]
+    pub fn exchanging(peer: SocketAddr, source: io::Error) -> Self {
+        let address = AnySocketAddress::Datagram(peer);
+        match Errno::from_io_error(&source) {
+            Some(Errno::CONNREFUSED) => Self::Refused { address },
+            Some(Errno::NETUNREACH | Errno::HOSTUNREACH) => Self::Unreachable { address, source },
+            Some(Errno::MFILE | Errno::NFILE) => Self::other(CONNECT, address, source),
+            _ => Self::other("send to", address, source),
+        }
+    }
+
+    /// The options of a socket for this address are invalid.
+    pub(super) fn options(
+        operation: &'static str,
+        address: &SocketAddress,
+        source: io::Error,
+    ) -> Self {
+        Self::Options {
+            operation,
+            address: address.clone().into(),
+            source,
+        }
+    }
+
+    fn denied(operation: &'static str, address: AnySocketAddress, cause: Errno) -> Self {
+        Self::PermissionDenied {
+            operation,
+            address,
+            source: io_error(cause),
+        }
+    }
+
+    pub(super) fn other(
+        operation: &'static str,
+        address: AnySocketAddress,
+        source: io::Error,
+    ) -> Self {
+        if let Some(Errno::MFILE | Errno::NFILE) = Errno::from_io_error(&source) {
+            let DescriptorLimit { soft, hard } = descriptor_limit();
+            return Self::DescriptorsExhausted {
+                operation,
+                address,
+                soft,
+                hard,
+            };
+        }
+        Self::Io {
+            operation,
+            address,
+            source,
         }
     }
 }
+
+pub(super) const LISTEN: &str = "listen on";
+
+pub(super) const CONNECT: &str = "connect to";
 
 /// The error of accepting a connection.
 #[derive(Debug, thiserror::Error)]
@@ -167,142 +355,25 @@ impl AcceptError {
     }
 }
 
-/// The error of making a connection.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StreamConnectError {
-    /// The machine answered that no server listens.
-    #[error("cannot connect to {address}: connection refused; is the server running?")]
-    Refused {
-        /// The address asked for.
-        address: SocketAddress,
-    },
-    /// The path of a Unix socket does not exist.
-    #[error(
-        "cannot connect to {address}: the socket does not exist; is the server running, and is the path right?"
-    )]
-    NotFound {
-        /// The address asked for.
-        address: SocketAddress,
-    },
-    /// The peer did not answer.
-    #[error(
-        "cannot connect to {address}: no answer in time; is the address right, and does a firewall drop the packets?"
-    )]
-    TimedOut {
-        /// The address asked for.
-        address: SocketAddress,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// The machine is not reachable.
-    #[error("cannot connect to {address}: there is no route; check the address and the network")]
-    Unreachable {
-        /// The address asked for.
-        address: SocketAddress,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// A firewall rule or the mode of the socket file forbids it.
-    #[error(
-        "cannot connect to {address}: permission denied; check the socket file's mode or the local firewall"
-    )]
-    PermissionDenied {
-        /// The address asked for.
-        address: SocketAddress,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// The queue of a Unix listener is full; unlike TCP, the kernel does not wait for room. Try again shortly.
-    #[error(
-        "cannot connect to {address}: more connections wait than its backlog holds; try again shortly"
-    )]
-    Busy {
-        /// The address asked for.
-        address: SocketAddress,
-    },
-    /// Every local port is used up for this peer.
-    #[error(
-        "cannot connect to {address}: no local port is left; widen net.ipv4.ip_local_port_range \
-         or let the server listen on several addresses"
-    )]
-    PortsExhausted {
-        /// The address asked for.
-        address: SocketAddress,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-    /// The process has no descriptor left.
-    #[error(
-        "cannot connect: no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit -n`"
-    )]
-    DescriptorsExhausted {
-        /// The limit in force.
-        soft: u64,
-        /// The limit up to which it may be raised.
-        hard: u64,
-    },
-    /// The connection is still being made: wait until the stream is writable and call again. Only
-    /// [`finish_connect`](super::Stream::finish_connect) returns this.
-    #[error("the connection to {address} is still being made")]
-    InProgress {
-        /// The address asked for.
-        address: SocketAddress,
-    },
-    /// The socket options are invalid.
-    #[error("cannot connect to {address} with these socket options: {source}")]
-    Options {
-        /// The address asked for.
-        address: SocketAddress,
-        /// The option, and its valid values.
-        source: SocketOptionsError,
-    },
-    /// Any other error.
-    #[error("cannot connect to {address}: {source}")]
-    Io {
-        /// The address asked for.
-        address: SocketAddress,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-}
-
-impl StreamConnectError {
-    pub(super) fn new(address: &SocketAddress, cause: Errno) -> Self {
-        let address = address.clone();
-        let source = io_error(cause);
-        match cause {
-            Errno::CONNREFUSED | Errno::CONNRESET => Self::Refused { address },
-            Errno::NOENT | Errno::NOTDIR => Self::NotFound { address },
-            Errno::TIMEDOUT => Self::TimedOut { address, source },
-            Errno::NETUNREACH | Errno::HOSTUNREACH | Errno::HOSTDOWN | Errno::NETDOWN => {
-                Self::Unreachable { address, source }
-            }
-            Errno::ACCESS | Errno::PERM => Self::PermissionDenied { address, source },
-            Errno::AGAIN => Self::Busy { address },
-            Errno::ADDRNOTAVAIL => Self::PortsExhausted { address, source },
-            Errno::MFILE | Errno::NFILE => {
-                let DescriptorLimit { soft, hard } = descriptor_limit();
-                Self::DescriptorsExhausted { soft, hard }
-            }
-            _ => Self::Io { address, source },
+fn in_use_remedy(address: &AnySocketAddress) -> &'static str {
+    match address {
+        AnySocketAddress::Stream(SocketAddress::Tcp(_)) => {
+            "port or stop the process that holds it (ss -ltnp)"
         }
+        AnySocketAddress::Stream(SocketAddress::Unix(_)) => {
+            "path or stop the process that holds it (ss -lxp)"
+        }
+        AnySocketAddress::Datagram(_) => "port or stop the process that holds it (ss -lunp)",
     }
 }
 
-fn in_use_remedy(address: &SocketAddress) -> &'static str {
+fn permission_remedy(operation: &str, address: &AnySocketAddress) -> &'static str {
     match address {
-        SocketAddress::Tcp(_) => "port or stop the process that holds it (ss -ltnp)",
-        SocketAddress::Unix(_) => "path or stop the process that holds it (ss -lxp)",
-    }
-}
-
-fn permission_remedy(address: &SocketAddress) -> &'static str {
-    match address {
-        SocketAddress::Tcp(_) => {
-            "choose a port from 1024 up, or grant the capability CAP_NET_BIND_SERVICE"
+        _ if operation == CONNECT => "check the socket file's mode or the local firewall",
+        AnySocketAddress::Stream(SocketAddress::Unix(_)) => {
+            "choose a directory this user may write to"
         }
-        SocketAddress::Unix(_) => "choose a directory this user may write to",
+        _ => "choose a port from 1024 up, or grant the capability CAP_NET_BIND_SERVICE",
     }
 }
 
@@ -317,16 +388,16 @@ mod tests {
 
     #[test]
     fn messages_name_what_failed_why_and_the_remedy() {
-        let in_use = BindError::new(&tcp(), Errno::ADDRINUSE);
+        let in_use = SocketError::listening(&tcp(), Errno::ADDRINUSE);
         assert_eq!(
             in_use.to_string(),
             "cannot listen on tcp://127.0.0.1:80: it is in use; choose another port or stop the process that holds it \
              (ss -ltnp)"
         );
         assert!(in_use.source().is_some());
-        let denied = BindError::new(&tcp(), Errno::ACCESS);
+        let denied = SocketError::listening(&tcp(), Errno::ACCESS);
         assert!(denied.to_string().contains("CAP_NET_BIND_SERVICE"));
-        let refused = StreamConnectError::new(&tcp(), Errno::CONNREFUSED);
+        let refused = SocketError::connecting(&tcp(), Errno::CONNREFUSED);
         assert_eq!(
             refused.to_string(),
             "cannot connect to tcp://127.0.0.1:80: connection refused; is the server running?"
@@ -339,10 +410,10 @@ mod tests {
         let text = AcceptError::new(Errno::MFILE).to_string();
         assert!(text.contains("ulimit -n"));
         assert!(text.contains(&limit.soft.to_string()));
-        let exhausted = StreamConnectError::new(&tcp(), Errno::MFILE);
+        let exhausted = SocketError::connecting(&tcp(), Errno::MFILE);
         assert!(matches!(
             exhausted,
-            StreamConnectError::DescriptorsExhausted { soft, .. } if soft == limit.soft
+            SocketError::DescriptorsExhausted { soft, .. } if soft == limit.soft
         ));
     }
 
@@ -352,5 +423,54 @@ mod tests {
             assert!(matches!(AcceptError::new(cause), AcceptError::Aborted));
         }
         assert!(matches!(AcceptError::new(Errno::INVAL), AcceptError::Io(_)));
+    }
+
+    #[test]
+    fn a_server_that_is_not_there_is_told_from_a_way_that_is_not() {
+        let peer: SocketAddr = "127.0.0.1:53".parse().unwrap();
+        let refused = SocketError::exchanging(peer, Errno::CONNREFUSED.into());
+        assert_eq!(
+            refused.to_string(),
+            "cannot connect to udp://127.0.0.1:53: no socket receives there; is the server running?"
+        );
+        let lost = SocketError::exchanging(peer, Errno::NETUNREACH.into());
+        assert!(lost.to_string().contains("ip route"));
+        let other = SocketError::exchanging(peer, Errno::NOBUFS.into());
+        assert!(matches!(other, SocketError::Io { .. }));
+    }
+
+    #[test]
+    fn messages_name_the_cause_and_the_remedy_and_leave_the_source_to_source() {
+        let address: SocketAddr = "127.0.0.1:53".parse().unwrap();
+        let shown = |cause: Errno| SocketError::receiving(address, cause.into());
+        let in_use = shown(Errno::ADDRINUSE);
+        assert_eq!(
+            in_use.to_string(),
+            "cannot receive on udp://127.0.0.1:53: it is in use; choose another port or stop the process that holds it \
+             (ss -lunp)"
+        );
+        assert!(in_use.source().is_some());
+        assert!(
+            shown(Errno::ACCESS)
+                .to_string()
+                .contains("CAP_NET_BIND_SERVICE")
+        );
+        assert!(
+            shown(Errno::ADDRNOTAVAIL)
+                .to_string()
+                .contains("ip address")
+        );
+        let exhausted = [
+            shown(Errno::MFILE).to_string(),
+            SocketError::exchanging(address, Errno::MFILE.into()).to_string(),
+        ];
+        for (said, verb) in exhausted.iter().zip(["receive on", "connect to"]) {
+            let begin = format!("cannot {verb} udp://127.0.0.1:53: no descriptor is left");
+            assert!(
+                said.starts_with(&begin) && said.contains("ulimit -n"),
+                "{said}"
+            );
+        }
+        assert!(matches!(shown(Errno::NOBUFS), SocketError::Io { .. }));
     }
 }

@@ -16,9 +16,10 @@ use rustix::fs::{Mode, OFlags, chmod, fchmod, fstat, open};
 use rustix::io::Errno;
 use rustix::net::{acceptfrom_with, bind, connect, getsockname, listen, sockopt};
 
-use super::options::{SocketOptions, SocketOptionsError, refused};
+use super::error::LISTEN;
+use super::options::{SocketOptions, invalid, refused};
 use super::{
-    AcceptError, BindError, FLAGS, PassedAddress, PassedSocket, SocketAddress, Stream,
+    AcceptError, AnySocketAddress, FLAGS, PassedSocket, SocketAddress, SocketError, Stream,
     abstract_name, io_error,
 };
 
@@ -46,15 +47,12 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`BindError`], each variant with its remedy.
-    pub fn bind(address: &SocketAddress, options: &SocketOptions) -> Result<Self, BindError> {
+    /// [`SocketError`], each variant with its remedy.
+    pub fn bind(address: &SocketAddress, options: &SocketOptions) -> Result<Self, SocketError> {
         let socket = address
             .socket()
-            .map_err(|cause| BindError::new(address, cause))?;
-        let unusable = |source| BindError::Options {
-            address: address.clone(),
-            source,
-        };
+            .map_err(|cause| SocketError::listening(address, cause))?;
+        let unusable = |source| SocketError::options(LISTEN, address, source);
         options.apply(&socket, address).map_err(unusable)?;
         let (address, file) = match address {
             SocketAddress::Tcp(_) => {
@@ -67,15 +65,18 @@ impl Listener {
                         .map_err(refused("ipv6_only"))
                         .map_err(unusable)?;
                 }
-                let local =
-                    bind_tcp(&socket, address).map_err(|cause| BindError::new(address, cause))?;
+                let local = bind_tcp(&socket, address)
+                    .map_err(|cause| SocketError::listening(address, cause))?;
                 (SocketAddress::Tcp(local), None)
             }
             SocketAddress::Unix(path) if abstract_name(path).is_some() => {
                 if options.unix_mode.is_some() {
-                    return Err(unusable(SocketOptionsError::ModeWithoutFile));
+                    return Err(unusable(invalid(
+                        "an abstract socket has no file and so no unix_mode: anybody on this machine may connect; \
+                         leave the mode out, or use a path",
+                    )));
                 }
-                let failed = |cause| BindError::new(address, cause);
+                let failed = |cause| SocketError::listening(address, cause);
                 let kernel = address.to_kernel().map_err(failed)?;
                 bind(&socket, &kernel).map_err(failed)?;
                 (address.clone(), None)
@@ -88,7 +89,7 @@ impl Listener {
         let listener = Self::new(socket, address, file, options);
         let backlog = i32::try_from(options.backlog).unwrap_or(i32::MAX);
         listen(&listener.socket, backlog)
-            .map_err(|cause| BindError::new(&listener.address, cause))?;
+            .map_err(|cause| SocketError::listening(&listener.address, cause))?;
         Ok(listener)
     }
 
@@ -98,22 +99,16 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// [`BindError::Options`] for invalid options, [`BindError::Io`] if it receives datagrams or no descriptor is left.
-    pub fn adopt(passed: &PassedSocket, options: &SocketOptions) -> Result<Self, BindError> {
-        let PassedAddress::Stream(address) = passed.address() else {
-            let address = SocketAddress::Unix(passed.address().to_string().into());
-            let source = io_error(Errno::PROTOTYPE);
-            return Err(BindError::Io { address, source });
+    /// [`SocketError::Options`] for invalid options, [`SocketError::Io`] if it receives datagrams,
+    /// [`SocketError::DescriptorsExhausted`] if no descriptor is left.
+    pub fn adopt(passed: &PassedSocket, options: &SocketOptions) -> Result<Self, SocketError> {
+        let io_failed = |source| SocketError::other(LISTEN, passed.address().clone(), source);
+        let AnySocketAddress::Stream(address) = passed.address() else {
+            return Err(io_failed(io_error(Errno::PROTOTYPE)));
         };
-        let options_failed = |source| BindError::Options {
-            address: address.clone(),
-            source,
-        };
-        let io_failed = |source| BindError::Io {
-            address: address.clone(),
-            source,
-        };
-        options.apply(passed, address).map_err(options_failed)?;
+        options
+            .apply(passed, address)
+            .map_err(|source| SocketError::options(LISTEN, address, source))?;
         let socket = passed.descriptor().map_err(io_failed)?;
         Ok(Self::new(socket, address.clone(), None, options))
     }
@@ -180,7 +175,10 @@ impl AsFd for Listener {
 /// # Errors
 ///
 /// The errors of [`Listener::bind`].
-pub fn listen_tcp(address: SocketAddr, options: &SocketOptions) -> Result<TcpListener, BindError> {
+pub fn listen_tcp(
+    address: SocketAddr,
+    options: &SocketOptions,
+) -> Result<TcpListener, SocketError> {
     let listener = Listener::bind(&address.into(), options)?;
     Ok(TcpListener::from(listener.socket))
 }
@@ -211,8 +209,8 @@ fn bind_unix(
     address: &SocketAddress,
     path: &Path,
     options: &SocketOptions,
-) -> Result<SocketFile, BindError> {
-    let failed = |cause| BindError::new(address, cause);
+) -> Result<SocketFile, SocketError> {
+    let failed = |cause| SocketError::listening(address, cause);
     let kernel = address.to_kernel().map_err(failed)?;
     let mode = Mode::from_raw_mode(options.unix_mode.unwrap_or(UNIX_MODE_DEFAULT));
     // When `bind` creates the file, it copies this mode (less the umask). So the file is never open to more users than
@@ -225,10 +223,7 @@ fn bind_unix(
         }
         other => other.map_err(failed)?,
     }
-    let io_failed = |source| BindError::Io {
-        address: address.clone(),
-        source,
-    };
+    let io_failed = |source| SocketError::other(LISTEN, address.clone().into(), source);
     let identity = identity(path)
         .and_then(|identity| identity.ok_or_else(|| io_error(Errno::NOENT)))
         .map_err(io_failed)?;
@@ -260,22 +255,19 @@ fn set_mode(path: &Path, bound: (u64, u64), mode: Mode) -> rustix::io::Result<()
 const UNIX_MODE_DEFAULT: u32 = 0o600;
 
 /// Removes the socket file of a server that is gone.
-fn remove_stale(address: &SocketAddress, path: &Path) -> Result<(), BindError> {
-    let in_use = || BindError::new(address, Errno::ADDRINUSE);
-    let io_failed = |source| BindError::Io {
-        address: address.clone(),
-        source,
-    };
+fn remove_stale(address: &SocketAddress, path: &Path) -> Result<(), SocketError> {
+    let in_use = || SocketError::listening(address, Errno::ADDRINUSE);
+    let io_failed = |source| SocketError::other(LISTEN, address.clone().into(), source);
     // The owner has just removed it, so the path is free.
     let Some(found) = identity(path).map_err(io_failed)? else {
         return Ok(());
     };
     if !fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
-        return Err(BindError::NotASocket {
-            address: address.clone(),
+        return Err(SocketError::NotASocket {
+            address: address.clone().into(),
         });
     }
-    let failed = |cause| BindError::new(address, cause);
+    let failed = |cause| SocketError::listening(address, cause);
     let probe = address.socket().map_err(failed)?;
     match connect(&probe, &address.to_kernel().map_err(failed)?) {
         // No process listens. After any other answer, such as a full backlog, a process does.

@@ -30,10 +30,10 @@ use rustix::net::{
 use std::os::fd::OwnedFd;
 
 pub use credentials::PeerCredentials;
-pub use error::{AcceptError, BindError, StreamConnectError};
+pub use error::{AcceptError, SocketError};
 pub use listener::{Accepted, Listener, listen_tcp};
-pub use options::{KeepAlive, SocketOptions, SocketOptionsError};
-pub use passed::{PassedAddress, PassedSocket, PassedSocketError};
+pub use options::{KeepAlive, SocketOptions};
+pub use passed::{AnySocketAddress, PassedSocket};
 pub use stream::{Presence, Stream};
 
 /// The address at which a stream socket listens, or to which it connects.

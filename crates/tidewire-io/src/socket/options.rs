@@ -4,6 +4,7 @@
 //! range. Accepted TCP connections inherit all of them from their listener, which saves a system call for each.
 //! Accepted Unix connections inherit no buffer sizes, so each is set.
 
+use std::error::Error;
 use std::io;
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -55,59 +56,13 @@ pub struct KeepAlive {
     pub count: u32,
 }
 
-/// The error of invalid socket options.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SocketOptionsError {
-    /// The number is outside of the kernel's range.
-    #[error("{option} is {value}, but must be {least} to {most}")]
-    OutOfRange {
-        /// The option's name.
-        option: &'static str,
-        /// The value that was set.
-        value: u64,
-        /// The minimum.
-        least: u32,
-        /// The maximum.
-        most: u32,
-    },
-    /// The time is not in whole seconds, and the kernel would cut it.
-    #[error("{option} is {value:?}; the kernel takes whole seconds only")]
-    NotWholeSeconds {
-        /// The option's name.
-        option: &'static str,
-        /// The value that was set.
-        value: Duration,
-    },
-    /// The mode has other bits than permissions.
-    #[error("unix_mode is {mode:#o}, but must be 0 to 0o777")]
-    BadMode {
-        /// The mode that was set.
-        mode: u32,
-    },
-    /// Permissions were set for a socket that has no file.
-    #[error(
-        "an abstract socket has no file and so no unix_mode: anybody on this machine may connect; leave the mode out, \
-         or use a path"
-    )]
-    ModeWithoutFile,
-    /// The kernel refused.
-    #[error("the kernel refused {option}: {source}")]
-    Refused {
-        /// The option's name.
-        option: &'static str,
-        /// The kernel's answer.
-        source: io::Error,
-    },
-}
-
 impl SocketOptions {
     /// Checks the values.
     ///
     /// # Errors
     ///
     /// Names the first option with an invalid value.
-    pub fn validate(&self) -> Result<(), SocketOptionsError> {
+    fn validate(&self) -> io::Result<()> {
         if let Some(KeepAlive {
             idle,
             interval,
@@ -129,18 +84,16 @@ impl SocketOptions {
         }
         within("backlog", self.backlog.into(), 0, BACKLOG_MAX)?;
         match self.unix_mode {
-            Some(mode) if mode > 0o777 => Err(SocketOptionsError::BadMode { mode }),
+            Some(mode) if mode > 0o777 => Err(invalid(format!(
+                "unix_mode is {mode:#o}, but must be 0 to 0o777"
+            ))),
             _ => Ok(()),
         }
     }
 
     /// Sets the options of connections on a new socket for `address`: one that connects, or a listener whose accepted
     /// connections inherit them.
-    pub(super) fn apply(
-        &self,
-        socket: impl AsFd,
-        address: &SocketAddress,
-    ) -> Result<(), SocketOptionsError> {
+    pub(super) fn apply(&self, socket: impl AsFd, address: &SocketAddress) -> io::Result<()> {
         self.validate()?;
         if let SocketAddress::Tcp(_) = address {
             sockopt::set_tcp_nodelay(&socket, self.nodelay).map_err(refused("nodelay"))?;
@@ -155,7 +108,7 @@ impl SocketOptions {
         self.apply_buffers(socket)
     }
 
-    pub(super) fn apply_buffers(&self, socket: impl AsFd) -> Result<(), SocketOptionsError> {
+    pub(super) fn apply_buffers(&self, socket: impl AsFd) -> io::Result<()> {
         if let Some(bytes) = self.send_buffer_bytes {
             sockopt::set_socket_send_buffer_size(&socket, bytes)
                 .map_err(refused("send_buffer_bytes"))?;
@@ -197,38 +150,38 @@ impl Default for SocketOptions {
     }
 }
 
-pub(super) fn refused<E: Into<io::Error>>(
-    option: &'static str,
-) -> impl FnOnce(E) -> SocketOptionsError {
-    move |cause| SocketOptionsError::Refused {
-        option,
-        source: cause.into(),
+pub(super) fn refused<E: Into<io::Error>>(option: &'static str) -> impl FnOnce(E) -> io::Error {
+    move |cause| {
+        let cause = cause.into();
+        io::Error::new(
+            cause.kind(),
+            format!("the kernel refused {option}: {cause}"),
+        )
     }
 }
 
-fn whole_seconds(option: &'static str, value: Duration) -> Result<(), SocketOptionsError> {
+/// The error of an option that cannot be as it was set.
+pub(super) fn invalid(text: impl Into<Box<dyn Error + Send + Sync>>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}
+
+fn whole_seconds(option: &'static str, value: Duration) -> io::Result<()> {
     within(option, value.as_secs(), 1, KEEP_ALIVE_SECONDS_MAX)?;
     if value.subsec_nanos() > 0 {
-        return Err(SocketOptionsError::NotWholeSeconds { option, value });
+        return Err(invalid(format!(
+            "{option} is {value:?}; the kernel takes whole seconds only"
+        )));
     }
     Ok(())
 }
 
-fn within(
-    option: &'static str,
-    value: u64,
-    least: u32,
-    most: u32,
-) -> Result<(), SocketOptionsError> {
+fn within(option: &'static str, value: u64, least: u32, most: u32) -> io::Result<()> {
     if (u64::from(least)..=u64::from(most)).contains(&value) {
         return Ok(());
     }
-    Err(SocketOptionsError::OutOfRange {
-        option,
-        value,
-        least,
-        most,
-    })
+    Err(invalid(format!(
+        "{option} is {value}, but must be {least} to {most}"
+    )))
 }
 
 /// A lane that writes to a session every 10 ms then sends 6 MB/s.

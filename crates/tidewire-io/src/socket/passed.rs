@@ -16,55 +16,36 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::{AddressFamily, SocketAddrAny, SocketAddrUnix, SocketType, getsockname, sockopt};
 
-use super::SocketAddress;
+use super::{SocketAddress, SocketError};
 
 /// A bound socket of another program. Clones are handles to the same socket.
 #[derive(Clone, Debug)]
 pub struct PassedSocket {
     socket: Arc<OwnedFd>,
-    address: PassedAddress,
+    address: AnySocketAddress,
 }
 
-/// The address of a [`PassedSocket`].
+/// The address of a socket for streams or datagrams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum PassedAddress {
-    /// It listens for connections over TCP or a Unix socket.
+pub enum AnySocketAddress {
+    /// Connections over TCP or a Unix socket.
     Stream(SocketAddress),
-    /// It receives datagrams at a UDP port.
+    /// Datagrams at a UDP port.
     Datagram(SocketAddr),
-}
-
-/// A descriptor cannot be used as a [`PassedSocket`].
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PassedSocketError {
-    /// The socket is connected, or was bound and does not listen. A socket unit of systemd needs `Accept=no`, which is
-    /// its default.
-    #[error("the passed socket does not listen; give its socket unit Accept=no")]
-    NotListening,
-    /// The socket is not of TCP, not a Unix stream and not of UDP.
-    #[error(
-        "the passed socket is of another kind; use ListenStream= for TCP and Unix sockets, and ListenDatagram= with a \
-         port for UDP"
-    )]
-    Unsupported,
-    /// The descriptor is no socket, or the kernel refused a query about it.
-    #[error("the passed descriptor cannot be used: {0}")]
-    Io(#[from] io::Error),
 }
 
 impl PassedSocket {
     /// Checks a descriptor, and makes it non-blocking and close-on-exec.
     ///
     /// # Errors
-    /// [`PassedSocketError`], each variant with its remedy.
-    pub fn new(socket: impl Into<OwnedFd>) -> Result<Self, PassedSocketError> {
+    /// [`SocketError`], each variant with its remedy.
+    pub fn new(socket: impl Into<OwnedFd>) -> Result<Self, SocketError> {
         let socket = socket.into();
         let address = address(&socket)?;
-        let flags = fcntl_getfl(&socket).map_err(io::Error::from)?;
-        fcntl_setfl(&socket, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
-        fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(io::Error::from)?;
+        let flags = fcntl_getfl(&socket).map_err(failed)?;
+        fcntl_setfl(&socket, flags | OFlags::NONBLOCK).map_err(failed)?;
+        fcntl_setfd(&socket, FdFlags::CLOEXEC).map_err(failed)?;
         Ok(Self {
             socket: Arc::new(socket),
             address,
@@ -73,7 +54,7 @@ impl PassedSocket {
 
     /// The address that it is bound to.
     #[must_use]
-    pub fn address(&self) -> &PassedAddress {
+    pub fn address(&self) -> &AnySocketAddress {
         &self.address
     }
 
@@ -89,7 +70,7 @@ impl AsFd for PassedSocket {
     }
 }
 
-impl fmt::Display for PassedAddress {
+impl fmt::Display for AnySocketAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Stream(address) => address.fmt(formatter),
@@ -98,36 +79,53 @@ impl fmt::Display for PassedAddress {
     }
 }
 
-fn address(socket: &OwnedFd) -> Result<PassedAddress, PassedSocketError> {
-    let kind = sockopt::socket_type(socket).map_err(io::Error::from)?;
-    let local = getsockname(socket).map_err(io::Error::from)?;
+impl AnySocketAddress {
+    /// Whether it is of a socket for datagrams.
+    pub(super) fn is_datagram(&self) -> bool {
+        matches!(self, Self::Datagram(_))
+    }
+}
+
+impl From<SocketAddress> for AnySocketAddress {
+    fn from(address: SocketAddress) -> Self {
+        Self::Stream(address)
+    }
+}
+
+fn failed(cause: rustix::io::Errno) -> SocketError {
+    SocketError::Passed(cause.into())
+}
+
+fn address(socket: &OwnedFd) -> Result<AnySocketAddress, SocketError> {
+    let kind = sockopt::socket_type(socket).map_err(failed)?;
+    let local = getsockname(socket).map_err(failed)?;
     let is_unix = local.address_family() == AddressFamily::UNIX;
     match kind {
         SocketType::STREAM => {
-            if !sockopt::socket_acceptconn(socket).map_err(io::Error::from)? {
-                return Err(PassedSocketError::NotListening);
+            if !sockopt::socket_acceptconn(socket).map_err(failed)? {
+                return Err(SocketError::PassedNotListening);
             }
             let address = match is_unix {
                 true => SocketAddress::Unix(unix_path(local)?),
                 false => SocketAddress::Tcp(internet(local)?),
             };
-            Ok(PassedAddress::Stream(address))
+            Ok(AnySocketAddress::Stream(address))
         }
-        SocketType::DGRAM if !is_unix => Ok(PassedAddress::Datagram(internet(local)?)),
-        _ => Err(PassedSocketError::Unsupported),
+        SocketType::DGRAM if !is_unix => Ok(AnySocketAddress::Datagram(internet(local)?)),
+        _ => Err(SocketError::PassedUnsupported),
     }
 }
 
-fn internet(address: SocketAddrAny) -> Result<SocketAddr, PassedSocketError> {
-    SocketAddr::try_from(address).map_err(|_| PassedSocketError::Unsupported)
+fn internet(address: SocketAddrAny) -> Result<SocketAddr, SocketError> {
+    SocketAddr::try_from(address).map_err(|_| SocketError::PassedUnsupported)
 }
 
-fn unix_path(address: SocketAddrAny) -> Result<PathBuf, PassedSocketError> {
-    let address = SocketAddrUnix::try_from(address).map_err(|_| PassedSocketError::Unsupported)?;
+fn unix_path(address: SocketAddrAny) -> Result<PathBuf, SocketError> {
+    let address = SocketAddrUnix::try_from(address).map_err(|_| SocketError::PassedUnsupported)?;
     let bytes = match (address.abstract_name(), address.path_bytes()) {
         (Some(name), _) => [b"@", name].concat(),
         (None, Some(path)) => path.to_vec(),
-        (None, None) => return Err(PassedSocketError::Unsupported),
+        (None, None) => return Err(SocketError::PassedUnsupported),
     };
     Ok(PathBuf::from(std::ffi::OsString::from_vec(bytes)))
 }
@@ -171,14 +169,14 @@ mod tests {
         let failed = |socket: OwnedFd| PassedSocket::new(socket).unwrap_err();
         assert!(matches!(
             failed(connected.into()),
-            PassedSocketError::NotListening
+            SocketError::PassedNotListening
         ));
         let (datagrams, _) = UnixDatagram::pair().unwrap();
         assert!(matches!(
             failed(datagrams.into()),
-            PassedSocketError::Unsupported
+            SocketError::PassedUnsupported
         ));
         let file = std::fs::File::open("/dev/null").unwrap();
-        assert!(matches!(failed(file.into()), PassedSocketError::Io(_)));
+        assert!(matches!(failed(file.into()), SocketError::Passed(_)));
     }
 }

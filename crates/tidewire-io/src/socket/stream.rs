@@ -15,7 +15,8 @@ use rustix::net::{
     getpeername, getsockname, recv, send, sendmsg, shutdown, socketpair, sockopt,
 };
 
-use super::{FLAGS, PeerCredentials, SocketAddress, SocketOptions, StreamConnectError, tcp};
+use super::error::CONNECT;
+use super::{FLAGS, PeerCredentials, SocketAddress, SocketError, SocketOptions, tcp};
 
 /// A non-blocking stream socket, connected or connecting.
 #[derive(Debug)]
@@ -44,8 +45,8 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`StreamConnectError`] when the connection is refused at once, as Unix sockets and loopback often do.
-    pub fn connect(address: &SocketAddress) -> Result<Self, StreamConnectError> {
+    /// [`SocketError`] when the connection is refused at once, as Unix sockets and loopback often do.
+    pub fn connect(address: &SocketAddress) -> Result<Self, SocketError> {
         Self::connect_with(address, &SocketOptions::default())
     }
 
@@ -53,17 +54,14 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// As [`connect`](Self::connect), and [`StreamConnectError::Options`] when the options are invalid.
+    /// As [`connect`](Self::connect), and [`SocketError::Options`] when the options are invalid.
     pub fn connect_with(
         address: &SocketAddress,
         options: &SocketOptions,
-    ) -> Result<Self, StreamConnectError> {
-        let failed = |cause| StreamConnectError::new(address, cause);
+    ) -> Result<Self, SocketError> {
+        let failed = |cause| SocketError::connecting(address, cause);
         let socket = address.socket().map_err(failed)?;
-        let unusable = |source| StreamConnectError::Options {
-            address: address.clone(),
-            source,
-        };
+        let unusable = |source| SocketError::options(CONNECT, address, source);
         options.apply(&socket, address).map_err(unusable)?;
         let kernel = address.to_kernel().map_err(failed)?;
         match connect(&socket, &kernel) {
@@ -80,16 +78,20 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// [`StreamConnectError::InProgress`] when the outcome is not known yet; any other variant when connecting failed.
-    pub fn finish_connect(&self) -> Result<(), StreamConnectError> {
+    /// [`SocketError::InProgress`] when the outcome is not known yet; any other variant when connecting failed.
+    pub fn finish_connect(&self) -> Result<(), SocketError> {
         let address = self.peer.clone().unwrap_or_else(unnamed);
-        let failed = |cause| StreamConnectError::new(&address, cause);
+        let failed = |cause| SocketError::connecting(&address, cause);
         sockopt::socket_error(&self.socket)
             .and_then(|outcome| outcome)
             .map_err(failed)?;
         let peer = match getpeername(&self.socket) {
             Ok(peer) => peer,
-            Err(Errno::NOTCONN) => return Err(StreamConnectError::InProgress { address }),
+            Err(Errno::NOTCONN) => {
+                return Err(SocketError::InProgress {
+                    address: address.into(),
+                });
+            }
             Err(cause) => return Err(failed(cause)),
         };
         // If no server listens on a port of the range that the system gives to clients, TCP may connect a socket to

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use tidewire_io::poller::{Events, Interest, PollerKind, RegisterError, Token};
+use tidewire_io::poller::{Events, Interest, PollerError, PollerKind, Token};
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions, Stream};
 use tidewire_io::waker::LaneWaker;
 
@@ -279,20 +279,17 @@ fn registering_twice_and_changing_the_unknown_are_refused(kind: PollerKind) {
     let (near, far) = Stream::pair().unwrap();
     poller.add(near.as_fd(), Token(1), Interest::WRITE).unwrap();
     let again = poller.add(near.as_fd(), Token(2), Interest::READ);
-    assert!(matches!(
-        again,
-        Err(RegisterError::AlreadyRegistered { .. })
-    ));
+    assert!(matches!(again, Err(PollerError::AlreadyRegistered { .. })));
     assert_eq!(ready_now(&mut *poller), only(1, WRITABLE));
     for unknown in [
         poller.modify(far.as_fd(), Token(2), Interest::READ),
         poller.remove(far.as_fd()),
     ] {
-        assert!(matches!(unknown, Err(RegisterError::NotRegistered { .. })));
+        assert!(matches!(unknown, Err(PollerError::NotRegistered { .. })));
     }
     poller.remove(near.as_fd()).unwrap();
     let twice = poller.remove(near.as_fd());
-    assert!(matches!(twice, Err(RegisterError::NotRegistered { .. })));
+    assert!(matches!(twice, Err(PollerError::NotRegistered { .. })));
 }
 
 fn a_listener_is_readable_and_a_connection_writable(kind: PollerKind) {

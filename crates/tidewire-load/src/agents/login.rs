@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tidewire::{ConnectFailure, Context, Kind, Message, Moment};
+use tidewire::{ConnectError, Context, Kind, Message, Moment};
 use tidewire_proto::body::{ErrorBody, ErrorCode, JoinBody, Since, SubscribeBody};
 use tidewire_proto::message::FLAG_POSITION;
 
@@ -32,7 +32,7 @@ impl Agents {
         &mut self,
         cx: &mut Context<'_>,
         slot: usize,
-    ) -> Result<(), ConnectFailure> {
+    ) -> Result<(), ConnectError> {
         let agent = &mut self.agents[slot];
         let session = cx.connections().connect(&self.plan.targets[agent.node])?;
         cx.connections().set_state(session, AgentSlot(slot));
@@ -172,7 +172,7 @@ impl Agents {
 }
 
 /// A failed connection with all its causes, as `tidewire call` has them.
-pub(super) fn explain(failure: &ConnectFailure) -> String {
+pub(super) fn explain(failure: &ConnectError) -> String {
     describe(failure)
 }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidewire::{
-    CloseReason, ConnectFailure, Context, HandlerResult, Kind, Message, Moment, Position, Service,
+    CloseReason, ConnectError, Context, HandlerResult, Kind, Message, Moment, Position, Service,
     SessionId,
 };
 use tidewire_proto::body::{ErrorBody, GapBody};
@@ -390,7 +390,7 @@ impl Service for Agents {
         }
     }
 
-    fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectError) {
         let slot = self.slot(cx);
         self.fail_login(slot, &login::explain(&failure));
     }

@@ -10,9 +10,7 @@ use tidewire::auth::{
     TokenFile, Users,
 };
 use tidewire::tls::{ClientTls, TlsFault};
-use tidewire::{
-    Chat, CloseReason, ConnectError, ConnectFailure, GoAwayCode, Server, ServerBuilder, Service,
-};
+use tidewire::{Chat, CloseReason, ConnectError, GoAwayCode, Server, ServerBuilder, Service};
 use tidewire_load::credentials::TokenSource;
 use tidewire_load::plan::{PlanError, RunOptions};
 use tidewire_load::report::Report;
@@ -170,9 +168,9 @@ fn tokens_that_expire_are_renewed_while_messages_are_sent() {
 }
 
 /// The reason for which a run did not begin.
-fn failure(outcome: Result<Report, PlanError>) -> ConnectFailure {
+fn failure(outcome: Result<Report, PlanError>) -> ConnectError {
     match outcome {
-        Err(PlanError::Target(_, ConnectError::Failed(failure))) => failure,
+        Err(PlanError::Target(_, failure)) => failure,
         other => panic!("{other:?}"),
     }
 }
@@ -187,7 +185,7 @@ fn what_a_server_or_a_client_refuses_ends_the_run_before_it_begins() {
     }));
     let reason = CloseReason::GoAway(GoAwayCode::Unauthenticated);
     assert!(
-        matches!(&refused, ConnectFailure::Refused { reason: it, .. } if *it == reason),
+        matches!(&refused, ConnectError::Refused { reason: it, .. } if *it == reason),
         "{refused:?}"
     );
     let faults = [
@@ -204,7 +202,7 @@ fn what_a_server_or_a_client_refuses_ends_the_run_before_it_begins() {
         }));
         let fault = CloseReason::Layer(LayerError::Tls(fault));
         assert!(
-            matches!(&refused, ConnectFailure::Closed(reason) if *reason == fault),
+            matches!(&refused, ConnectError::Closed(reason) if *reason == fault),
             "{refused:?}"
         );
     }

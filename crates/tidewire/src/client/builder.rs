@@ -10,7 +10,6 @@ use tidewire_proto::codec::{AnyCodec, Codec, RequestIds, Tw1};
 use tidewire_proto::layer::Layer;
 
 use super::dialing::Dialing;
-use super::error::ConnectError;
 use super::event_queue::{EventBounds, WhenEventsFull};
 use super::link::Link;
 use super::moving::{Mover, secured};
@@ -25,6 +24,7 @@ use crate::dial::{Backoff, Target};
 use crate::limits::{CLIENT_LINGER_DEFAULT, ConnectionLimits, Limits};
 use crate::server::{ServeError, Server, adapt, frame};
 use crate::tls::{ClientConfigs, ClientTls};
+use crate::transport::ConnectError;
 use crate::transport::LayerFactory;
 
 /// The settings of a client before it connects. Made by [`Client::builder`].
@@ -103,7 +103,7 @@ impl ClientBuilder {
     /// Sets the credentials by which a server knows this client: a [`Token`](crate::auth::Token), or a
     /// [provider](Credentials::provider) of tokens. They are sent in the hello of `tw1`; other codecs have no place for
     /// them. They are never logged, and never sent to another machine without TLS: connecting fails with
-    /// [`ConnectFailure::PlaintextCredentials`](crate::ConnectFailure::PlaintextCredentials).
+    /// [`ConnectError::PlaintextCredentials`](crate::ConnectError::PlaintextCredentials).
     #[must_use]
     pub fn credentials(mut self, credentials: impl Into<Credentials>) -> Self {
         self.credentials = Some(credentials.into());
@@ -225,7 +225,7 @@ impl ClientBuilder {
     /// [`ConnectionLimits::handshake_timeout`], instead of failing at once. It is for threads of one process that start
     /// in any order. For a server in another process use [`connect_lazy`](Self::connect_lazy), which tries again at
     /// each use. With any other address connecting fails with
-    /// [`InprocConnectError::CannotWait`](crate::socket::InprocConnectError::CannotWait).
+    /// [`ConnectError::CannotWait`](crate::ConnectError::CannotWait).
     #[must_use]
     pub fn wait_for_server(mut self) -> Self {
         self.wait_for_server = true;

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
 
-use super::error::{ConnectError, Disconnected};
+use super::error::Disconnected;
 use super::events::Event;
 use super::link::Link;
 use super::moving::{Moved, Mover};
@@ -32,7 +32,7 @@ use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::session::{CloseReason, SessionId};
 use crate::tls::ClientConfigs;
-use crate::transport::ConnectFailure;
+use crate::transport::ConnectError;
 
 /// The state of a client's attempts to connect.
 #[derive(Debug)]
@@ -265,7 +265,7 @@ impl ClientService {
                 Step::Lost => {
                     if let Some(failure) = self.end_race(cx) {
                         self.dialing.pace.note_failure(&failure);
-                        self.handle_unreachable(cx, ConnectError::Failed(failure));
+                        self.handle_unreachable(cx, failure);
                     }
                 }
             }
@@ -276,7 +276,7 @@ impl ClientService {
         &self,
         cx: &mut Context<'_>,
         endpoint: &Endpoint,
-    ) -> Result<SessionId, ConnectFailure> {
+    ) -> Result<SessionId, ConnectError> {
         let dialing = &self.dialing;
         // No connection begins that could not have the credentials.
         if let Some(token) = &dialing.token {
@@ -307,14 +307,14 @@ impl ClientService {
     }
 
     /// Ends the attempt that is under way, if there is one, and returns its failure.
-    pub(super) fn end_race(&mut self, cx: &mut Context<'_>) -> Option<ConnectFailure> {
+    pub(super) fn end_race(&mut self, cx: &mut Context<'_>) -> Option<ConnectError> {
         let race = self.dialing.take_race()?;
         close_all(cx, race.sessions());
         Some(race.into_failure())
     }
 
     /// Handles a session that ended without being open.
-    pub(super) fn handle_failure(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
+    pub(super) fn handle_failure(&mut self, cx: &mut Context<'_>, failure: ConnectError) {
         // The session of an address that has lost is not that of the client any more.
         if let State::Connecting(race) = &mut self.dialing.state
             && race.take(cx.id()).is_some()
@@ -324,7 +324,7 @@ impl ClientService {
         }
     }
 
-    fn note_failure(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
+    fn note_failure(&mut self, cx: &mut Context<'_>, failure: ConnectError) {
         if let Some(end) = final_end(&failure) {
             self.end_race(cx);
             return self.handle_refusal(cx, end, failure);
@@ -354,10 +354,10 @@ impl ClientService {
     }
 
     /// Handles a server that refused this client for good. Pending requests fail with that error when the lane ends.
-    fn handle_refusal(&mut self, cx: &mut Context<'_>, end: Disconnected, failure: ConnectFailure) {
+    fn handle_refusal(&mut self, cx: &mut Context<'_>, end: Disconnected, failure: ConnectError) {
         self.stay_away_if_told(end.reason);
         self.dialing.state = State::Refused;
-        let error = ConnectError::Failed(failure);
+        let error = failure;
         self.pending.unreachable = Some(error.to_string().into());
         let Disconnected { reason, text } = end;
         self.link.events.push(Event::Closed { reason, text });
@@ -399,13 +399,13 @@ impl ClientService {
 }
 
 /// Returns the end of an attempt if the server refused the client for good.
-fn final_end(failure: &ConnectFailure) -> Option<Disconnected> {
+fn final_end(failure: &ConnectError) -> Option<Disconnected> {
     let end = match failure {
-        ConnectFailure::Refused { reason, text } => Disconnected {
+        ConnectError::Refused { reason, text } => Disconnected {
             reason: *reason,
             text: text.as_str().into(),
         },
-        ConnectFailure::Closed(reason) => Disconnected::from(*reason),
+        ConnectError::Closed(reason) => Disconnected::from(*reason),
         _ => return None,
     };
     end.reason.is_final().then_some(end)

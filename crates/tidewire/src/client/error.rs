@@ -1,4 +1,4 @@
-//! Errors of a client: of connecting, of requests, and the end of a connection.
+//! Errors of a client's requests, and the end of a connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,39 +9,8 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::text::escaped;
 use tidewire_proto::topic::TopicError;
 
-use crate::address::AddressError;
 use crate::on_lane::NO_WAIT_ON_A_LANE;
-use crate::server::ServeError;
 use crate::session::{CloseReason, SendError};
-use crate::transport::ConnectFailure;
-
-/// A client could not connect. An error of [`Client::connect`](crate::Client::connect).
-/// [`ConnectFailure`] has an example.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The text is not an address, or its host is unknown.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    /// The client's own lane could not start.
-    #[error(transparent)]
-    Start(#[from] ServeError),
-    /// The server refused, did not answer, or uses another protocol.
-    #[error(transparent)]
-    Failed(#[from] ConnectFailure),
-    /// The provider of the client's credentials failed.
-    #[error("cannot get the credentials: {cause}")]
-    Credentials {
-        /// The error of the provider, for people.
-        cause: String,
-    },
-    /// The lane ended before the connection was made.
-    #[error("the client ended before it was connected")]
-    Ended,
-    /// The call was made on a lane, for example in a handler. It would have stopped all sessions of the lane.
-    #[error("cannot wait for a connection: {NO_WAIT_ON_A_LANE}")]
-    OnLane,
-}
 
 /// A request has no reply. An error of [`Client::request`](crate::Client::request).
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -10,7 +10,6 @@ use tidewire_proto::body::Since;
 use tidewire_proto::connection::Farewell;
 use tidewire_proto::room::Policy;
 
-use super::error::ConnectError;
 use super::event_queue::{EventBounds, EventQueue, Queued, Reading};
 use super::events::Event;
 use super::slots::SlotId;
@@ -21,6 +20,7 @@ use super::table::RequestTable;
 use crate::address::Endpoint;
 use crate::dial::Found;
 use crate::session::SendError;
+use crate::transport::ConnectError;
 
 /// The shared state of one client. See the module.
 #[derive(Debug)]

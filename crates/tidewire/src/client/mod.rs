@@ -39,7 +39,7 @@ use tidewire_proto::message::Message;
 
 pub use crate::dial::Backoff;
 pub use builder::ClientBuilder;
-pub use error::{ConnectError, Disconnected, RequestError};
+pub use error::{Disconnected, RequestError};
 pub use event_queue::WhenEventsFull;
 pub use events::{ClientEvent, Event, Events, NextEvent, OwnedMessage};
 pub use operation::{Closing, Connecting, Operation};

@@ -15,11 +15,11 @@ use tidewire_proto::layer::Stack;
 use tidewire_proto::text::escaped;
 
 use super::dialing::Dialing;
-use super::error::ConnectError;
 use crate::address::{Address, Successor};
 use crate::dial::Target;
 use crate::server::ServeError;
 use crate::tls::{ClientConfigs, Connector, protocol};
+use crate::transport::ConnectError;
 use crate::transport::{LayerFactory, Layers};
 use crate::websocket::WebSocketConnector;
 

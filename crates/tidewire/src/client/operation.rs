@@ -7,11 +7,12 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use super::Client;
-use super::error::{ConnectError, RequestError};
+use super::error::RequestError;
 use super::event_queue::Waiter;
 use super::reply::Reply;
 use super::request::{Request, block_on};
 use crate::on_lane;
+use crate::transport::ConnectError;
 
 /// A call that was sent to the server. Its output is made from the reply. Await it with any executor, or
 /// [`wait`](Self::wait) for it.

@@ -10,7 +10,7 @@ use tidewire_proto::connection::Farewell;
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 
 use super::dialing::Dialing;
-use super::error::{ConnectError, Disconnected, RequestError};
+use super::error::{Disconnected, RequestError};
 use super::events::Event;
 use super::link::{Control, Link, Subscribe};
 use super::listening::{Listening, Step};
@@ -20,7 +20,7 @@ use super::submissions::{Submission, Submissions};
 use crate::service::Context;
 use crate::service::{HandlerResult, Service};
 use crate::session::{CloseReason, SendError, SessionId};
-use crate::transport::ConnectFailure;
+use crate::transport::ConnectError;
 
 #[derive(Debug)]
 pub(crate) struct ClientService {
@@ -342,7 +342,7 @@ impl Service for ClientService {
         self.retry(cx, cause);
     }
 
-    fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectError) {
         self.handle_failure(cx, failure);
     }
 

@@ -10,7 +10,7 @@ use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::connection::CloseReason;
 
 use crate::limits::nanoseconds;
-use crate::transport::ConnectFailure;
+use crate::transport::ConnectError;
 
 /// The pauses between attempts to reconnect, for [`ClientBuilder::reconnect`](crate::ClientBuilder::reconnect). Each
 /// pause is twice as long as the one before. A random part spreads the clients of a server that comes back. The pauses
@@ -99,12 +99,12 @@ impl Pace {
     }
 
     /// Notes the end of an attempt that led to no open connection.
-    pub(crate) fn note_failure(&mut self, failure: &ConnectFailure) {
+    pub(crate) fn note_failure(&mut self, failure: &ConnectError) {
         match failure {
-            ConnectFailure::Refused { reason, .. } if is_refusal(*reason) => {
+            ConnectError::Refused { reason, .. } if is_refusal(*reason) => {
                 self.refusals = self.refusals.saturating_add(1);
             }
-            ConnectFailure::Closed(CloseReason::HandshakeTimeout) => {
+            ConnectError::Closed(CloseReason::HandshakeTimeout) => {
                 self.timeouts = self.timeouts.saturating_add(1);
             }
             _ => {}
@@ -171,7 +171,7 @@ mod tests {
             first: Duration::from_millis(1),
             max: Duration::from_millis(2),
         };
-        let timed_out = ConnectFailure::Closed(CloseReason::HandshakeTimeout);
+        let timed_out = ConnectError::Closed(CloseReason::HandshakeTimeout);
         let longest = |timeouts: usize| {
             let pauses = (0..100).map(|_| {
                 let mut pace = Pace::new(quick);
@@ -256,7 +256,7 @@ mod tests {
             let (mut pace, mut now_ns, mut attempts) = (Pace::new(quick), 0, 0);
             while now_ns < minute {
                 attempts += 1;
-                pace.note_failure(&ConnectFailure::Refused {
+                pace.note_failure(&ConnectError::Refused {
                     reason: refused,
                     text: String::new(),
                 });

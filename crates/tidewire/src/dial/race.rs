@@ -9,7 +9,7 @@
 
 use crate::address::Endpoint;
 use crate::session::{CloseReason, SessionId};
-use crate::transport::ConnectFailure;
+use crate::transport::ConnectError;
 
 /// The addresses of one attempt to connect, and how far each is.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub(crate) struct Race {
     next_ns: u64,
     deadline_ns: u64,
     /// The failure to report if no address wins.
-    failure: Option<ConnectFailure>,
+    failure: Option<ConnectError>,
 }
 
 /// The next step of a [`Race`].
@@ -93,7 +93,7 @@ impl Race {
     }
 
     /// Notes why an address failed. The next one begins at once.
-    pub(crate) fn note_failure(&mut self, failure: ConnectFailure) {
+    pub(crate) fn note_failure(&mut self, failure: ConnectError) {
         self.next_ns = 0;
         if ends_search(&failure) {
             self.waiting.clear();
@@ -110,8 +110,8 @@ impl Race {
     }
 
     /// The failure of the whole attempt: that of a server that answered, else that of the last address.
-    pub(crate) fn into_failure(self) -> ConnectFailure {
-        let timeout = ConnectFailure::Closed(CloseReason::HandshakeTimeout);
+    pub(crate) fn into_failure(self) -> ConnectError {
+        let timeout = ConnectError::Closed(CloseReason::HandshakeTimeout);
         match self.failure {
             // Somebody may have been there, and was too slow.
             Some(failure) if self.running.is_empty() || !is_nobody_there(&failure) => failure,
@@ -121,26 +121,23 @@ impl Race {
 }
 
 /// Whether no server answered.
-fn is_nobody_there(failure: &ConnectFailure) -> bool {
+fn is_nobody_there(failure: &ConnectError) -> bool {
     matches!(
         failure,
-        ConnectFailure::Stream(_)
-            | ConnectFailure::Datagram(_)
-            | ConnectFailure::Closed(CloseReason::HandshakeTimeout)
+        ConnectError::Socket(_) | ConnectError::Closed(CloseReason::HandshakeTimeout)
     )
 }
 
 /// Whether no other address would help: a server refused, or this side cannot connect to such an address.
-fn ends_search(failure: &ConnectFailure) -> bool {
+fn ends_search(failure: &ConnectError) -> bool {
     matches!(
         failure,
-        ConnectFailure::Refused { .. }
-            | ConnectFailure::PlaintextCredentials { .. }
-            | ConnectFailure::LongCredentials { .. }
-            | ConnectFailure::NoTls
-            | ConnectFailure::Framing { .. }
-            | ConnectFailure::Inproc(_)
-    )
+        ConnectError::Refused { .. }
+            | ConnectError::PlaintextCredentials { .. }
+            | ConnectError::LongCredentials { .. }
+            | ConnectError::NoTls
+            | ConnectError::Framing { .. }
+    ) || failure.is_inproc()
 }
 
 /// The time that an address has for itself before the next one begins: the value that RFC 8305 recommends. It is longer
@@ -161,13 +158,13 @@ mod tests {
         SessionId::new(0, 0, number as u32)
     }
 
-    fn nobody() -> ConnectFailure {
-        ConnectFailure::Closed(CloseReason::HandshakeTimeout)
+    fn nobody() -> ConnectError {
+        ConnectError::Closed(CloseReason::HandshakeTimeout)
     }
 
-    fn refused() -> ConnectFailure {
+    fn refused() -> ConnectError {
         let reason = CloseReason::Shutdown;
-        ConnectFailure::Refused {
+        ConnectError::Refused {
             reason,
             text: "no".to_owned(),
         }
@@ -193,7 +190,7 @@ mod tests {
         assert_eq!(race.step(TIMEOUT_NS), Step::Lost, "one timeout for all");
         assert!(matches!(
             race.into_failure(),
-            ConnectFailure::Closed(CloseReason::HandshakeTimeout)
+            ConnectError::Closed(CloseReason::HandshakeTimeout)
         ));
     }
 
@@ -211,9 +208,6 @@ mod tests {
         race.take(session(1));
         race.note_failure(nobody());
         assert_eq!(race.step(STAGGER_NS), Step::Lost);
-        assert!(matches!(
-            race.into_failure(),
-            ConnectFailure::Refused { .. }
-        ));
+        assert!(matches!(race.into_failure(), ConnectError::Refused { .. }));
     }
 }

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use tidewire_io::poller::{Interest, RegisterError, Token};
+use tidewire_io::poller::{Interest, PollerError, Token};
 use tidewire_io::socket::{AcceptError, Accepted};
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::connection::{Connection, Phase};
@@ -53,7 +53,7 @@ impl Acceptor {
         &mut self,
         sessions: &mut LaneSessions,
         listener: StreamListener,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         let token = listener_token(self.listeners.len());
         let socket = listener.socket.as_fd();
         sessions.poller.add(socket, token, Interest::READ)?;

@@ -12,7 +12,7 @@ use crate::address::Endpoint;
 use crate::limits::DATAGRAM_FRAME_BYTES_MAX;
 use crate::observe::trace::Connecting;
 use crate::session::{CloseReason, Session, SessionId, SessionShared};
-use crate::transport::{AnyTransport, ConnectFailure, Transport};
+use crate::transport::{AnyTransport, ConnectError, Transport};
 
 impl Core {
     /// Starts a connection. With `wait_for_server`, a connection to an in-process name without a listener waits for
@@ -23,7 +23,7 @@ impl Core {
         endpoint: &Endpoint,
         wait_for_server: bool,
         stack: Option<Stack>,
-    ) -> Result<SessionId, ConnectFailure> {
+    ) -> Result<SessionId, ConnectError> {
         let waiter = wait_for_server.then(|| self.exchange.mailbox.party());
         let outgoing = &self.shared.outgoing;
         let stream = outgoing.open(&self.config, endpoint, waiter.as_ref(), stack)?;
@@ -32,7 +32,7 @@ impl Core {
         let (delivery, now_ns) = (stream.delivery(), self.sessions.now_ns());
         let connection = Connection::connecting(&self.config.rules, delivery, now_ns);
         let slot = self.insert(stream, peer, connection);
-        let slot = slot.map_err(ConnectFailure::Closed)?;
+        let slot = slot.map_err(ConnectError::Closed)?;
         Ok(self.sessions[slot].id)
     }
 

@@ -32,7 +32,7 @@ use std::sync::{Arc, Mutex};
 
 use crossbeam_utils::CachePadded;
 use tidewire_io::datagram::DatagramSocket;
-use tidewire_io::poller::{Poller, RegisterError};
+use tidewire_io::poller::{Poller, PollerError};
 
 use accept::Acceptor;
 use admission::Admission;
@@ -198,7 +198,7 @@ impl Core {
         &mut self,
         listeners: impl IntoIterator<Item = StreamListener>,
         ports: Vec<DatagramSocket>,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         for listener in listeners {
             self.acceptor.add(&mut self.sessions, listener)?;
         }

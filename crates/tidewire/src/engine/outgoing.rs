@@ -14,8 +14,8 @@ use crate::auth::Token;
 use crate::config::Config;
 use crate::tls::OutgoingTls;
 use crate::transport::datagram::DatagramPeer;
-use crate::transport::inproc::{self, InprocConnectError, Party};
-use crate::transport::{AnyTransport, ConnectFailure, Layers};
+use crate::transport::inproc::{self, Party};
+use crate::transport::{AnyTransport, ConnectError, Layers};
 use crate::websocket::WebSocketConnector;
 
 /// The layers of connections that lanes make.
@@ -49,13 +49,13 @@ impl Outgoing {
         endpoint: &Endpoint,
         waiter: Option<&Arc<dyn Party>>,
         stack: Option<Stack>,
-    ) -> Result<AnyTransport, ConnectFailure> {
+    ) -> Result<AnyTransport, ConnectError> {
         match endpoint {
             Endpoint::Inproc(name) => {
                 let stream = inproc::connect(name, waiter)?;
                 Ok(AnyTransport::Inproc(Box::new(stream)))
             }
-            _ if waiter.is_some() => Err(InprocConnectError::CannotWait.into()),
+            _ if waiter.is_some() => Err(ConnectError::CannotWait),
             Endpoint::Socket(address) => {
                 let stream = Stream::connect_with(address, &config.socket_options)?;
                 Ok(match &self.layers {
@@ -66,7 +66,7 @@ impl Outgoing {
             Endpoint::Tls(address) => {
                 // A connection that must be encrypted is never sent as plaintext.
                 let stack = stack.or_else(|| self.stack(address.ip()));
-                open_layered(config, *address, stack.ok_or(ConnectFailure::NoTls)?)
+                open_layered(config, *address, stack.ok_or(ConnectError::NoTls)?)
             }
             Endpoint::WebSocket(at) => {
                 let stack = stack.map_or_else(|| self.websocket_stack(at, config), Ok)?;
@@ -94,7 +94,7 @@ impl Outgoing {
         &self,
         at: &WebSocketEndpoint,
         config: &Config,
-    ) -> Result<Stack, ConnectFailure> {
+    ) -> Result<Stack, ConnectError> {
         if let Some(layers) = &self.layers {
             return Ok(layers.stack());
         }
@@ -102,7 +102,7 @@ impl Outgoing {
         if !at.is_tls() {
             return Ok(Stack::from(websocket));
         }
-        let tls = self.tls.as_ref().ok_or(ConnectFailure::NoTls)?;
+        let tls = self.tls.as_ref().ok_or(ConnectError::NoTls)?;
         let tls = tls.layer(at.address().ip(), true);
         Ok(Stack::from(tls).under(websocket))
     }
@@ -113,18 +113,18 @@ impl Outgoing {
         &self,
         endpoint: &Endpoint,
         token: &Token,
-    ) -> Result<(), ConnectFailure> {
+    ) -> Result<(), ConnectError> {
         if endpoint.is_tls() {
             return Ok(());
         }
         let bytes = token.secret().len();
         if !endpoint.is_local() && !self.allow_plaintext_credentials {
             let endpoint = endpoint.clone();
-            return Err(ConnectFailure::PlaintextCredentials { endpoint });
+            return Err(ConnectError::PlaintextCredentials { endpoint });
         }
         match bytes <= CREDENTIALS_BYTES_MAX {
             true => Ok(()),
-            false => Err(ConnectFailure::LongCredentials { bytes }),
+            false => Err(ConnectError::LongCredentials { bytes }),
         }
     }
 }
@@ -134,19 +134,19 @@ fn open_layered(
     config: &Config,
     address: SocketAddr,
     stack: Stack,
-) -> Result<AnyTransport, ConnectFailure> {
+) -> Result<AnyTransport, ConnectError> {
     let address = SocketAddress::Tcp(address);
     let stream = Stream::connect_with(&address, &config.socket_options)?;
     Ok(AnyTransport::layered(stream, stack))
 }
 
 /// Checks that the lane's codec frames datagrams.
-fn check_framing(config: &Config) -> Result<(), ConnectFailure> {
+fn check_framing(config: &Config) -> Result<(), ConnectError> {
     let codec = &config.codec;
     let for_datagrams = codec.clone().for_datagrams();
     if for_datagrams.format().fills_datagrams() == codec.format().fills_datagrams() {
         return Ok(());
     }
     let codec = codec.name();
-    Err(ConnectFailure::Framing { codec })
+    Err(ConnectError::Framing { codec })
 }

@@ -10,7 +10,7 @@ use crate::observe::DatagramDrop;
 use crate::service::{Context, Current};
 use crate::service::{HandlerError, Service};
 use crate::session::CloseReason;
-use crate::transport::ConnectFailure;
+use crate::transport::ConnectError;
 use crate::transport::Transport;
 
 /// Handles a frame that came before the session was open, or is of a kind that the lane answers.
@@ -128,7 +128,7 @@ fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, message: &Message<'_>
     } else {
         text.to_owned()
     };
-    let refusal = ConnectFailure::Refused { reason, text };
+    let refusal = ConnectError::Refused { reason, text };
     cx.core.sessions.connect_failures.push((cx.id, refusal));
 }
 

@@ -35,7 +35,6 @@ mod translated;
 mod wait;
 mod waiting;
 
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thiserror::Error;
@@ -43,7 +42,7 @@ use tidewire_io::allocation::thread_allocations;
 use tidewire_io::buffer::ReceiveBuffer;
 use tidewire_io::clock::Moment;
 use tidewire_io::datagram::DatagramBatch;
-use tidewire_io::poller::{Event, Events, PollerError, RegisterError, Token, WaitError};
+use tidewire_io::poller::{Event, Events, PollerError, Token};
 use tidewire_proto::connection::Phase;
 
 use served::Served;
@@ -57,7 +56,7 @@ use crate::observe::trace;
 use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
 use crate::session::{CloseReason, SessionId, TimerKey};
-use crate::transport::{ConnectFailure, Transport};
+use crate::transport::{ConnectError, Transport};
 use wait::SpinBackoff;
 
 /// A lane with its service, ready to run on a thread.
@@ -79,25 +78,15 @@ pub(crate) struct Lane<S> {
     expired: Vec<TimerKey>,
 }
 
-/// A lane could not start or go on. A cause of [`ServeError`](crate::ServeError), which has an example.
+/// A lane could not go on. The text becomes one of [`Stopped::failures`](crate::Stopped::failures).
 #[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum LaneError {
-    /// The chosen poller does not work here.
-    #[error(transparent)]
+pub(crate) enum LaneError {
+    /// A descriptor cannot be watched, or events cannot be waited for.
+    #[error("a lane cannot go on: {0}")]
     Poller(#[from] PollerError),
-    /// A descriptor could not be watched.
-    #[error("a lane cannot watch a descriptor: {0}")]
-    Register(#[from] RegisterError),
-    /// Waiting for events failed.
-    #[error("a lane cannot wait for events: {0}")]
-    Wait(#[from] WaitError),
     /// The service panicked and could not go on. The lane's sessions were closed. Other lanes go on.
     #[error("the service panicked: {0}")]
     ServicePanicked(String),
-    /// The system refused the lane's waker or thread.
-    #[error("cannot start a lane: {0}")]
-    Io(#[from] io::Error),
 }
 
 impl<S: Service> Lane<S> {
@@ -355,11 +344,11 @@ impl<S: Service> Lane<S> {
     }
 
     /// Takes the noted failure of an outgoing session that ends.
-    fn take_connect_failure(&mut self, id: SessionId, reason: CloseReason) -> ConnectFailure {
+    fn take_connect_failure(&mut self, id: SessionId, reason: CloseReason) -> ConnectError {
         let failures = &mut self.core.sessions.connect_failures;
         let index = failures.iter().position(|(failed, _)| *failed == id);
         let noted = index.map(|index| failures.swap_remove(index).1);
-        noted.unwrap_or(ConnectFailure::Closed(reason))
+        noted.unwrap_or(ConnectError::Closed(reason))
     }
 
     pub(crate) fn close_all(&mut self) {

@@ -1,5 +1,6 @@
 //! The server's handle to the thread of a lane.
 
+use std::io;
 use std::thread::{self, JoinHandle};
 
 use tidewire_io::process::Process;
@@ -17,7 +18,7 @@ pub(crate) struct LaneThread {
 
 impl LaneThread {
     /// Starts the thread of the lane with this index.
-    pub(crate) fn start<S: Service>(index: usize, lane: Lane<S>) -> Result<Self, LaneError> {
+    pub(crate) fn start<S: Service>(index: usize, lane: Lane<S>) -> io::Result<Self> {
         let name = format!("tidewire-lane-{index}");
         let handle = thread::Builder::new().name(name).spawn(move || {
             on_lane::begin();

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use tidewire_io::affinity::online_cores;
 use tidewire_io::clock::now_ns;
-use tidewire_io::poller::WaitError;
+use tidewire_io::poller::PollerError;
 
 use super::{Lane, LaneError};
 use crate::service::Service;
@@ -121,7 +121,7 @@ impl<S: Service> Lane<S> {
         Ok(result?)
     }
 
-    fn poll(&mut self, timeout: Option<Duration>) -> Result<(), WaitError> {
+    fn poll(&mut self, timeout: Option<Duration>) -> Result<(), PollerError> {
         self.core.counters.system_calls.add(1);
         self.core.sessions.poller.wait(&mut self.events, timeout)
     }
@@ -187,7 +187,7 @@ impl<S: Service> Lane<S> {
     }
 
     /// Notes the outcome of a spin.
-    fn end_look(&mut self, look: Look, found: bool) -> Result<(), WaitError> {
+    fn end_look(&mut self, look: Look, found: bool) -> Result<(), PollerError> {
         if found {
             self.core.counters.spins_found.add(1);
         }

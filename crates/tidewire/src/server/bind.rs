@@ -3,10 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tidewire_io::datagram::DatagramBindError;
 use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
 use tidewire_io::socket::{
-    BindError, Listener, PassedAddress, PassedSocket, SocketAddress, SocketOptions,
+    AnySocketAddress, Listener, PassedSocket, SocketAddress, SocketError, SocketOptions,
 };
 use tidewire_proto::codec::{AnyCodec, Codec, StreamFraming};
 
@@ -68,7 +67,7 @@ impl Bound {
     }
 
     /// Takes the passed socket that is bound to an address, if there is one.
-    fn take_passed(&mut self, at: &PassedAddress) -> Option<PassedSocket> {
+    fn take_passed(&mut self, at: &AnySocketAddress) -> Option<PassedSocket> {
         let index = self.passed.iter().position(|it| it.address() == at)?;
         Some(self.passed.remove(index))
     }
@@ -119,12 +118,9 @@ impl Bound {
                         return Ok(());
                     }
                 }
-                Err(
-                    error @ (ServeError::Bind(BindError::AddressNotAvailable { .. })
-                    | ServeError::Datagram(DatagramBindError::AddressNotAvailable {
-                        ..
-                    })),
-                ) => absent = Some(error),
+                Err(error @ ServeError::Socket(SocketError::AddressNotAvailable { .. })) => {
+                    absent = Some(error);
+                }
                 Err(error) => return Err(self.explain(wanted, error)),
             }
         }
@@ -196,7 +192,7 @@ impl Bound {
             let address = address.clone();
             return Err(ServeError::Layers { address });
         }
-        let socket = match self.take_passed(&PassedAddress::Stream(at.clone())) {
+        let socket = match self.take_passed(&AnySocketAddress::Stream(at.clone())) {
             Some(passed) => Listener::adopt(&passed, &options)?,
             None => Listener::bind(at, &options)?,
         };
@@ -219,7 +215,7 @@ impl Bound {
         mut address: SocketAddr,
         options: &DatagramOptions,
     ) -> Result<Endpoint, ServeError> {
-        if let Some(passed) = self.take_passed(&PassedAddress::Datagram(address)) {
+        if let Some(passed) = self.take_passed(&AnySocketAddress::Datagram(address)) {
             let [lane] = &mut self.ports[..] else {
                 return Err(ServeError::PassedPort(address));
             };
@@ -281,11 +277,7 @@ impl Settings<'_> {
 }
 
 fn is_in_use(error: &ServeError) -> bool {
-    matches!(
-        error,
-        ServeError::Bind(BindError::InUse { .. })
-            | ServeError::Datagram(DatagramBindError::InUse { .. })
-    )
+    matches!(error, ServeError::Socket(SocketError::InUse { .. }))
 }
 
 /// How often the system may choose a port at one loopback address that another program has at the other one.

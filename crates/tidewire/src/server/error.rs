@@ -3,30 +3,28 @@
 use std::io;
 
 use thiserror::Error;
-use tidewire_io::datagram::DatagramBindError;
-use tidewire_io::socket::{BindError, PassedAddress};
+use tidewire_io::poller::PollerError;
+use tidewire_io::socket::{AnySocketAddress, SocketError};
 
 use super::Stopped;
-use crate::address::{Address, AddressError, Endpoint};
+use crate::address::{Address, AddressError, Endpoint, InprocName};
 use crate::backplane::BackplaneError;
 use crate::config::PolicyError;
-use crate::lane::LaneError;
 use crate::limits::{LimitError, RateLimitError};
 use crate::mailbox::LANES_MAX;
 use crate::observe::Metrics;
 use crate::tls::TlsError;
-use crate::transport::inproc::InprocBindError;
+use crate::transport::ConnectError;
 
 /// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`](crate::ServerBuilder).
 ///
 /// ```
-/// use tidewire::socket::InprocBindError;
 /// use tidewire::{Context, Message, ServeError};
 ///
 /// let ignore = |_: &mut Context<'_>, _: Message<'_>| Ok(());
 /// let first = tidewire::serve("inproc://orders", ignore)?;
 /// let second = tidewire::serve("inproc://orders", ignore);
-/// assert!(matches!(second, Err(ServeError::Inproc(InprocBindError::InUse { .. }))));
+/// assert!(matches!(second, Err(ServeError::NameInUse { .. })));
 /// # drop(first);
 /// # Ok::<(), ServeError>(())
 /// ```
@@ -36,12 +34,9 @@ pub enum ServeError {
     /// An address is malformed or unknown.
     #[error(transparent)]
     Address(#[from] AddressError),
-    /// An address could not be bound.
+    /// An address could not be bound, or a passed socket cannot be used.
     #[error(transparent)]
-    Bind(#[from] BindError),
-    /// A UDP port could not be bound.
-    #[error(transparent)]
-    Datagram(#[from] DatagramBindError),
+    Socket(#[from] SocketError),
     /// Two addresses of the server cannot be listened on at the same time, because they have the same port.
     #[error(
         "cannot listen on {address}: this server listens on {other} already, at the same port; give each its own port, or leave one out"
@@ -59,7 +54,7 @@ pub enum ServeError {
     )]
     PassedSocket {
         /// Its address.
-        address: PassedAddress,
+        address: AnySocketAddress,
     },
     /// A passed socket receives datagrams, and the server has several lanes, which need a socket each.
     #[error(
@@ -104,12 +99,21 @@ pub enum ServeError {
         /// The address.
         address: Address,
     },
-    /// An in-process name is not available.
+    /// Another server of this process has the in-process name, until it is shut down or dropped.
+    #[error(
+        "cannot listen on {name}: it is in use by another server of this process; choose another name or stop that \
+         server first"
+    )]
+    NameInUse {
+        /// The name asked for.
+        name: InprocName,
+    },
+    /// The chosen poller does not work here, or cannot watch a listener.
     #[error(transparent)]
-    Inproc(#[from] InprocBindError),
-    /// A lane could not start.
-    #[error(transparent)]
-    Lane(#[from] LaneError),
+    Poller(#[from] PollerError),
+    /// The system refused the waker or the thread of a lane.
+    #[error("cannot start a lane: {0}")]
+    Lane(#[source] io::Error),
     /// The rate limit allows nothing, or limits nothing.
     #[error(transparent)]
     RateLimit(#[from] RateLimitError),
@@ -122,6 +126,13 @@ pub enum ServeError {
     /// The number of lanes is 0, or larger than the bits of a room's lane mask.
     #[error("{0} lanes are not possible; use 1 to {LANES_MAX}")]
     LaneCount(usize),
+}
+
+impl From<ServeError> for ConnectError {
+    /// A client has a lane of its own, which starts as that of a server does.
+    fn from(error: ServeError) -> Self {
+        Self::Start(Box::new(error))
+    }
 }
 
 /// A server ended, and not in order. An error of [`Server::wait`](crate::Server::wait) and

@@ -36,7 +36,7 @@ use crate::observe::{Metrics, MetricsReader};
 use crate::on_lane;
 use crate::service::{Context, HandlerResult, Inspector, Service, Sessions};
 use crate::tls::{ClientTls, ServerTls, TlsReloader};
-use crate::transport::inproc::{self, InprocBindError};
+use crate::transport::inproc;
 use crate::transport::{LayerFactory, Layers};
 use crate::websocket::{Origins, WebPage};
 use backplane::NodeThread;
@@ -225,10 +225,12 @@ impl Server {
     }
 
     /// Binds the in-process names. The first lane accepts their connections.
-    fn take_names(&mut self) -> Result<(), InprocBindError> {
+    fn take_names(&mut self) -> Result<(), ServeError> {
         for address in &self.addresses {
             if let Endpoint::Inproc(name) = address {
-                self.names.push(inproc::bind(name, &self.lanes[0].party())?);
+                let bound = inproc::bind(name, &self.lanes[0].party());
+                let in_use = || ServeError::NameInUse { name: name.clone() };
+                self.names.push(bound.ok_or_else(in_use)?);
             }
         }
         Ok(())

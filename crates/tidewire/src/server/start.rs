@@ -14,7 +14,7 @@ use crate::address::Address;
 use crate::auth::Guard;
 use crate::config::{Config, Policies, PolicyError};
 use crate::engine::{Core, Outgoing, ServerShared};
-use crate::lane::{Lane, LaneError, LaneThread, Spin};
+use crate::lane::{Lane, LaneThread, Spin};
 use crate::limits::RateLimit;
 use crate::mailbox::LANES_MAX;
 use crate::mailbox::Mailbox;
@@ -31,7 +31,9 @@ impl ServerBuilder {
         let (mut server, cores) = self.prepare()?;
         for (index, core) in cores.into_iter().enumerate() {
             let lane = Lane::new(core, make(index)?, spin);
-            server.threads.push(LaneThread::start(index, lane)?);
+            server
+                .threads
+                .push(LaneThread::start(index, lane).map_err(ServeError::Lane)?);
         }
         Ok(server)
     }
@@ -62,11 +64,11 @@ impl ServerBuilder {
             self.intake(),
         )?;
         // The first lane chooses the poller and logs it; the others use the same.
-        let first = poller::open(self.poller).map_err(LaneError::from)?;
+        let first = poller::open(self.poller)?;
         let kind = first.kind();
         let mut pollers = vec![first];
         while pollers.len() < self.lanes {
-            let next = poller::open(PollerChoice::Only(kind)).map_err(LaneError::from)?;
+            let next = poller::open(PollerChoice::Only(kind))?;
             pollers.push(next);
         }
         let shared = Arc::new(self.share(kind, outgoing, joining.as_ref()));
@@ -74,7 +76,7 @@ impl ServerBuilder {
             (0..self.lanes).map(|_| Arc::default()).collect();
         let mut mailboxes = Vec::new();
         for counters in &counters {
-            mailboxes.push(Mailbox::new(Arc::clone(counters)).map_err(LaneError::from)?);
+            mailboxes.push(Mailbox::new(Arc::clone(counters)).map_err(ServeError::Lane)?);
         }
         shared.lanes.set(mailboxes.clone());
         let node = joining.map(|joining| joining.start(&shared, &counters[0]));
@@ -101,8 +103,7 @@ impl ServerBuilder {
             .enumerate()
         {
             let mut core = Core::new(index, Arc::clone(&shared), mailbox, poller, counters);
-            core.watch(listeners.drain(..), ports)
-                .map_err(LaneError::from)?;
+            core.watch(listeners.drain(..), ports)?;
             cores.push(core);
         }
         Ok((server, cores))

@@ -5,7 +5,7 @@ use tidewire_proto::message::Message;
 
 use super::{ActionKind, Context, HandlerResult, Service};
 use crate::session::CloseReason;
-use crate::transport::ConnectFailure;
+use crate::transport::ConnectError;
 
 /// The one type for all services of [`ServerBuilder::start_boxed`](crate::ServerBuilder::start_boxed). It is no
 /// implementation for `Box`, because a boxed closure is a closure, too.
@@ -34,7 +34,7 @@ impl Service for BoxedService {
         self.0.on_close(cx, reason);
     }
 
-    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectError) {
         self.0.on_connect_failed(cx, error);
     }
 
@@ -100,7 +100,7 @@ mod tests {
             self.note("on_close");
         }
 
-        fn on_connect_failed(&mut self, _: &mut Context<'_>, _: ConnectFailure) {
+        fn on_connect_failed(&mut self, _: &mut Context<'_>, _: ConnectError) {
             self.note("on_connect_failed");
         }
 
@@ -137,7 +137,7 @@ mod tests {
         assert!(matches!(action, ActionKind::Free));
         boxed.on_timer(&mut cx, 1);
         boxed.on_close(&mut cx, CloseReason::Io(ErrorKind::Other));
-        boxed.on_connect_failed(&mut cx, ConnectFailure::NoTls);
+        boxed.on_connect_failed(&mut cx, ConnectError::NoTls);
         boxed.on_panic(&mut cx);
         assert_eq!(boxed.on_turn(&mut cx), Some(Moment::from_ns(7)));
         assert!(boxed.has_work());

@@ -9,7 +9,7 @@ use super::Context;
 use crate::address::Endpoint;
 use crate::auth::Token;
 use crate::session::{CloseReason, SessionId};
-use crate::transport::ConnectFailure;
+use crate::transport::ConnectError;
 
 /// The actions of a handler on the connections that its lane makes to other servers. [`Context::connections`] returns
 /// it.
@@ -35,8 +35,8 @@ impl ConnectionActions<'_, '_> {
     /// [`ServerBuilder::outgoing_tls`](crate::ServerBuilder::outgoing_tls).
     ///
     /// # Errors
-    /// [`ConnectFailure`] if the system refused at once. A later failure is reported by `on_connect_failed`.
-    pub fn connect(&mut self, endpoint: &Endpoint) -> Result<SessionId, ConnectFailure> {
+    /// [`ConnectError`] if the system refused at once. A later failure is reported by `on_connect_failed`.
+    pub fn connect(&mut self, endpoint: &Endpoint) -> Result<SessionId, ConnectError> {
         self.cx.core.connect(endpoint, false, None)
     }
 
@@ -45,7 +45,7 @@ impl ConnectionActions<'_, '_> {
         &mut self,
         endpoint: &Endpoint,
         stack: Option<Stack>,
-    ) -> Result<SessionId, ConnectFailure> {
+    ) -> Result<SessionId, ConnectError> {
         self.cx.core.connect(endpoint, false, stack)
     }
 
@@ -61,9 +61,9 @@ impl ConnectionActions<'_, '_> {
     /// waits for one, up to [`ConnectionLimits::handshake_timeout`](crate::ConnectionLimits::handshake_timeout).
     ///
     /// # Errors
-    /// [`ConnectFailure::Inproc`] if too many connections wait already or the address is not `inproc://`, and the
-    /// errors of [`Self::connect`].
-    pub fn connect_when_bound(&mut self, endpoint: &Endpoint) -> Result<SessionId, ConnectFailure> {
+    /// [`ConnectError::TooManyWaiting`] or [`ConnectError::CannotWait`] if too many connections wait already or the
+    /// address is not `inproc://`, and the errors of [`Self::connect`].
+    pub fn connect_when_bound(&mut self, endpoint: &Endpoint) -> Result<SessionId, ConnectError> {
         self.cx.core.connect(endpoint, true, None)
     }
 
@@ -73,9 +73,9 @@ impl ConnectionActions<'_, '_> {
     /// then refuses ends.
     ///
     /// # Errors
-    /// [`ConnectFailure::PlaintextCredentials`] or [`ConnectFailure::LongCredentials`]: nothing is sent, and the
+    /// [`ConnectError::PlaintextCredentials`] or [`ConnectError::LongCredentials`]: nothing is sent, and the
     /// session ends.
-    pub fn set_credentials(&mut self, id: SessionId, token: Token) -> Result<bool, ConnectFailure> {
+    pub fn set_credentials(&mut self, id: SessionId, token: Token) -> Result<bool, ConnectError> {
         let Some(slot) = self.cx.core.sessions.slot_of(id) else {
             return Ok(false);
         };
@@ -104,7 +104,7 @@ impl ConnectionActions<'_, '_> {
         &self,
         endpoint: &Endpoint,
         token: &Token,
-    ) -> Result<(), ConnectFailure> {
+    ) -> Result<(), ConnectError> {
         self.cx
             .core
             .shared

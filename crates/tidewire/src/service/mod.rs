@@ -60,7 +60,7 @@ pub(crate) use upstream::{
 };
 
 use crate::session::CloseReason;
-use crate::transport::ConnectFailure;
+use crate::transport::ConnectError;
 
 /// The application's code behind a lane's sessions. Each lane has its own instance, so its state needs no lock. State that all
 /// lanes must see is behind an `Arc` that the instances share, and is atomic or locked. A lock that is held for long makes lanes
@@ -205,7 +205,7 @@ pub trait Service: Send + 'static {
     }
 
     /// Called when a connection of [`Context::connections`] failed. The call is about its session, which ends after it.
-    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectError) {
         let _ = (cx, error);
     }
 

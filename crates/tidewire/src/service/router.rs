@@ -22,7 +22,7 @@ use tidewire_proto::message::Message;
 use crate::service::Context;
 use crate::service::{ActionKind, HandlerError, HandlerResult, Part, Service};
 use crate::session::CloseReason;
-use crate::transport::ConnectFailure;
+use crate::transport::ConnectError;
 
 /// A service made of methods. Each lane has its own, as with every service.
 ///
@@ -339,7 +339,7 @@ impl Service for Router {
         self.parts.iter_mut().for_each(|part| part.on_panic(cx));
     }
 
-    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectFailure) {
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, error: ConnectError) {
         let mut parts = self.parts.iter_mut();
         if let Some(part) = parts.find(|part| part.takes_connection(cx)) {
             part.on_connect_failed(cx, error);

@@ -6,7 +6,8 @@
 
 use std::io::ErrorKind;
 
-use tidewire_io::datagram::{Datagram, DatagramConnectError};
+use tidewire_io::datagram::Datagram;
+use tidewire_io::socket::SocketError;
 use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::connection::{Inbound, Phase};
 use tidewire_proto::correlate::Arrival;
@@ -149,7 +150,7 @@ impl LaneSessions {
             other => CloseReason::Io(other),
         };
         if matches!(phase, Phase::Connecting | Phase::AwaitWelcome) {
-            let failure = DatagramConnectError::new(peer.address, error);
+            let failure = SocketError::exchanging(peer.address, error);
             self.connect_failures.push((id, failure.into()));
         }
         self.close(slot, reason);

@@ -78,7 +78,7 @@ use crate::auth::Admitted;
 use crate::config::Config;
 use crate::observe::LaneCounters;
 use crate::observe::trace::{Connecting, Traced};
-use crate::transport::{AnyTransport, ConnectFailure, ListenerTerms, Transport};
+use crate::transport::{AnyTransport, ConnectError, ListenerTerms, Transport};
 
 /// The number of a session, never reused while the server runs.
 ///
@@ -184,7 +184,7 @@ pub(crate) struct LaneSessions {
     pub(crate) awake: Vec<usize>,
     /// Sessions that wait for room in a UDP socket that they share, with the number of its port.
     pub(crate) port_waiters: Vec<(usize, usize)>,
-    pub(crate) connect_failures: Vec<(SessionId, ConnectFailure)>,
+    pub(crate) connect_failures: Vec<(SessionId, ConnectError)>,
     /// The part of session numbers that distinguishes sessions of the same slot.
     generation: u32,
 }

@@ -8,8 +8,8 @@ use tidewire_proto::connection::Overdue;
 
 use super::TimerKey;
 use super::{LaneSessions, Session, SessionId, close_reason};
+use crate::transport::ConnectError;
 use crate::transport::Transport;
-use crate::transport::inproc::InprocConnectError;
 
 impl LaneSessions {
     /// Sets the timer to the earliest time at which the session can reach one of its limits.
@@ -51,8 +51,8 @@ impl LaneSessions {
             Overdue::Closed(_) => {
                 if let Some(name) = self.slab[slot].stream.awaited() {
                     let name = name.clone();
-                    let failure = InprocConnectError::WaitedInVain { name };
-                    self.connect_failures.push((id, failure.into()));
+                    let failure = ConnectError::WaitedInVain { name };
+                    self.connect_failures.push((id, failure));
                 }
             }
         }

@@ -1,9 +1,9 @@
 //! Types of the layer over the operating system that addresses and errors name, and helpers for whole programs.
 //!
-//! The errors are causes of [`ServeError`](crate::ServeError), [`ConnectFailure`](crate::ConnectFailure) and
-//! [`LaneError`](crate::LaneError). [`InprocName::connect`](crate::address::InprocName::connect) returns a
-//! [`RingStream`]. [`raise_descriptor_limit`] lets a server hold more than the usual 1,024 connections. A
-//! [`CountingAllocator`] makes [`Metrics::allocations`](crate::metrics::Metrics::allocations) count:
+//! The errors are causes of [`ServeError`](crate::ServeError) and [`ConnectError`](crate::ConnectError).
+//! [`InprocName::connect`](crate::address::InprocName::connect) returns a [`RingStream`].
+//! [`raise_descriptor_limit`] lets a server hold more than the usual 1,024 connections. A [`CountingAllocator`] makes
+//! [`Metrics::allocations`](crate::metrics::Metrics::allocations) count:
 //!
 //! ```
 //! use tidewire::system::CountingAllocator;
@@ -26,13 +26,10 @@ pub use http::http_agent;
 pub use trusted::{OpenError, Trust, Untrusted, check_trust, open_trusted};
 
 pub use tidewire_io::allocation::{CountingAllocator, is_counting};
-pub use tidewire_io::datagram::{DatagramBindError, DatagramConnectError};
 pub use tidewire_io::descriptors::{DescriptorLimit, raise_descriptor_limit};
-pub use tidewire_io::poller::{
-    Interest, ParsePollerError, PollerError, PollerVariableError, RegisterError, WaitError,
-};
+pub use tidewire_io::poller::{Interest, PollerError};
 pub use tidewire_io::ring::{Readiness, RingStream};
-pub use tidewire_io::socket::{BindError, SocketOptionsError, StreamConnectError, listen_tcp};
+pub use tidewire_io::socket::{SocketError, listen_tcp};
 
 /// The state of a file when it was read. Another state means that the file was changed, or replaced by another one.
 ///

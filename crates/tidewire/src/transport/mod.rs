@@ -34,7 +34,7 @@
 //! or write serves hundreds of messages. Rejected: a boxed trait object, which costs as much and gains nothing, and a lane that
 //! is generic over its transport, because one lane serves several.
 
-mod connect_failure;
+mod connect_error;
 pub(crate) mod datagram;
 pub(crate) mod inproc;
 mod kernel;
@@ -47,14 +47,14 @@ use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
+use tidewire_io::poller::{Event, Interest, Poller, PollerError, Token};
 use tidewire_io::ring::RingStream;
-use tidewire_io::socket::{PeerCredentials, Stream, StreamConnectError};
+use tidewire_io::socket::{PeerCredentials, SocketError, Stream};
 use tidewire_proto::connection::Delivery;
 use tidewire_proto::layer::{CertificateNames, Encryption, Ending, Forwarded};
 
 use crate::address::InprocName;
-pub use connect_failure::ConnectFailure;
+pub use connect_error::ConnectError;
 use datagram::{DatagramPeer, Standing};
 use inproc::InprocStream;
 use layer::LayeredStream;
@@ -116,7 +116,7 @@ pub(crate) trait Transport: AsFd {
     fn shutdown_write(&mut self) -> io::Result<()>;
 
     /// Whether the connection is made. The lane asks when the poller or another lane has reported it.
-    fn finish_connect(&self) -> Result<bool, StreamConnectError>;
+    fn finish_connect(&self) -> Result<bool, SocketError>;
 
     /// Adds the descriptor to the poller.
     fn add(
@@ -124,7 +124,7 @@ pub(crate) trait Transport: AsFd {
         poller: &mut dyn Poller,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         poller.add(self.as_fd(), token, interest)
     }
 
@@ -134,12 +134,12 @@ pub(crate) trait Transport: AsFd {
         poller: &mut dyn Poller,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         poller.modify(self.as_fd(), token, interest)
     }
 
     /// Removes the descriptor from the poller.
-    fn remove(&self, poller: &mut dyn Poller) -> Result<(), RegisterError> {
+    fn remove(&self, poller: &mut dyn Poller) -> Result<(), PollerError> {
         poller.remove(self.as_fd())
     }
 
@@ -408,7 +408,7 @@ impl Transport for AnyTransport {
         each!(self, stream => stream.shutdown_write())
     }
 
-    fn finish_connect(&self) -> Result<bool, StreamConnectError> {
+    fn finish_connect(&self) -> Result<bool, SocketError> {
         match self {
             Self::Socket(stream) => Transport::finish_connect(stream),
             Self::Unframed(unframed) => unframed.finish_connect(),
@@ -423,7 +423,7 @@ impl Transport for AnyTransport {
         poller: &mut dyn Poller,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         each!(self, stream => stream.add(poller, token, interest))
     }
 
@@ -432,11 +432,11 @@ impl Transport for AnyTransport {
         poller: &mut dyn Poller,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         each!(self, stream => stream.watch(poller, token, interest))
     }
 
-    fn remove(&self, poller: &mut dyn Poller) -> Result<(), RegisterError> {
+    fn remove(&self, poller: &mut dyn Poller) -> Result<(), PollerError> {
         each!(self, stream => stream.remove(poller))
     }
 

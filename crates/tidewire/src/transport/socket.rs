@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice};
 
-use tidewire_io::socket::{Stream, StreamConnectError};
+use tidewire_io::socket::{SocketError, Stream};
 
 use super::Transport;
 
@@ -26,10 +26,10 @@ impl Transport for Stream {
         Self::shutdown_write(self)
     }
 
-    fn finish_connect(&self) -> Result<bool, StreamConnectError> {
+    fn finish_connect(&self) -> Result<bool, SocketError> {
         match Self::finish_connect(self) {
             Ok(()) => Ok(true),
-            Err(StreamConnectError::InProgress { .. }) => Ok(false),
+            Err(SocketError::InProgress { .. }) => Ok(false),
             Err(error) => Err(error),
         }
     }

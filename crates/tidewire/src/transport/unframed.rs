@@ -12,7 +12,7 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use tidewire_io::socket::{Stream, StreamConnectError};
+use tidewire_io::socket::{SocketError, Stream};
 
 use super::Transport;
 
@@ -131,7 +131,7 @@ impl Transport for UnframedStream {
         self.stream.shutdown_write()
     }
 
-    fn finish_connect(&self) -> Result<bool, StreamConnectError> {
+    fn finish_connect(&self) -> Result<bool, SocketError> {
         Transport::finish_connect(&self.stream)
     }
 }

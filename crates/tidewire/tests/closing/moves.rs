@@ -11,9 +11,7 @@ use tidewire::address::Successor;
 use tidewire::auth::{
     AuthOutcome, AuthRequest, Authenticate, Credentials, Identity, Permissions, Token,
 };
-use tidewire::{
-    AnyCodec, Client, ClientBuilder, ConnectError, ConnectFailure, Event, Server, ServerBuilder,
-};
+use tidewire::{AnyCodec, Client, ClientBuilder, ConnectError, Event, Server, ServerBuilder};
 use tidewire_proto::body::MovedBody;
 use tidewire_proto::codec::{Codec, Tw1};
 use tidewire_proto::handshake::{FEATURE_MOVED, PROTOCOL_VERSION, Welcome};
@@ -307,7 +305,7 @@ fn a_refusal_with_an_address_has_its_text() {
     AnyCodec::Tw1(Tw1).encode(&message, &mut out).unwrap();
     stream.write_all(&out).unwrap();
     let outcome = connecting.wait();
-    let Err(ConnectError::Failed(ConnectFailure::Refused { text, .. })) = outcome else {
+    let Err(ConnectError::Refused { text, .. }) = outcome else {
         panic!("{outcome:?}");
     };
     assert_eq!(text, "bye");

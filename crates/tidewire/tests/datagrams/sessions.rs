@@ -103,7 +103,7 @@ fn every_lane_has_its_share_of_the_port_and_all_are_served() {
         .unwrap()
         .start(|_| echo)
         .unwrap_err();
-    assert!(matches!(taken, ServeError::Datagram(_)), "{taken:?}");
+    assert!(matches!(taken, ServeError::Socket(_)), "{taken:?}");
     for client in &clients {
         client.close().wait();
     }

@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixListener;
 
 use tidewire::{Client, ServeError, Server};
-use tidewire_io::socket::BindError;
+use tidewire_io::socket::SocketError;
 
 use crate::{echo, whole_story};
 
@@ -16,7 +16,7 @@ fn a_port_in_use_is_named_with_its_remedy() {
     let first = serve("tcp://127.0.0.1:0").unwrap();
     let error = serve(&first.to_string()).unwrap_err();
     assert!(
-        matches!(error, ServeError::Bind(BindError::InUse { .. })),
+        matches!(error, ServeError::Socket(SocketError::InUse { .. })),
         "{error:?}"
     );
     let story = whole_story(&error);
@@ -51,7 +51,7 @@ fn the_socket_of_a_live_server_is_refused_and_left_alone() {
     let first = serve(&address).unwrap();
     let error = serve(&address).unwrap_err();
     assert!(
-        matches!(error, ServeError::Bind(BindError::InUse { .. })),
+        matches!(error, ServeError::Socket(SocketError::InUse { .. })),
         "{error:?}"
     );
     let client = Client::connect(&address).wait().unwrap();
@@ -67,7 +67,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
     std::fs::write(&path, b"data").unwrap();
     let error = serve(&format!("ipc://{}", path.display())).unwrap_err();
     assert!(
-        matches!(error, ServeError::Bind(BindError::NotASocket { .. })),
+        matches!(error, ServeError::Socket(SocketError::NotASocket { .. })),
         "{error:?}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), b"data");

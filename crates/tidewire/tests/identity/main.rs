@@ -25,8 +25,8 @@ use tidewire::auth::{
     Anonymous, Authenticate, Chain, Identity, IdentityLimits, Permissions, Token, TokenFile, Users,
 };
 use tidewire::{
-    AnyCodec, Client, CloseReason, ConnectError, ConnectFailure, Context, ErrorCode, GoAwayCode,
-    HandlerResult, Message, RequestError, Server, Service,
+    AnyCodec, Client, CloseReason, ConnectError, Context, ErrorCode, GoAwayCode, HandlerResult,
+    Message, RequestError, Server, Service,
 };
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 
@@ -147,7 +147,7 @@ fn full(outcome: Result<Client, ConnectError>) -> String {
 
 fn refusal_with(outcome: Result<Client, ConnectError>, code: GoAwayCode) -> String {
     match outcome {
-        Err(ConnectError::Failed(ConnectFailure::Refused { reason, text })) => {
+        Err(ConnectError::Refused { reason, text }) => {
             assert_eq!(reason, CloseReason::GoAway(code));
             text
         }

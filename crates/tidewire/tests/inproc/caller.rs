@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tidewire::{
-    AnyCodec, CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Limits, Message,
+    AnyCodec, CloseReason, ConnectError, Context, Endpoint, HandlerResult, Kind, Limits, Message,
     Moment, Server, Service,
 };
 use tidewire_proto::codec::Codec;
@@ -89,7 +89,7 @@ impl Service for Caller {
         Ok(())
     }
 
-    fn on_connect_failed(&mut self, _: &mut Context<'_>, failure: ConnectFailure) {
+    fn on_connect_failed(&mut self, _: &mut Context<'_>, failure: ConnectError) {
         self.tell(Told::Failed(text_of(&failure)));
     }
 
@@ -98,7 +98,7 @@ impl Service for Caller {
     }
 }
 
-pub(crate) fn text_of(failure: &ConnectFailure) -> String {
+pub(crate) fn text_of(failure: &ConnectError) -> String {
     let source = std::error::Error::source(failure);
     source.map_or_else(|| failure.to_string(), ToString::to_string)
 }

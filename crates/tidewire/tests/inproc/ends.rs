@@ -3,8 +3,8 @@
 use std::sync::mpsc::channel;
 
 use tidewire::{
-    Chat, Client, CloseReason, ConnectError, ConnectFailure, Context, Event, HandlerResult, Kind,
-    Limits, Message, Moment, Policy, Server, Service, serve,
+    Chat, Client, CloseReason, ConnectError, Context, Event, HandlerResult, Kind, Limits, Message,
+    Moment, Policy, Server, Service, serve,
 };
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::Codec;
@@ -148,10 +148,10 @@ fn the_limit_of_sessions_holds() {
     let first = server.peer();
     let outcome = Client::connect(&server.url()).wait();
     let reason = CloseReason::GoAway(GoAwayCode::LimitReached);
-    let Err(ConnectError::Failed(ConnectFailure::Refused {
+    let Err(ConnectError::Refused {
         reason: found,
         text,
-    })) = outcome
+    }) = outcome
     else {
         panic!("{outcome:?}");
     };

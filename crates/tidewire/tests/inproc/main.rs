@@ -10,8 +10,7 @@ mod waiting;
 
 use tidewire::address::Address;
 use tidewire::metrics::Metrics;
-use tidewire::socket::InprocConnectError;
-use tidewire::{Client, ConnectError, ConnectFailure, Endpoint, Server};
+use tidewire::{Client, ConnectError, Endpoint, Server};
 use tidewire_testkit::fixtures::{codec, echo};
 use tidewire_testkit::{DEADLINE, assert_conserved};
 
@@ -25,9 +24,9 @@ pub(crate) fn stop(server: Server) -> Metrics {
     stopped.metrics
 }
 
-pub(crate) fn connect_failure(outcome: Result<Client, ConnectError>) -> InprocConnectError {
+pub(crate) fn connect_failure(outcome: Result<Client, ConnectError>) -> ConnectError {
     match outcome {
-        Err(ConnectError::Failed(ConnectFailure::Inproc(error))) => error,
+        Err(error) => error,
         other => panic!("not an in-process failure: {other:?}"),
     }
 }

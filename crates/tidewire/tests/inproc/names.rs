@@ -1,7 +1,7 @@
 //! In-process names: which server has one, and when it is free again.
 
+use tidewire::ConnectError;
 use tidewire::address::InprocName;
-use tidewire::socket::{InprocBindError, InprocConnectError};
 use tidewire::{Client, Context, HandlerResult, Message, ServeError, Server, Service, serve};
 use tidewire_testkit::wait_until;
 
@@ -22,7 +22,7 @@ fn the_address_alone_switches_the_transport() {
 #[test]
 fn connecting_before_binding_fails_and_says_what_to_do() {
     let error = connect_failure(Client::connect("inproc://nobody").wait());
-    assert!(matches!(error, InprocConnectError::NotListening { .. }));
+    assert!(matches!(error, ConnectError::NotListening { .. }));
     let text = error.to_string();
     for part in [
         "inproc://nobody",
@@ -34,17 +34,15 @@ fn connecting_before_binding_fails_and_says_what_to_do() {
         assert!(text.contains(part), "{part} is missing: {text}");
     }
     let bare = InprocName::new("nobody").unwrap().connect();
-    assert!(matches!(bare, Err(InprocConnectError::NotListening { .. })));
+    assert!(matches!(bare, Err(ConnectError::NotListening { .. })));
 }
 
 #[test]
 fn a_name_has_one_server_and_is_free_when_it_stops() {
     let bind = || serve("inproc://single", echo);
     let first = bind().unwrap();
-    let Err(ServeError::Inproc(error)) = bind() else {
-        panic!("two servers have one name");
-    };
-    assert!(matches!(&error, InprocBindError::InUse { name } if name.as_str() == "single"));
+    let error = bind().unwrap_err();
+    assert!(matches!(&error, ServeError::NameInUse { name } if name.as_str() == "single"));
     assert!(error.to_string().contains("choose another name"), "{error}");
     // The failed attempt did not take the name away from the first server.
     let client = Client::connect("inproc://single").wait().unwrap();
@@ -55,7 +53,7 @@ fn a_name_has_one_server_and_is_free_when_it_stops() {
     let third = bind().unwrap();
     stop(third);
     let error = connect_failure(Client::connect("inproc://single").wait());
-    assert!(matches!(error, InprocConnectError::NotListening { .. }));
+    assert!(matches!(error, ConnectError::NotListening { .. }));
 }
 
 #[test]
@@ -66,7 +64,7 @@ fn a_server_that_fails_to_start_leaves_its_names_free() {
         .and_then(|builder| builder.listen("inproc://taken"))
         .unwrap()
         .start(|_| echo);
-    assert!(matches!(both, Err(ServeError::Inproc(_))));
+    assert!(matches!(both, Err(ServeError::NameInUse { .. })));
     stop(serve("inproc://untaken", echo).unwrap());
     stop(taken);
 }
@@ -97,7 +95,7 @@ fn a_failed_lane_closes_its_sessions_and_gives_up_its_name() {
         (!failed.is_running()).then_some(())
     });
     let error = connect_failure(Client::connect("inproc://failing").wait());
-    assert!(matches!(error, InprocConnectError::NotListening { .. }));
+    assert!(matches!(error, ConnectError::NotListening { .. }));
     let next = serve("inproc://failing", echo).unwrap();
     // The end of the former server does not take the name away from the new one.
     drop(failed);

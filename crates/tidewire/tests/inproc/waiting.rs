@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use tidewire::socket::InprocConnectError;
-use tidewire::{Backoff, Client, ConnectionLimits, Event, Limits, Server, serve};
+use tidewire::{Backoff, Client, ConnectError, ConnectionLimits, Event, Limits, Server, serve};
 use tidewire_testkit::wait_until;
 
 use crate::caller::{Caller, Told, alone, next};
@@ -98,7 +97,7 @@ fn waiting_ends_with_the_handshake_timeout() {
             .wait();
         let error = connect_failure(outcome);
         assert!(
-            matches!(error, InprocConnectError::WaitedInVain { .. }),
+            matches!(error, ConnectError::WaitedInVain { .. }),
             "{error}"
         );
         // A caller that gave up is removed: the later server gets no connection from it.
@@ -117,10 +116,7 @@ fn only_names_of_this_process_can_be_waited_for() {
         .wait_for_server()
         .connect("tcp://127.0.0.1:9")
         .wait();
-    assert!(matches!(
-        connect_failure(outcome),
-        InprocConnectError::CannotWait
-    ));
+    assert!(matches!(connect_failure(outcome), ConnectError::CannotWait));
 }
 
 #[test]

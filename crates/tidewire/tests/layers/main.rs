@@ -12,8 +12,7 @@ use std::time::Duration;
 use tidewire::address::Address;
 use tidewire::layer::{Ending, Layer, LayerError, PLAIN_BYTES_MAX};
 use tidewire::{
-    Client, CloseReason, ConnectError, ConnectFailure, Context, Message, ServeError, Server,
-    ServerBuilder,
+    Client, CloseReason, ConnectError, Context, Message, ServeError, Server, ServerBuilder,
 };
 use tidewire_io::poller::{PollerChoice, PollerKind};
 use tidewire_testkit::fixtures::{codec, echo, limited, lines, tw1};
@@ -73,7 +72,7 @@ fn a_handshake_of_a_layer_that_never_ends_is_timed_out_on_both_sides() {
         .layers(connecting)
         .connect(&deaf.local_addr().unwrap().to_string())
         .wait();
-    let failure = ConnectFailure::Closed(CloseReason::HandshakeTimeout);
+    let failure = ConnectError::Closed(CloseReason::HandshakeTimeout);
     assert_eq!(failed(outcome).to_string(), failure.to_string());
 }
 
@@ -86,14 +85,14 @@ fn a_client_whose_layers_the_server_refuses_learns_why_it_failed() {
         .request_timeout(DEADLINE)
         .connect(&server.url())
         .wait();
-    let expected = ConnectFailure::Closed(CloseReason::Layer(LayerError::Malformed));
+    let expected = ConnectError::Closed(CloseReason::Layer(LayerError::Malformed));
     assert_eq!(failed(outcome).to_string(), expected.to_string());
     server.stop();
 }
 
-fn failed(outcome: Result<Client, ConnectError>) -> ConnectFailure {
+fn failed(outcome: Result<Client, ConnectError>) -> ConnectError {
     match outcome {
-        Err(ConnectError::Failed(failure)) => failure,
+        Err(failure) => failure,
         other => panic!("neither connected nor failed in time: {other:?}"),
     }
 }
@@ -190,8 +189,13 @@ fn layers_where_there_is_no_byte_stream_are_refused_at_the_start() {
         let error = builder.start(|_| echo).unwrap_err();
         assert!(matches!(error, ServeError::Layers { .. }), "{error}");
         let outcome = Client::builder().layers(connecting).connect(address).wait();
-        let is_refused = matches!(outcome, Err(ConnectError::Start(ServeError::Layers { .. })));
-        assert!(is_refused, "{address}");
+        let Err(ConnectError::Start(error)) = outcome else {
+            panic!("layers over {address}");
+        };
+        assert!(matches!(
+            error.downcast_ref(),
+            Some(ServeError::Layers { .. })
+        ));
     }
     let builder = Server::builder().codec(codec("uvrpc"));
     let builder = builder.layers(|_| layers_of(1, XorLayer::accepting));

@@ -18,7 +18,7 @@ mod storm;
 use std::sync::OnceLock;
 
 use tidewire::tls::{ClientTls, ServerTls, TlsFault};
-use tidewire::{Client, CloseReason, ConnectError, ConnectFailure, Server, ServerBuilder};
+use tidewire::{Client, CloseReason, ConnectError, Server, ServerBuilder};
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::{echo, tw1};
@@ -46,9 +46,7 @@ fn connect(server: &TestServer, tls: ClientTls) -> Result<Client, ConnectError> 
 /// The fault of TLS for which a connection failed.
 fn fault(outcome: Result<Client, ConnectError>) -> TlsFault {
     match outcome {
-        Err(ConnectError::Failed(ConnectFailure::Closed(CloseReason::Layer(LayerError::Tls(
-            fault,
-        ))))) => fault,
+        Err(ConnectError::Closed(CloseReason::Layer(LayerError::Tls(fault)))) => fault,
         other => panic!("TLS did not fail: {other:?}"),
     }
 }

@@ -7,8 +7,7 @@ use tidewire::auth::{AuthOutcome, AuthRequest, Authenticate, Identity, Permissio
 use tidewire::socket::SocketAddress;
 use tidewire::tls::{ClientTls, Encryption, TlsFault};
 use tidewire::{
-    CloseReason, ConnectFailure, Context, Endpoint, Moment, Server, ServerBuilder, Service,
-    SessionId,
+    CloseReason, ConnectError, Context, Endpoint, Moment, Server, ServerBuilder, Service, SessionId,
 };
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::certificates::{Authority, usual};
@@ -40,7 +39,7 @@ enum Seen {
     /// How it is encrypted, when its credentials expire, and whether the server takes newer ones.
     Open(Option<Encryption>, Option<Moment>, bool),
     Renewed(Duration),
-    Failed(ConnectFailure),
+    Failed(ConnectError),
 }
 
 /// Connects in its first turn, and renews its credentials once.
@@ -85,7 +84,7 @@ impl Service for Dialer {
         self.seen.send(seen).unwrap();
     }
 
-    fn on_connect_failed(&mut self, _: &mut Context<'_>, failure: ConnectFailure) {
+    fn on_connect_failed(&mut self, _: &mut Context<'_>, failure: ConnectError) {
         self.seen.send(Seen::Failed(failure)).unwrap();
     }
 }
@@ -136,7 +135,7 @@ fn a_handler_refuses_a_server_with_another_name() {
     let failed = seen.recv_timeout(DEADLINE).unwrap();
     let fault = CloseReason::Layer(LayerError::Tls(TlsFault::WrongHost));
     assert!(
-        matches!(&failed, Seen::Failed(ConnectFailure::Closed(reason)) if *reason == fault),
+        matches!(&failed, Seen::Failed(ConnectError::Closed(reason)) if *reason == fault),
         "{failed:?}"
     );
 }
@@ -173,14 +172,14 @@ fn a_handler_sends_no_credentials_to_another_machine_in_plain_text() {
     let (_dialer, seen) = dial_to(&remote, Server::builder());
     let failed = seen.recv_timeout(DEADLINE).unwrap();
     assert!(
-        matches!(&failed, Seen::Failed(ConnectFailure::PlaintextCredentials { endpoint }) if *endpoint == remote),
+        matches!(&failed, Seen::Failed(ConnectError::PlaintextCredentials { endpoint }) if *endpoint == remote),
         "{failed:?}"
     );
     let ended = seen.recv_timeout(DEADLINE).unwrap();
     assert!(
         matches!(
             ended,
-            Seen::Failed(ConnectFailure::Closed(CloseReason::Service))
+            Seen::Failed(ConnectError::Closed(CloseReason::Service))
         ),
         "{ended:?}"
     );
@@ -197,7 +196,7 @@ fn a_handler_sends_no_credentials_to_another_machine_in_plain_text() {
 struct Stubborn {
     to: Endpoint,
     has_begun: bool,
-    seen: Sender<Result<(), ConnectFailure>>,
+    seen: Sender<Result<(), ConnectError>>,
 }
 
 impl Service for Stubborn {
@@ -212,7 +211,7 @@ impl Service for Stubborn {
         self.seen.send(Ok(())).unwrap();
     }
 
-    fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectFailure) {
+    fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectError) {
         self.seen.send(Err(failure)).unwrap();
         cx.connections().connect(&self.to).unwrap();
     }

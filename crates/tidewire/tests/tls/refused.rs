@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, date_time_ymd};
 use tidewire::tls::{ClientTls, Pem, ServerTls, TlsAlert, TlsFault};
-use tidewire::{Client, CloseReason, ConnectError, ConnectFailure, Endpoint, Server};
+use tidewire::{Client, CloseReason, ConnectError, Endpoint, Server};
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::certificates::{Authority, HOSTS, Identity, usual};
 use tidewire_testkit::fixtures::{codec, echo, limited, tw1};
@@ -287,7 +287,7 @@ fn handlers_never_connect_in_plain_text_where_tls_is_asked_for() {
     let make = |cx: &mut tidewire::Context<'_>, _: tidewire::Message<'_>| {
         let endpoint = Endpoint::Tls(([127, 0, 0, 1], 1).into());
         let refused = cx.connections().connect(&endpoint).unwrap_err();
-        assert!(matches!(refused, ConnectFailure::NoTls), "{refused}");
+        assert!(matches!(refused, ConnectError::NoTls), "{refused}");
         cx.reply(refused.to_string().as_bytes())
     };
     let server = server.start(move |_| make).unwrap();

@@ -7,8 +7,8 @@ use std::time::Duration;
 use tidewire::auth::{AuthFailure, AuthOutcome, AuthRequest, Authenticate, Token};
 use tidewire::websocket::WebSocketFault;
 use tidewire::{
-    Client, CloseReason, ConnectError, ConnectFailure, Context, Event, GoAwayCode, HandlerResult,
-    Limits, Message, Server,
+    Client, CloseReason, ConnectError, Context, Event, GoAwayCode, HandlerResult, Limits, Message,
+    Server,
 };
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::TestServer;
@@ -160,7 +160,7 @@ fn a_go_away_before_the_close_code_is_the_reason() {
     let server = serve_as(Server::builder().authenticate(Closed), "tw1");
     let client = Client::builder().credentials(Token::new("any").unwrap());
     match client.connect(&server.url()).wait() {
-        Err(ConnectError::Failed(ConnectFailure::Refused { reason, .. })) => {
+        Err(ConnectError::Refused { reason, .. }) => {
             assert_eq!(reason, CloseReason::GoAway(GoAwayCode::Unauthenticated));
         }
         other => panic!("{other:?}"),

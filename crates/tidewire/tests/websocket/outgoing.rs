@@ -5,8 +5,7 @@ use std::sync::mpsc::{Sender, channel};
 use tidewire::tls::Encryption;
 use tidewire::upstream::Upstream;
 use tidewire::{
-    Client, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server,
-    Service,
+    Client, ConnectError, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server, Service,
 };
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::fixtures::{codec, echo};
@@ -77,7 +76,7 @@ fn handlers_connect_by_websocket_with_and_without_tls() {
 }
 
 /// Connects without settings of TLS.
-struct Careless(Option<Endpoint>, Sender<ConnectFailure>);
+struct Careless(Option<Endpoint>, Sender<ConnectError>);
 
 impl Service for Careless {
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
@@ -99,7 +98,7 @@ fn a_handler_without_settings_of_tls_does_not_connect_by_wss() {
         .start(|_| Careless(Some(to.clone()), failed.clone()))
         .unwrap();
     let failure = failure.recv_timeout(DEADLINE).unwrap();
-    assert!(matches!(failure, ConnectFailure::NoTls), "{failure:?}");
+    assert!(matches!(failure, ConnectError::NoTls), "{failure:?}");
     assert_eq!(backend.metrics().sessions_opened, 0);
     drop(server);
     backend.stop();

@@ -6,7 +6,7 @@ use std::thread;
 
 use tidewire::socket::SocketOptions;
 use tidewire::websocket::WebSocketFault;
-use tidewire::{Client, CloseReason, ConnectError, ConnectFailure, Event, Server};
+use tidewire::{Client, CloseReason, ConnectError, Event, Server};
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::fixtures::codec;
 use tidewire_testkit::logs::Logs;
@@ -62,9 +62,7 @@ fn assert_serves(server: &TestServer) {
 /// The fault for which a connection failed.
 fn fault(outcome: Result<Client, ConnectError>) -> WebSocketFault {
     match outcome {
-        Err(ConnectError::Failed(ConnectFailure::Closed(CloseReason::Layer(
-            LayerError::WebSocket(fault),
-        )))) => fault,
+        Err(ConnectError::Closed(CloseReason::Layer(LayerError::WebSocket(fault)))) => fault,
         other => panic!("WebSocket did not fail: {other:?}"),
     }
 }

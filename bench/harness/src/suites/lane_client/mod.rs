@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use super::numbers::Place;
 use tidewire::{
-    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Limits, Message, Moment,
+    CloseReason, ConnectError, Context, Endpoint, HandlerResult, Kind, Limits, Message, Moment,
     Server, Service,
 };
 use tidewire_io::clock::now_ns;
@@ -368,7 +368,7 @@ impl Service for LaneClient {
         }
     }
 
-    fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
+    fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectError) {
         self.fail(describe(&error));
     }
 

@@ -2,7 +2,7 @@
 
 use super::super::numbers::Place;
 use tidewire::{
-    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server,
+    CloseReason, ConnectError, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server,
     Service, SessionId,
 };
 use tidewire_io::clock::now_ns;
@@ -136,7 +136,7 @@ impl Service for Exchange {
         }
     }
 
-    fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
+    fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectError) {
         self.part.fail_by(&error);
     }
 

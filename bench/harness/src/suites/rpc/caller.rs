@@ -2,7 +2,7 @@
 
 use super::super::numbers::Place;
 use tidewire::{
-    CloseReason, ConnectFailure, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server,
+    CloseReason, ConnectError, Context, Endpoint, HandlerResult, Kind, Message, Moment, Server,
     Service,
 };
 use tidewire_io::clock::now_ns;
@@ -161,7 +161,7 @@ impl Service for Caller {
         }
     }
 
-    fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectFailure) {
+    fn on_connect_failed(&mut self, _: &mut Context<'_>, error: ConnectError) {
         self.part.fail_by(&error);
     }
 

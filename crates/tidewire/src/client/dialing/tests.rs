@@ -3,7 +3,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tidewire_io::socket::{SocketAddress, StreamConnectError};
+use tidewire_io::socket::{SocketAddress, SocketError};
 use tidewire_proto::codec::RequestIds;
 
 use super::*;
@@ -49,10 +49,7 @@ fn the_addresses_of_a_name_are_tried_in_order_over_udp() {
 
     let outcome = connect_to(vec![dead.clone(), dead]).wait();
     assert!(
-        matches!(
-            outcome,
-            Err(ConnectError::Failed(ConnectFailure::Datagram(_)))
-        ),
+        matches!(outcome, Err(ConnectError::Socket(_))),
         "{outcome:?}"
     );
 }
@@ -73,9 +70,7 @@ fn the_addresses_of_a_name_are_tried_in_order() {
     assert!(
         matches!(
             outcome,
-            Err(ConnectError::Failed(ConnectFailure::Stream(
-                StreamConnectError::Refused { .. }
-            )))
+            Err(ConnectError::Socket(SocketError::Refused { .. }))
         ),
         "{outcome:?}"
     );
@@ -119,7 +114,7 @@ fn credentials_go_to_another_machine_only_over_tls_or_when_allowed() {
         Connecting::new(builder.start_to(target, false)).wait()
     };
     let refused = |outcome: Result<Client, ConnectError>, by: &Endpoint| match outcome {
-        Err(ConnectError::Failed(ConnectFailure::PlaintextCredentials { endpoint })) => {
+        Err(ConnectError::PlaintextCredentials { endpoint }) => {
             assert_eq!(endpoint, *by);
         }
         other => panic!("{other:?}"),
@@ -238,9 +233,7 @@ fn one_timeout_holds_for_all_addresses() {
     assert!(
         matches!(
             outcome,
-            Err(ConnectError::Failed(ConnectFailure::Closed(
-                CloseReason::HandshakeTimeout
-            )))
+            Err(ConnectError::Closed(CloseReason::HandshakeTimeout))
         ),
         "{outcome:?}"
     );

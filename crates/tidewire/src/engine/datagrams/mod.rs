@@ -30,7 +30,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use tidewire_io::datagram::{Datagram, DatagramSocket, is_own_address};
-use tidewire_io::poller::{Interest, RegisterError, Token};
+use tidewire_io::poller::{Interest, PollerError, Token};
 use tidewire_proto::codec::Codec;
 
 pub(crate) use admit::Cookies;
@@ -81,7 +81,7 @@ impl Ports {
         &mut self,
         sessions: &mut LaneSessions,
         socket: DatagramSocket,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         let token = port_token(self.all.len());
         sessions.poller.add(socket.as_fd(), token, Interest::READ)?;
         self.all.push(Port {

@@ -13,7 +13,7 @@ use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::service::{Context, HandlerError, HandlerResult, Service};
 use crate::session::{CloseReason, SessionId};
-use crate::transport::ConnectFailure;
+use crate::transport::ConnectError;
 
 /// The upstreams of a lane; see the module. The lane's core keeps this value.
 #[derive(Debug, Default)]
@@ -265,7 +265,7 @@ pub(crate) fn handle_upstream_end(
     core: &mut Core,
     id: SessionId,
     reason: CloseReason,
-    failure: ConnectFailure,
+    failure: ConnectError,
 ) {
     with(core, |upstreams, core| {
         if let Some(link) = upstreams.of_session(id) {

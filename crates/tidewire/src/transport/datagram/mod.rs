@@ -17,8 +17,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use tidewire_io::datagram::DatagramSocket;
-use tidewire_io::poller::{Interest, Poller, RegisterError, Token};
-use tidewire_io::socket::StreamConnectError;
+use tidewire_io::poller::{Interest, Poller, PollerError, Token};
+use tidewire_io::socket::SocketError;
 use tidewire_proto::correlate::{Arrivals, RecentIds};
 
 pub(crate) use loops::LoopWatch;
@@ -145,7 +145,7 @@ impl Transport for DatagramPeer {
         self.send(1, &[]).map(drop)
     }
 
-    fn finish_connect(&self) -> Result<bool, StreamConnectError> {
+    fn finish_connect(&self) -> Result<bool, SocketError> {
         Ok(true)
     }
 
@@ -154,7 +154,7 @@ impl Transport for DatagramPeer {
         poller: &mut dyn Poller,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         match self.port {
             // The lane watches it already.
             Some(_) => Ok(()),
@@ -167,14 +167,14 @@ impl Transport for DatagramPeer {
         poller: &mut dyn Poller,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         match self.port {
             Some(_) => Ok(()),
             None => poller.modify(self.as_fd(), token, interest),
         }
     }
 
-    fn remove(&self, poller: &mut dyn Poller) -> Result<(), RegisterError> {
+    fn remove(&self, poller: &mut dyn Poller) -> Result<(), PollerError> {
         match self.port {
             Some(_) => Ok(()),
             None => poller.remove(self.as_fd()),

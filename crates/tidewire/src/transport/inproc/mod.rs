@@ -20,16 +20,16 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use thiserror::Error;
-use tidewire_io::poller::{Event, Interest, Poller, RegisterError, Token};
+use tidewire_io::poller::{Event, Interest, Poller, PollerError, Token};
 use tidewire_io::ring::RingStream;
-use tidewire_io::socket::StreamConnectError;
+use tidewire_io::socket::SocketError;
 
 use registry::Waiting;
 pub(crate) use registry::{Bound, Party, bind, hand_over};
 
 use super::Transport;
 use crate::address::InprocName;
+use crate::transport::ConnectError;
 
 /// One end of a pair of rings, as a lane's session holds it.
 #[derive(Debug)]
@@ -43,83 +43,12 @@ pub(crate) struct InprocStream {
     awake: bool,
 }
 
-/// A server could not listen on an in-process name. A cause of [`ServeError`](crate::ServeError), which has an example.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum InprocBindError {
-    /// Another server of this process has the name, until it is shut down or dropped.
-    #[error(
-        "cannot listen on {name}: it is in use by another server of this process; choose another name or stop that server first"
-    )]
-    InUse {
-        /// The name asked for.
-        name: InprocName,
-    },
-}
-
-/// An in-process connection failed. [`ConnectFailure`](crate::ConnectFailure) has an example.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum InprocConnectError {
-    /// No server of this process listens on the name.
-    #[error(
-        "cannot connect to {name}: nothing in this process listens on it; start the server first, or let the client wait for it; inproc \
-         names are per process, so use ipc:// or tcp:// to reach a server in another one"
-    )]
-    NotListening {
-        /// The name asked for.
-        name: InprocName,
-    },
-    /// No server listened on the name in time.
-    #[error(
-        "cannot connect to {name}: no server of this process listened on it within the handshake timeout; is it started, and under this \
-         name? Inproc names are per process"
-    )]
-    WaitedInVain {
-        /// The name asked for.
-        name: InprocName,
-    },
-    /// Too many connections of this process wait for their servers.
-    #[error(
-        "cannot connect to {name}: too many connections already wait for servers; start the server first"
-    )]
-    TooManyWaiting {
-        /// The name asked for.
-        name: InprocName,
-    },
-    /// The server's queue of new connections is full. Try again shortly.
-    #[error(
-        "cannot connect to {name}: its server has more new connections than its queue holds; try again shortly"
-    )]
-    Busy {
-        /// The name asked for.
-        name: InprocName,
-    },
-    /// The address is not `inproc://`: nothing reports that the server of a socket has started.
-    #[error(
-        "`wait_for_server` is for inproc:// addresses alone, because nothing reports that the server of a socket has started; \
-         leave it out, and connect lazily or connect again later"
-    )]
-    CannotWait,
-    /// The system refused the memory or the descriptors of the rings.
-    #[error(
-        "cannot connect to {name}: no rings can be made; most likely descriptors (`ulimit -n`) or memory mappings \
-         (`sysctl vm.max_map_count`) are used up: raise the limit"
-    )]
-    Rings {
-        /// The name asked for.
-        name: InprocName,
-        /// The error of the system.
-        source: io::Error,
-    },
-}
-
 /// Connects a session of a lane to a name. With `waiter`, the connection waits for a server of that name, and the lane
 /// gets a report when there is one.
 pub(crate) fn connect(
     name: &InprocName,
     waiter: Option<&Arc<dyn Party>>,
-) -> Result<InprocStream, InprocConnectError> {
+) -> Result<InprocStream, ConnectError> {
     let (ring, waiting) = match waiter {
         None => (registry::connect(name)?, None),
         Some(lane) => registry::connect_or_wait(name, lane)?,
@@ -135,8 +64,8 @@ impl InprocName {
     /// ordinary session. It never waits for a server.
     ///
     /// # Errors
-    /// [`InprocConnectError`] if no server listens on the name, its queue is full, or the system refuses the rings.
-    pub fn connect(&self) -> Result<RingStream, InprocConnectError> {
+    /// [`ConnectError`] if no server listens on the name, its queue is full, or the system refuses the rings.
+    pub fn connect(&self) -> Result<RingStream, ConnectError> {
         registry::connect(self)
     }
 }
@@ -190,7 +119,7 @@ impl Transport for InprocStream {
         self.ring.shutdown_write()
     }
 
-    fn finish_connect(&self) -> Result<bool, StreamConnectError> {
+    fn finish_connect(&self) -> Result<bool, SocketError> {
         Ok(self.waiting.is_none())
     }
 
@@ -199,7 +128,7 @@ impl Transport for InprocStream {
         poller: &mut dyn Poller,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         // The descriptor is always watched for reading. The ring knows which events have come.
         poller.add(self.ring.as_fd(), token, Interest::READ)?;
         self.wanted = interest;
@@ -212,7 +141,7 @@ impl Transport for InprocStream {
         _poller: &mut dyn Poller,
         _token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         self.wanted = interest;
         self.announce();
         Ok(())

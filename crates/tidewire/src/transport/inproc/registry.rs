@@ -18,9 +18,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidewire_io::ring::RingStream;
 
-use super::{InprocBindError, InprocConnectError};
 use crate::address::InprocName;
 use crate::limits::{INPROC_RING_BYTES, INPROC_WAITING_MAX};
+use crate::transport::ConnectError;
 
 /// The mailbox of a lane that accepts connections, or of a lane whose session waits for its server.
 pub(crate) trait Party: fmt::Debug + Send + Sync {
@@ -76,12 +76,13 @@ struct Waiter {
 }
 
 /// Takes a name for the server with this first lane, and gives the lane the connections that waited for the name.
-pub(crate) fn bind(name: &InprocName, lane: &Arc<dyn Party>) -> Result<Bound, InprocBindError> {
+/// Returns `None` if another server of this process has the name, until that server is shut down or dropped.
+pub(crate) fn bind(name: &InprocName, lane: &Arc<dyn Party>) -> Option<Bound> {
     let mut registry = lock();
     let taken = registry.servers.get(name);
     // A server whose lane has failed loses its name, as a dead process loses its port.
     if taken.is_some_and(|listening| !listening.lane.is_retired()) {
-        return Err(InprocBindError::InUse { name: name.clone() });
+        return None;
     }
     let ticket = registry.ticket();
     let listening = Listening {
@@ -100,7 +101,7 @@ pub(crate) fn bind(name: &InprocName, lane: &Arc<dyn Party>) -> Result<Bound, In
             tracing::warn!(%name, "a waiting lane could not be told of its server");
         }
     }
-    Ok(Bound {
+    Some(Bound {
         name: name.clone(),
         ticket,
     })
@@ -116,7 +117,7 @@ pub(crate) fn hand_over(from: &dyn Party, to: &Arc<dyn Party>) {
 }
 
 /// Connects to the server that listens on `name` now.
-pub(super) fn connect(name: &InprocName) -> Result<RingStream, InprocConnectError> {
+pub(super) fn connect(name: &InprocName) -> Result<RingStream, ConnectError> {
     lock().connect(name)
 }
 
@@ -125,14 +126,14 @@ pub(super) fn connect(name: &InprocName) -> Result<RingStream, InprocConnectErro
 pub(super) fn connect_or_wait(
     name: &InprocName,
     lane: &Arc<dyn Party>,
-) -> Result<(RingStream, Option<Waiting>), InprocConnectError> {
+) -> Result<(RingStream, Option<Waiting>), ConnectError> {
     let mut registry = lock();
     match registry.connect(name) {
-        Err(InprocConnectError::NotListening { .. }) => {}
+        Err(ConnectError::NotListening { .. }) => {}
         outcome => return Ok((outcome?, None)),
     }
     if registry.waiting.len() >= INPROC_WAITING_MAX {
-        return Err(InprocConnectError::TooManyWaiting { name: name.clone() });
+        return Err(ConnectError::TooManyWaiting { name: name.clone() });
     }
     let (near, far) = pair(name)?;
     let ticket = registry.ticket();
@@ -155,8 +156,8 @@ impl Registry {
         self.last_ticket
     }
 
-    fn connect(&self, name: &InprocName) -> Result<RingStream, InprocConnectError> {
-        let not_listening = || InprocConnectError::NotListening { name: name.clone() };
+    fn connect(&self, name: &InprocName) -> Result<RingStream, ConnectError> {
+        let not_listening = || ConnectError::NotListening { name: name.clone() };
         let listening = self
             .servers
             .get(name)
@@ -166,7 +167,7 @@ impl Registry {
         match listening.lane.leave_arrival(far) {
             true => Ok(near),
             false if listening.lane.is_retired() => Err(not_listening()),
-            false => Err(InprocConnectError::Busy { name: name.clone() }),
+            false => Err(ConnectError::Busy { name: name.clone() }),
         }
     }
 }
@@ -191,8 +192,8 @@ impl Drop for Waiting {
     }
 }
 
-fn pair(name: &InprocName) -> Result<(RingStream, RingStream), InprocConnectError> {
-    RingStream::pair(INPROC_RING_BYTES).map_err(|source| InprocConnectError::Rings {
+fn pair(name: &InprocName) -> Result<(RingStream, RingStream), ConnectError> {
+    RingStream::pair(INPROC_RING_BYTES).map_err(|source| ConnectError::Rings {
         name: name.clone(),
         source,
     })

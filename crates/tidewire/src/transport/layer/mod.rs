@@ -18,8 +18,8 @@ mod config;
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use tidewire_io::poller::{Interest, Poller, RegisterError, Token};
-use tidewire_io::socket::{Stream, StreamConnectError};
+use tidewire_io::poller::{Interest, Poller, PollerError, Token};
+use tidewire_io::socket::{SocketError, Stream};
 use tidewire_proto::layer::{CertificateNames, Encryption, Ending, Forwarded, LayerError, Stack};
 
 pub(crate) use config::{LayerFactory, Layers};
@@ -193,7 +193,7 @@ impl Transport for LayeredStream {
         }
     }
 
-    fn finish_connect(&self) -> Result<bool, StreamConnectError> {
+    fn finish_connect(&self) -> Result<bool, SocketError> {
         Transport::finish_connect(&self.stream)
     }
 
@@ -202,7 +202,7 @@ impl Transport for LayeredStream {
         poller: &mut dyn Poller,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         self.is_read = interest.is_readable();
         poller.add(self.stream.as_fd(), token, interest)
     }
@@ -212,7 +212,7 @@ impl Transport for LayeredStream {
         poller: &mut dyn Poller,
         token: Token,
         interest: Interest,
-    ) -> Result<(), RegisterError> {
+    ) -> Result<(), PollerError> {
         self.is_read = interest.is_readable();
         poller.modify(self.stream.as_fd(), token, interest)
     }

@@ -17,7 +17,7 @@ use crate::mailbox::LaneMessage;
 use crate::service::upstream::UpstreamError;
 use crate::session::{CloseReason, SessionId};
 use crate::tls::Connector;
-use crate::transport::ConnectFailure;
+use crate::transport::ConnectError;
 use crate::websocket::WebSocketConnector;
 
 impl Link {
@@ -112,11 +112,7 @@ impl Link {
         matches!(self.state, State::Open(_))
     }
 
-    fn connect_to(
-        &self,
-        core: &mut Core,
-        endpoint: &Endpoint,
-    ) -> Result<SessionId, ConnectFailure> {
+    fn connect_to(&self, core: &mut Core, endpoint: &Endpoint) -> Result<SessionId, ConnectError> {
         if let Some(token) = &self.token {
             core.shared.outgoing.check_credentials(endpoint, token)?;
         }
@@ -174,7 +170,7 @@ impl Link {
         core: &mut Core,
         id: SessionId,
         reason: CloseReason,
-        failure: ConnectFailure,
+        failure: ConnectError,
     ) -> Vec<(UpstreamError, Asked)> {
         if let State::Connecting(race) = &mut self.state {
             if race.take(id).is_none() {
