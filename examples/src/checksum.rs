@@ -4,7 +4,7 @@
 //!   AA | kind | sequence | length, u16 big-endian | payload | checksum, u16 big-endian
 //! ```
 //!
-//! The checksum is Fletcher's, over everything between the first byte and the checksum. The kinds are 0 one-way, 1
+//! The checksum is Fletcher's, over all bytes between the first byte and the checksum. The kinds are 0 one-way, 1
 //! request, 2 reply, 3 error. A frame with a wrong checksum ends the connection, because its length cannot be trusted
 //! either.
 

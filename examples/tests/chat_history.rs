@@ -145,7 +145,7 @@ fn expect_refused(server: &Running, name: &str) {
 }
 
 #[test]
-fn who_is_kicked_stays_away_also_after_a_restart() {
+fn a_kicked_member_stays_banned_after_a_restart() {
     let kept = Kept::new("chat-kick");
     let mut server = Running::start(&kept.0);
     let [moderator, eve] = [(); 2].map(|()| server.connect());
@@ -186,7 +186,7 @@ fn who_is_kicked_stays_away_also_after_a_restart() {
     bob.close().wait();
 }
 
-/// Regression: every kick made the list longer, during the run and in the next ones.
+/// Regression: every kick made the list longer, in this run and in later runs.
 #[test]
 fn the_list_of_kicked_names_has_a_bound() {
     let kept = Kept::new("chat-kicks");

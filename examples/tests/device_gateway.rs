@@ -54,7 +54,7 @@ fn ten_thousand_devices_take_at_most_20_mb() {
 }
 
 #[test]
-fn who_does_not_log_in_first_is_closed() {
+fn a_device_without_a_login_is_closed() {
     let gateway = Gateway::start(&path("none"), "60000");
     let mut wrong = gateway.connect();
     wrong.send(REQUEST, 1, b"\0\0\0\x07key of 8");
@@ -136,7 +136,7 @@ fn more_than_100_messages_a_second_are_refused() {
 }
 
 #[test]
-fn silence_ends_a_device_whatever_it_is_sent() {
+fn silence_ends_a_device_although_it_is_sent_messages() {
     const SILENCE: Duration = Duration::from_millis(500);
     let mut gateway = Gateway::start(&path("none"), "500");
     let mut device = gateway.device(7);
@@ -264,7 +264,7 @@ impl<S: Read + Write> Peer<S> {
         }
     }
 
-    /// Waits for the end of the connection. Returns the code of the error before it, if there is one.
+    /// Waits for the end of the connection. Returns the code of the error before it, if any.
     fn closing_words(&mut self) -> Option<ErrorCode> {
         let code = match self.receive()? {
             (ERROR, _, payload) => code_of(&payload),

@@ -3,7 +3,7 @@
 //! A page of the web may make a browser send requests to this machine. By *DNS rebinding* its own name becomes
 //! 127.0.0.1, and it could read the answers. So only requests for an IP address, `localhost` or a configured name are
 //! answered: an address cannot be rebound. By *request forgery* it could send a POST without reading the answer. So a
-//! POST needs a header that pages of other origins cannot set, and an `Origin` of this server if it has one.
+//! POST needs a header that pages of other origins cannot set, and its `Origin`, if any, must be of this server.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -23,7 +23,7 @@ use crate::http::{PeerAddress, network};
 /// The rules for requests.
 #[derive(Debug)]
 pub(crate) struct Access {
-    /// The hash of the token. `None` if there is none, so that everybody who reaches the server may do everything.
+    /// The hash of the token. `None` if every client that reaches the server may do everything.
     token: Option<[u8; 32]>,
     /// Names besides addresses and `localhost`, in lower case.
     hosts: Vec<String>,
@@ -81,7 +81,7 @@ impl Access {
                 "the admin server has no WebSocket; connect to a ws:// address of --bind",
             ));
         }
-        // Programs on the way could see another end of such a body. It would have two lengths if there is a
+        // Programs on the way could see a different end of such a body. It would have two lengths if there is a
         // Content-Length, too, which `hyper` takes away.
         if request.headers.contains_key(header::TRANSFER_ENCODING) {
             return Err((
@@ -120,12 +120,12 @@ impl Access {
         }
     }
 
-    /// Compares a token, unless its address has just shown too many wrong ones.
+    /// Compares a token, unless its address has just sent too many wrong tokens.
     ///
-    /// Failures are counted for each address: if they were counted together, whoever guesses from elsewhere would keep
-    /// out the owner of the right token. They are not counted only where the token is wrong, because then a short token
-    /// could be guessed at any rate. Users of one machine share its address, and could keep each other out anyway, by
-    /// its connections.
+    /// Failures are counted for each address: a common count would let a guesser elsewhere keep out the owner of the
+    /// right token. After too many failures the right token is refused, too, because otherwise a short token could be
+    /// guessed at any rate. Users of one machine share its address, and could keep each other out anyway, by its
+    /// connections.
     fn check_secret(&self, given: &str, request: &Parts) -> Result<(), Refused> {
         let peer = request.extensions.get::<PeerAddress>();
         let peer = network(peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |it| it.0));
@@ -201,7 +201,7 @@ impl Logins {
         *count += 1;
     }
 
-    /// The address under which failures are counted: when the table is full, one for all that are not in it.
+    /// The address under which failures are counted. When the table is full, all addresses outside of it share one.
     fn counted(&self, peer: IpAddr) -> IpAddr {
         match self.failures.len() < FAILING_ADDRESSES_MAX || self.failures.contains_key(&peer) {
             true => peer,
@@ -231,7 +231,7 @@ fn check_page(headers: &HeaderMap, host: &str) -> Result<(), Refused> {
     }
 }
 
-/// The token of a header whose scheme is `Bearer`, in any case.
+/// The token of a header with the scheme `Bearer`, in any case.
 fn bearer(value: &str) -> Option<&str> {
     let (scheme, token) = value.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
@@ -279,7 +279,7 @@ const COOKIE: &str = "tidewire_admin";
 /// The header of requests that change something.
 pub(crate) const MARK: &str = "x-tidewire-admin";
 
-/// Browsers that are logged in at a time. A further one replaces the oldest.
+/// Browsers that are logged in at a time. A further login replaces the oldest.
 const LOGINS_MAX: usize = 64;
 
 /// The age at which a browser must show the token again: a working day.
@@ -288,7 +288,7 @@ const LOGIN_AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 /// Wrong tokens of an address in a second.
 const FAILURES_PER_SECOND: u32 = 10;
 
-/// Addresses whose failures are counted apart. More of them in a second than connections are open at a time are an
+/// Addresses with a separate count of failures. More of them in a second than connections are open at a time are an
 /// attack by many.
 const FAILING_ADDRESSES_MAX: usize = 1024;
 
@@ -437,7 +437,7 @@ mod tests {
         (0..times).for_each(|_| access.logins().note_failure(peer));
     }
 
-    /// The bug: ten wrong tokens a second, of whomever, refused the right token of everybody else.
+    /// The bug: ten wrong tokens a second from any client refused the right token of all others.
     #[test]
     fn the_right_token_is_not_refused_because_others_guess() {
         let access = access();
@@ -447,7 +447,7 @@ mod tests {
         for address in ["192.0.2.2", "127.0.0.1", "2001:db8:0:1::1"] {
             assert!(log_in(address).is_ok(), "{address}");
         }
-        // Of one network, whose owner could change the address for each guess.
+        // Of the same network: its owner could change the address for each guess.
         let neighbour = "2001:db8::2".parse::<IpAddr>().unwrap();
         assert!(!access.logins().may_try(network(neighbour)));
         assert!(!access.logins().may_try("192.0.2.1".parse().unwrap()));

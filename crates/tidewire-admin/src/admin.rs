@@ -22,7 +22,7 @@ use crate::settings::{Scope, Settings};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum AdminError {
-    /// Everybody who reaches the address could close sessions.
+    /// Any client that reaches the address could close sessions.
     #[error(
         "the admin server at {0} is reached by other machines and has no token; give it one, or use 127.0.0.1"
     )]
@@ -169,7 +169,7 @@ mod tests {
         (stream, &status == b"HTTP/1.1 200")
     }
 
-    /// A browser whose tab sleeps takes nothing, and would hold its place for ever.
+    /// A browser with a sleeping tab takes nothing, and would hold its place for ever.
     #[test]
     fn a_listener_that_does_not_read_is_cut_and_makes_room() {
         let server = Server::builder().start(|_| PubSub::new()).unwrap();

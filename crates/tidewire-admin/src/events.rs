@@ -1,4 +1,4 @@
-//! The overview as server-sent events: one snapshot a second, made once for all listeners, and only while there is one.
+//! The overview as server-sent events: one snapshot a second for all listeners, and none without a listener.
 //!
 //! Each listener reads the newest snapshot when its connection takes more bytes. A slow listener so skips snapshots,
 //! and the connection is cut when it takes nothing for too long. Nothing is queued for it.
@@ -20,7 +20,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::http::{Answer, Body, EventFrames, failure, network};
 use crate::sampler::Sampler;
 
-/// The snapshots and those who listen to them.
+/// The snapshots and their listeners.
 #[derive(Debug)]
 pub(crate) struct Events {
     newest: Sender<Bytes>,
@@ -39,7 +39,7 @@ struct Listeners {
 struct Listener {
     id: u64,
     network: IpAddr,
-    /// Another one needs its place.
+    /// Another listener needs its place.
     ended: Arc<Notify>,
 }
 
@@ -94,8 +94,8 @@ impl Events {
 }
 
 impl ListenerPlace {
-    /// Takes a place. When all are taken, the address with the most listeners loses its oldest one; `None` if that is
-    /// the newcomer's own: its dashboards would only take turns.
+    /// Takes a place. When all are taken, the address with the most listeners loses its oldest. `None` if this is the
+    /// newcomer's own address, because its dashboards would only displace each other.
     fn take(listeners: &Arc<Mutex<Listeners>>, network: IpAddr) -> Option<Self> {
         let mut table = lock(listeners);
         if table.open.len() >= LISTENERS_MAX {
@@ -136,7 +136,7 @@ fn lock(listeners: &Mutex<Listeners>) -> MutexGuard<'_, Listeners> {
     listeners.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The next snapshot for a listener, and how to go on.
+/// The next snapshot for a listener, and the future for the one after it.
 fn next(mut listener: Receiver<Bytes>, place: ListenerPlace, until: Instant) -> EventFrames {
     EventFrames(Box::pin(async move {
         {
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// The bug: one address took all places, and other dashboards were refused.
+    /// The bug: one address took all places, and dashboards of others were refused.
     #[test]
     fn the_address_with_the_most_listeners_gives_way_to_others_and_not_to_itself() {
         let listeners = Arc::default();

@@ -1,7 +1,7 @@
 //! The admin server of a Tidewire server: a dashboard, the same as JSON, metrics for Prometheus, and health.
 //!
-//! It runs on a thread of its own. It reads counters that the lanes keep anyway, and asks the lanes for the rest by
-//! their mailboxes. So lanes do nothing for it while nobody looks, and little while somebody does.
+//! It runs on a separate thread. It reads counters that the lanes keep anyway, and requests all other figures through
+//! the lanes' mailboxes. So lanes do no work without a viewer, and little work with one.
 //!
 //! ```
 //! use tidewire::{Context, Message, Server};

@@ -8,7 +8,7 @@ use tidewire::backplane::NodeFigures;
 use tidewire::metrics::{Metrics, RoomFigures, SessionFigures};
 use tidewire_io::clock::now_ns;
 
-/// The state of a server at one moment, with rates since the moment before.
+/// The state of a server at one moment, with rates since the previous moment.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Overview {
     /// Milliseconds since 1970.
@@ -17,7 +17,7 @@ pub(crate) struct Overview {
     pub(crate) uptime_seconds: f64,
     /// Whether new clients are wanted, and every lane turns.
     pub(crate) ready: bool,
-    /// The time that rates are of. 0 at the first look, which has none.
+    /// The time of the rates. 0 in the first overview, which has no rates.
     pub(crate) interval_seconds: f64,
     pub(crate) rates: Rates,
     pub(crate) sessions: SessionCounts,
@@ -64,7 +64,7 @@ pub(crate) struct SessionCounts {
     pub(crate) refused: u64,
 }
 
-/// The time that lanes take to answer: that of a turn and of waking the lane. Milliseconds.
+/// The time that lanes take to answer: the time of a turn and of waking the lane. Milliseconds.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Turns {
     /// The slowest lane, now.
@@ -127,13 +127,13 @@ pub(crate) struct Node {
     pub(crate) id: String,
     pub(crate) cut_off: bool,
     pub(crate) reconnects: u64,
-    /// Messages that went to other nodes, and those that could not.
+    /// Messages that went to other nodes, and messages that could not.
     pub(crate) sent: u64,
     pub(crate) unsent: u64,
-    /// Messages of other nodes that came, and those that are missing.
+    /// Messages of other nodes that came, and missing messages.
     pub(crate) received: u64,
     pub(crate) lost: u64,
-    /// Requests to services of other nodes, and those of them that no node has answered.
+    /// Requests to services of other nodes, and those without an answer.
     pub(crate) requests: u64,
     pub(crate) requests_failed: u64,
     /// Requests of other nodes that were answered here.
@@ -150,7 +150,7 @@ pub(crate) struct Peer {
     pub(crate) lost: u64,
 }
 
-/// The sessions furthest behind, and the largest rooms and topics, as of the last walk over them.
+/// The sessions furthest behind, and the largest rooms and topics, at the last walk.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Tops {
     /// How long the walk took, in milliseconds. It is repeated less often the longer it takes.
@@ -202,7 +202,7 @@ pub(crate) struct Page<T> {
     /// Entries that the search found.
     pub(crate) found: usize,
     pub(crate) offset: usize,
-    /// The limit in force, which may be lower than the one that was asked for.
+    /// The limit in force, which may be lower than the requested limit.
     pub(crate) limit: usize,
     /// Whether more entries follow.
     pub(crate) is_cut: bool,

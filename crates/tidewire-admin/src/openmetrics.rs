@@ -1,7 +1,7 @@
 //! All counters in OpenMetrics, for Prometheus.
 //!
-//! Labels are lanes, reasons, kinds of memory and ends of requests, whose numbers are fixed when the server starts. No
-//! name that a peer chose is one. The ids of other nodes are labels, too; operators choose them.
+//! Labels are lanes, reasons, kinds of memory and ends of requests, a fixed number after the start of the server. A
+//! name that a peer chose is never a label. The ids of other nodes are labels, too; operators choose them.
 
 use std::fmt;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ pub(crate) struct Query {
 pub(crate) type BadQuery = String;
 
 impl Query {
-    /// Parses the part of a URL behind the question mark.
+    /// Parses the part of a URL after the question mark.
     pub(crate) fn parse(text: &str, sorts: &[&str]) -> Result<Self, BadQuery> {
         let mut query = Self {
             search: String::new(),

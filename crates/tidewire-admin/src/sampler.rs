@@ -1,8 +1,8 @@
 //! Reads a server: counters at once, and lanes, sessions and rooms by asking the lanes.
 //!
 //! A sample costs each lane one message. A *walk* over all sessions and rooms costs more, so it is repeated only after
-//! a hundred times the time that it took. However many sessions there are, a lane so spends less than one percent on
-//! it.
+//! a hundred times the time that it took. So a lane spends less than one percent of its time on walks, with any number
+//! of sessions.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -41,9 +41,9 @@ struct State {
     answers_ms: VecDeque<f64>,
     tops: Tops,
     walked: Option<Instant>,
-    /// The beginning of the last walk, which may have failed or still go on.
+    /// The beginning of the last walk, which may have failed or may still run.
     walk_began: Option<Instant>,
-    /// The overview of the last sample, for those who ask again at once.
+    /// The overview of the last sample, for requests that come soon after it.
     overview: Option<(Instant, Arc<Overview>)>,
 }
 
@@ -93,7 +93,7 @@ impl Sampler {
         &self.metrics
     }
 
-    /// The server's view of its cluster, if it is in one.
+    /// The server's view of its cluster, if any.
     pub(crate) fn node(&self) -> Option<NodeFigures> {
         self.node.as_ref().map(NodeReader::read)
     }
@@ -395,7 +395,7 @@ const SAMPLE_AGE_MAX: Duration = Duration::from_millis(900);
 /// The longest time for a lane to answer. Handlers may not block, so a turn takes milliseconds.
 pub(crate) const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Answer times that are kept: those of a minute.
+/// Answer times that are kept: one minute.
 const ANSWERS_KEPT: usize = 60;
 
 /// Entries of each list of the longest.

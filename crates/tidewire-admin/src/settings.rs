@@ -84,8 +84,8 @@ impl Settings {
         self
     }
 
-    /// Answers requests for this name, too, such as that of a proxy. Without it only IP addresses and `localhost` are
-    /// answered, so that no page of the web can reach the server under a name of its own. A port is not part of the
+    /// Answers requests for this name, too, such as a proxy's name. Other requests must be for an IP address or
+    /// `localhost`, so no page of the web can reach the server under the page's own name. A port is not part of the
     /// name.
     ///
     /// # Errors
@@ -145,7 +145,7 @@ impl Settings {
         self
     }
 
-    /// Leaves IPv4 to another listener if the address is `[::]`. Without it, `[::]` is every address of IPv4, too,
+    /// Leaves IPv4 to another listener if the address is `[::]`. Otherwise `[::]` includes every address of IPv4,
     /// whatever the system's `net.ipv6.bindv6only` is.
     #[must_use]
     pub fn ipv6_only(mut self, only: bool) -> Self {
@@ -215,7 +215,7 @@ mod tests {
 
     /// The bug: these were taken, and every request under them got 421.
     #[test]
-    fn names_that_no_request_can_have_are_refused_with_what_to_write() {
+    fn impossible_names_of_requests_are_refused_with_the_remedy() {
         for (text, told) in [
             ("ops.example:9090", "write ops.example"),
             ("https://ops.example", "write ops.example"),

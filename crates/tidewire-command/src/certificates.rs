@@ -1,4 +1,4 @@
-//! Certificates that need no authority: one is made, signs them, and is forgotten.
+//! Certificates without an external authority: an authority is made, signs them, and is dropped.
 
 use std::io;
 use std::time::{Duration, SystemTime};
@@ -22,15 +22,15 @@ pub struct Certificates {
 /// A certificate with its key, in PEM.
 #[derive(Debug)]
 pub struct KeyedCertificate {
-    /// The certificate, without that of the authority.
+    /// The certificate, without the authority's certificate.
     pub certificate: String,
     /// The private key.
     pub key: String,
 }
 
 impl Certificates {
-    /// Makes an authority of this name, and certificates of a server with these hosts and of a client, which are
-    /// valid for so long. The authority's key is dropped, so that nobody can sign with it later.
+    /// Makes an authority of this name, and certificates of a server with these hosts and of a client, which are valid
+    /// for so long. The authority's key is dropped, so no one can sign with it later.
     ///
     /// # Errors
     /// A host has no form of a name, or the system has no randomness for the keys.

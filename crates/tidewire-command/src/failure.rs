@@ -49,7 +49,7 @@ impl Failure {
         Self::new(REFUSED, what, remedy)
     }
 
-    /// A signal ended the command before it was done. The exit code is that of the signal.
+    /// A signal ended the command before it was done. The signal determines the exit code.
     pub fn interrupted(what: impl Into<String>, signal: u8) -> Self {
         Self::new(signal, what, "")
     }
@@ -98,7 +98,7 @@ pub fn report(error: &anyhow::Error, (code, remedy): (u8, &str)) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// The error, its causes and this remedy, each in a line of its own.
+/// The error, its causes and this remedy, each on its own line.
 #[must_use]
 pub fn text(error: &anyhow::Error, remedy: &str) -> String {
     // Some of these texts come from the peer, and stderr may be a terminal.
@@ -107,7 +107,7 @@ pub fn text(error: &anyhow::Error, remedy: &str) -> String {
     let mut out = format!("error: {}\n", shown(&last));
     for cause in error.chain().skip(1) {
         let text = cause.to_string();
-        // Some errors of the chain only repeat the next one.
+        // Some errors of the chain only repeat the next error.
         if !last.contains(&text) {
             // Writing to memory cannot fail.
             let _ = writeln!(out, "  because: {}", shown(&text));

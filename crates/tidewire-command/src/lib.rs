@@ -1,9 +1,8 @@
 //! The parts that the programs `tidewire` and `tidewire-bench` share, so that both end, print and fail in the same way.
 //!
-//! Problem: the benchmark is a program of its own, and its command line must behave like that of `tidewire`.
-//! Approach: the parts without a subject stand here, below both programs. Rejected: a library in the package of
-//! `tidewire`, which would bring all dependencies of the binary to the benchmark, and a module of the load test,
-//! which has no part in signals and output.
+//! Problem: the benchmark is a separate program, and its command line must behave like `tidewire`. Approach: the
+//! general parts are here, below both programs. Rejected: a library in the package of `tidewire`, which would bring all
+//! dependencies of the binary to the benchmark, and a module of the load test, which has no part in signals and output.
 
 pub mod certificates;
 pub mod failure;

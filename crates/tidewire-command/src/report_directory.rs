@@ -10,7 +10,7 @@ use crate::failure::Failure;
 /// reports would replace the other.
 #[derive(Debug)]
 #[must_use = "the directory is free when this is dropped"]
-pub struct Taken {
+pub struct ReportDirectory {
     _lock: File,
 }
 
@@ -19,7 +19,7 @@ pub struct Taken {
 ///
 /// # Errors
 /// The directory cannot be made or written, or another run has it.
-pub fn take_directory(directory: &Path) -> Result<Taken, Failure> {
+pub fn take_directory(directory: &Path) -> Result<ReportDirectory, Failure> {
     let shown = directory.display();
     let failed = |error: io::Error| {
         let what = format!("cannot write the report to {shown}: {error}");
@@ -40,7 +40,7 @@ pub fn take_directory(directory: &Path) -> Result<Taken, Failure> {
     std::fs::write(&probe, "can this directory be written?")
         .and_then(|()| std::fs::remove_file(&probe))
         .map_err(failed)?;
-    Ok(Taken { _lock: lock })
+    Ok(ReportDirectory { _lock: lock })
 }
 
 #[cfg(test)]

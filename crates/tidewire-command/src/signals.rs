@@ -59,18 +59,18 @@ pub fn watch(
     })
 }
 
-/// Lets the first signal call this, too: a log that shall wait no longer for its reader. A program has one log.
+/// Lets the first signal call `act`, too, which makes the log wait no longer for its reader. A program has one log.
 pub fn hurry_with(act: fn()) {
-    // Only the first one counts.
+    // Only the first call counts.
     let _ = HURRY.set(act);
 }
 
-/// Whether the first signal has come. A second one ends the process at once.
+/// Whether the first signal has come. A second signal ends the process at once.
 pub fn has_begun() -> bool {
     HAS_BEGUN.load(Ordering::SeqCst) != 0
 }
 
-/// A shell's exit code of the first signal, if one has come.
+/// A shell's exit code of the first signal, if it has come.
 pub fn exit_code() -> Option<u8> {
     match HAS_BEGUN.load(Ordering::SeqCst) {
         0 => None,

@@ -1,8 +1,8 @@
-//! Writes to stdout and stderr on a thread of its own, so that they cannot block a command.
+//! Writes to stdout and stderr on a separate thread, so that they cannot block a command.
 //!
-//! A pipe without a reader takes nothing for ever, and a thread that waits for it cannot be ended. Therefore a thread
-//! of its own writes, and the process can end without it. After one wait has failed, no other text is waited for.
-//! Before a command is told to end, it waits for its reader as long as necessary; afterwards, for a moment.
+//! A write to a pipe without a reader blocks for ever, and a blocked thread cannot be ended. Therefore a separate
+//! thread writes, and the process can end without this thread. After one failed wait, the command waits for no other
+//! text. A command waits for its reader as long as necessary; after it is told to end, for a moment.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,7 @@ pub fn tell(stream: Stream, text: Vec<u8>) -> io::Result<()> {
     write_all(stream, text, || true)
 }
 
-/// Writes all of it, however long that takes. If the command is told to end, it gives up a moment later.
+/// Writes the whole text, for any time. If the command is told to end, it gives up a moment later.
 ///
 /// # Errors
 /// The errors of the stream, and [`io::ErrorKind::TimedOut`].
@@ -36,7 +36,7 @@ pub fn write_until_signal(stream: Stream, text: Vec<u8>) -> io::Result<()> {
     write_all(stream, text, || IS_ENDING.load(Ordering::Relaxed))
 }
 
-/// Notes that the command is told to end: from now on no text is waited for longer than a moment.
+/// Notes that the command is told to end: from now on, a wait for a reader lasts a moment at most.
 pub fn hurry() {
     IS_ENDING.store(true, Ordering::Relaxed);
 }

@@ -1,8 +1,8 @@
-//! Threads with names, for which nobody waits.
+//! Threads with names that are never joined.
 
 use std::{io, thread};
 
-/// Starts a thread. Its name follows that of the program.
+/// Starts a thread. Its name follows the program's name.
 ///
 /// # Errors
 /// The system starts no thread.

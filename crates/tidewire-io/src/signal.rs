@@ -45,9 +45,9 @@ impl Counter for OwnedFd {
 
 /// Signals that were decided and not drained yet. Only the sleeper has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Undrained(pub(crate) u64);
+pub(crate) struct PendingSignals(pub(crate) u64);
 
-impl Undrained {
+impl PendingSignals {
     #[inline]
     pub(crate) fn is_none(self) -> bool {
         self.0 == 0

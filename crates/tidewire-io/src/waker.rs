@@ -33,7 +33,7 @@ use std::sync::atomic::{self, AtomicBool, AtomicU64, Ordering};
 use loom::sync::atomic::{self, AtomicBool, AtomicU64, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::signal::{Counter, Undrained};
+use crate::signal::{Counter, PendingSignals};
 
 /// Wakes one sleeping lane. Clones are handles to the same waker.
 ///
@@ -92,7 +92,7 @@ impl LaneWaker {
     #[inline]
     pub fn after_sleep(&self) {
         let undrained = &self.shared.undrained;
-        let before = Undrained(undrained.load(Ordering::Relaxed));
+        let before = PendingSignals(undrained.load(Ordering::Relaxed));
         let after = self.shared.sleep.retract(before, &self.shared.eventfd);
         if after != before {
             undrained.store(after.0, Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl<F: Flag> SleepFlag<F> {
 
     /// Takes the announcement back and drains the wakes that have arrived. Returns the wakes that are still on their
     /// way.
-    fn retract(&self, mut undrained: Undrained, counter: &impl Counter) -> Undrained {
+    fn retract(&self, mut undrained: PendingSignals, counter: &impl Counter) -> PendingSignals {
         if !self.is_sleeping.swap(false, Ordering::AcqRel) {
             undrained.note();
         }
@@ -249,7 +249,7 @@ mod tests {
             );
             assert!(rung <= 1, "one caller makes the system call");
             assert!(
-                sleep.retract(Undrained::default(), &*rings).is_none(),
+                sleep.retract(PendingSignals::default(), &*rings).is_none(),
                 "the lane drains what was written"
             );
             assert_eq!(rings.load(Ordering::Relaxed), 0, "the eventfd is clear");
@@ -258,7 +258,7 @@ mod tests {
 
     /// Runs every interleaving of two threads that wake while the lane goes to sleep again and again. `remember` is the
     /// lane's memory of late writes. After all writes have arrived, one more sleep leaves the eventfd clear.
-    fn a_late_write_is_drained(remember: fn(Undrained) -> Undrained) {
+    fn a_late_write_is_drained(remember: fn(PendingSignals) -> PendingSignals) {
         let mut checker = loom::model::Builder::new();
         checker.preemption_bound = Some(3);
         checker.check(move || {
@@ -272,7 +272,7 @@ mod tests {
                     }
                 })
             });
-            let mut undrained = Undrained::default();
+            let mut undrained = PendingSignals::default();
             for _ in 0..2 {
                 sleep.announce();
                 undrained = remember(sleep.retract(undrained, &*rings));
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "the eventfd stays readable, and the lane spins")]
     fn negative_control_a_lane_that_forgets_late_writes_spins() {
-        a_late_write_is_drained(|_| Undrained::default());
+        a_late_write_is_drained(|_| PendingSignals::default());
     }
 
     #[test]

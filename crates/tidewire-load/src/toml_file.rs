@@ -1,9 +1,9 @@
 //! A TOML file in which each mistake has its file and line, and a mistyped key has the key that was probably meant.
 //!
-//! Problem: people write settings, users and scenarios by hand. An error must lead to its place, and a mistyped key must not be
-//! ignored. Approach: the spanned tables of `toml`, in a table that knows where it stands, and entries that read their
-//! value or say what it must be. Rejected: derived deserialisation, whose errors list all keys in place of the nearest
-//! one, and do not say what a value may be.
+//! Problem: people write settings, users and scenarios by hand. An error must lead to its place, and a mistyped key
+//! must not be ignored. Approach: the spanned tables of `toml`, in a table that knows its place, and entries that read
+//! their value or say what it must be. Rejected: derived deserialisation. Its errors list all keys in place of the
+//! nearest key, and do not say what a value may be.
 
 use std::cell::RefCell;
 use std::fmt::Display;
@@ -52,7 +52,7 @@ impl<'t> TomlFile<'t> {
     /// Parses the text of a file. Mistakes have the name.
     ///
     /// # Errors
-    /// The text is not TOML. A key that is given twice is such a case.
+    /// The text is not TOML. A duplicate key is such a case.
     pub fn parse(name: impl Display, text: &'t str) -> Result<Self, Mistake> {
         let name = name.to_string();
         match DeTable::parse(text) {
@@ -70,7 +70,7 @@ impl<'t> TomlFile<'t> {
         }
     }
 
-    /// The table of the whole file. Keys that nobody reads are not refused.
+    /// The table of the whole file. Unread keys are not refused.
     pub fn root(&self) -> TomlTable<'_> {
         TomlTable {
             file: self,
@@ -191,7 +191,7 @@ impl<'f> TomlTable<'f> {
     /// Reads the entries of the list of a key. Without the key there are none.
     ///
     /// # Errors
-    /// The value is no list, and those of `read`.
+    /// The value is no list, and the errors of `read`.
     pub fn list<T, E: From<Mistake>>(
         &self,
         key: &str,
@@ -319,7 +319,7 @@ impl<'f> TomlEntry<'f> {
     /// A table. Keys that `read` does not ask for are refused.
     ///
     /// # Errors
-    /// The value is none, those of `read`, and a key is unknown.
+    /// The value is no table, a key is unknown, and the errors of `read`.
     pub fn table<T, E: From<Mistake>>(
         &self,
         read: impl FnOnce(&TomlTable<'f>) -> Result<T, E>,
@@ -380,7 +380,7 @@ impl<'f> TomlEntry<'f> {
         self.mistake(&format!(": {reason}"))
     }
 
-    /// The mistake that the key is none of the known ones. Where no known key is near, `advice` follows.
+    /// The mistake that the key is not a known key. Where no known key is near, `advice` follows.
     pub fn unknown(&self, known: &[&str], advice: &str) -> Mistake {
         let nearest = nearest_key(self.name, known);
         let advice = nearest.map_or(format!("; {advice}"), did_you_mean);

@@ -35,7 +35,7 @@ impl Problems {
     }
 }
 
-/// Refuses a trait that cannot be a service, whatever its methods are.
+/// Refuses a trait that cannot be a service, with any methods.
 pub(crate) fn check_trait(item: &ItemTrait) -> Result<()> {
     if !item.generics.params.is_empty() || item.generics.where_clause.is_some() {
         return Err(Error::new_spanned(

@@ -2,7 +2,7 @@
 //!
 //! Generated code has the hygiene of the macro: an argument called `cx` or `message` does not collide with a variable
 //! of that name. The user's types are written out only in the client, which is not generic. In the server they follow
-//! from the trait, so none of them can be mistaken for the server's own parameter.
+//! from the trait, so no user's type can be mistaken for the server's own parameter.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
@@ -26,7 +26,7 @@ pub(crate) fn service(attribute: TokenStream, item: &TokenStream) -> TokenStream
     match Service::read(attribute, &mut item) {
         Ok(service) => {
             let (server, client) = (server(&item, &service), client(&item, &service));
-            // Most programs use one side only, and none calls every method.
+            // Most programs use one side only, and do not call every method.
             let allow = quote!(#[allow(dead_code)]);
             quote!(#allow #item #server #client)
         }
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trait_is_left_as_it_is() {
+    fn items_other_than_traits_stay_unchanged() {
         let written = written(&quote!(
             struct Store;
         ));

@@ -81,7 +81,7 @@ fn a_name_has_service_method_version_and_fingerprint() {
 }
 
 #[test]
-fn whatever_both_sides_must_agree_on_changes_the_name() {
+fn every_part_of_a_signature_changes_the_name() {
     let different = [
         quote!(
             fn a(&self, b: u8, c: u16) -> u8;

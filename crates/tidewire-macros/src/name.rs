@@ -16,7 +16,6 @@ impl Fingerprint {
         Self(0xCBF2_9CE4_8422_2325)
     }
 
-    /// Mixes one part in.
     pub(crate) fn add(&mut self, part: &impl ToTokens) {
         self.add_tokens(part.to_token_stream());
         self.add_text(PART_END);
@@ -94,7 +93,7 @@ pub(crate) fn snake_case(name: &str) -> String {
     out
 }
 
-/// Returns why a text cannot be a name on the wire, or the first part of one.
+/// Returns the reason why a text cannot be a name on the wire, or the first part of a name.
 pub(crate) fn name_problem(name: &str) -> Option<String> {
     if name.is_empty() {
         return Some("a name on the wire cannot be empty".to_owned());

@@ -62,7 +62,7 @@ impl Carrier for NatsCarrier {
             files,
             ..
         } = *self;
-        let mut heard = Heard {
+        let mut heard = EventHandler {
             address,
             files,
             log: QuietLog::default(),
@@ -80,7 +80,7 @@ async fn drive(
     mut wire: NatsWire,
     (mut packets, mut told): (Packets, mpsc::Receiver<News>),
     mut events: mpsc::Receiver<Event>,
-    heard: &mut Heard,
+    heard: &mut EventHandler,
 ) {
     let work = Arc::new(Notify::new());
     node.set_waker({
@@ -124,7 +124,7 @@ async fn drive(
     }
 }
 
-/// Takes packets that are there, as many as a node may handle before its turn.
+/// Takes waiting packets, as many as a node may handle before its turn.
 fn take_some(packets: &mut Packets, mut receive: impl FnMut(&Message)) {
     let mut bytes = 0;
     for _ in 0..PACKETS_PER_TURN {
@@ -181,16 +181,16 @@ fn handle_news(node: &mut Node, wire: &NatsWire, news: &News) {
     }
 }
 
-/// Handles the events of the client of NATS, and logs those of failures: once in ten seconds, because an attempt to
-/// connect fails once a second while NATS is away.
+/// Handles the events of the client of NATS, and logs failures at most once in ten seconds, because an attempt to
+/// connect fails once a second without NATS.
 #[derive(Debug)]
-struct Heard {
+struct EventHandler {
     address: String,
     files: String,
     log: QuietLog,
 }
 
-impl Heard {
+impl EventHandler {
     fn handle(&mut self, node: &mut Node, wire: &NatsWire, event: &Event) {
         match event {
             Event::Connected => {
@@ -262,7 +262,7 @@ mod tests {
 
     use super::*;
 
-    /// Regression: a node handled 1,024 packets of any size before it gave the lanes what is in them. A burst of
+    /// Regression: a node handled 1,024 packets of any size before it passed their content to the lanes. A burst of
     /// packets of 16 KiB was more than the 4 MiB that may wait for a lane, and the rest was dropped.
     #[test]
     fn a_burst_is_given_to_the_lanes_before_it_is_too_much_for_them() {

@@ -15,11 +15,11 @@ use crate::error::NatsError;
 #[derive(Debug)]
 pub(crate) struct CredentialsFile {
     path: PathBuf,
-    present: Mutex<Present>,
+    present: Mutex<CurrentCredentials>,
 }
 
 #[derive(Debug)]
-struct Present {
+struct CurrentCredentials {
     pair: UserPair,
     /// The state of the file at the last read. `None` after a read that failed, which is repeated.
     seen: Option<FileState>,
@@ -41,12 +41,12 @@ impl CredentialsFile {
         })?;
         Ok(Self {
             path: path.to_owned(),
-            present: Mutex::new(Present { pair, seen }),
+            present: Mutex::new(CurrentCredentials { pair, seen }),
         })
     }
 
-    /// Adds the token and the signature of this nonce to what a connection shows. Credentials that cannot be read leave
-    /// the earlier ones in use, and the log says so.
+    /// Adds the token and the signature of this nonce to a connection's credentials. If the file cannot be read, the
+    /// earlier credentials stay in use, with a warning in the log.
     pub(crate) fn sign(&self, mut auth: Auth, nonce: &[u8]) -> Result<Auth, AuthError> {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let state = FileState::of(&self.path);
@@ -60,7 +60,7 @@ impl CredentialsFile {
     }
 }
 
-impl Present {
+impl CurrentCredentials {
     fn read(&mut self, path: &Path, state: Option<FileState>) {
         match UserPair::read(path) {
             Ok(pair) => {
@@ -162,7 +162,7 @@ mod tests {
         auth.jwt.expect("a token")
     }
 
-    /// Regression: the file was read at the start only, so a node whose user had expired was cut off for ever.
+    /// Regression: the file was read at the start only, so a node with an expired user was cut off for ever.
     #[test]
     fn credentials_are_read_again_and_unusable_ones_change_nothing() {
         let directory = tempfile::tempdir().expect("a directory");

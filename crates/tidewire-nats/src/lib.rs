@@ -1,8 +1,8 @@
 //! Rooms and topics of Tidewire over several servers: a backplane on [NATS](https://nats.io).
 //!
 //! Servers with the same NATS and the same prefix are one cluster. A message crosses NATS once for each node that has
-//! members or subscribers for it, whatever their number. `tidewire::backplane` has the contract, and does everything
-//! that is not about NATS: gaps, presence, heartbeats.
+//! members or subscribers for it. `tidewire::backplane` has the contract, and does everything that is not about NATS:
+//! gaps, presence, heartbeats.
 //!
 //! ```no_run
 //! use tidewire::backplane::NodeSettings;
@@ -17,8 +17,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The client of NATS runs on the thread of the node. Its queues are bounded. What does not fit is dropped by one side,
-//! found by the other, counted, and told as a gap.
+//! The client of NATS runs on the thread of the node. Its queues are bounded. A full queue drops messages. The
+//! receiving side detects and counts them, and reports a gap.
 
 #![deny(missing_docs)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]

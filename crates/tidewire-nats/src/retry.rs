@@ -1,12 +1,12 @@
-//! The pauses between attempts to connect to NATS, and how often the log has a line about them.
+//! The pauses between attempts to connect to NATS, and the limit of their lines in the log.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tidewire::Backoff;
 
-/// The pauses between attempts. They begin anew only after a connection that lasted longer than the longest pause: a
-/// NATS that accepts and closes is not dialled many times a second.
+/// The pauses between attempts. Only a connection that lasted longer than the longest pause resets them, so that a NATS
+/// that accepts and closes is not dialled many times a second.
 #[derive(Debug)]
 pub(crate) struct Pauses(Mutex<Series>);
 
@@ -39,7 +39,7 @@ impl Pauses {
     }
 }
 
-/// Allows one line of a kind in ten seconds, and counts those that are left out.
+/// Allows one line of a kind in ten seconds, and counts the others.
 #[derive(Debug, Default)]
 pub(crate) struct QuietLog {
     last: Option<Instant>,
@@ -47,7 +47,7 @@ pub(crate) struct QuietLog {
 }
 
 impl QuietLog {
-    /// Returns the number of lines that were left out since the last one. `None` if this one is left out, too.
+    /// Returns the number of suppressed lines since the last line. `None` if this line is suppressed, too.
     pub(crate) fn may_log(&mut self, now: Instant) -> Option<u64> {
         if self.last.is_some_and(|last| now < last + QUIET) {
             self.unlogged += 1;

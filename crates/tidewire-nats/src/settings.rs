@@ -56,23 +56,23 @@ impl Nats {
     }
 
     /// Sets the file with the credentials of a user, as `nsc` writes it. It is read again for a connection if it has
-    /// changed. Credentials that cannot be read leave the earlier ones in use, and the log says so.
+    /// changed. If the file cannot be read, the earlier credentials stay in use, with a warning in the log.
     #[must_use]
     pub fn credentials_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.credentials = Some(path.into());
         self
     }
 
-    /// Sets the file with the certificates of the authorities that NATS is trusted by, in place of those of the system.
-    /// It is read again as [credentials](Self::credentials_file) are.
+    /// Sets the file with the certificates of trusted authorities for NATS, in place of the system's. It is read again
+    /// as [credentials](Self::credentials_file) are.
     #[must_use]
     pub fn authority_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.authority = Some(path.into());
         self
     }
 
-    /// Sets how many servers of NATS keep each history that this node makes, from 1 to 5. With 3, histories go on while
-    /// one of three servers is gone. Default: 1. Streams that are there keep their number; an operator of NATS changes
+    /// Sets the number of NATS servers that keep each history of this node, from 1 to 5. With 3, histories continue
+    /// while one of three servers is down. Default: 1. Existing streams keep their number; an operator of NATS changes
     /// it.
     #[must_use]
     pub fn stream_replicas(mut self, count: usize) -> Self {
@@ -142,7 +142,7 @@ impl Nats {
         }))
     }
 
-    /// Connects, again and again if it shall wait.
+    /// Connects, and repeats attempts if the settings say to wait.
     async fn open(&self, events: &mpsc::Sender<Event>) -> Result<Client, NatsError> {
         let mut log = QuietLog::default();
         for attempt in 0_u32.. {

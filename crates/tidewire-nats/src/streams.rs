@@ -2,8 +2,8 @@
 //! holes.
 //!
 //! A stream publishes each stored message again on a subject for nodes, with its sequence. So a node that follows a
-//! stream has a subscription, and NATS keeps no state for it. What a node missed it reads by a consumer, which is
-//! removed at the end.
+//! stream has a subscription, without state in NATS. A node reads missed messages by a consumer, which is removed at
+//! the end.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -60,7 +60,7 @@ pub(crate) struct Reader {
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 impl Reader {
-    /// Makes the stream unless there is one, reads it, and tells the packets.
+    /// Makes the stream if it does not exist, reads it, and reports the packets.
     pub(crate) async fn run(self, readers: Arc<Semaphore>, news: mpsc::Sender<News>) {
         if self.replaced.is_some() {
             // Many nodes find it at the same time. One of them is the first, and the others then see that it has made
@@ -96,7 +96,7 @@ impl Reader {
         let from = if is_other { 0 } else { self.from };
         let from = from.max(newest).max(info.state.first_sequence);
         let packets = match info.state.messages > 0 {
-            // As a rule it is the one that the node has. Three requests for a consumer would read it, too.
+            // The node usually has this packet. Three requests for a consumer would read it, too.
             true if from == last => self.read_packet(last).await?,
             true if from < last => {
                 let bytes = info.state.bytes / info.state.messages;
@@ -135,7 +135,7 @@ impl Reader {
         }
     }
 
-    /// Reads the packets of these sequences, so many with each request. Newer ones may follow them.
+    /// Reads the packets of these sequences, a number of them with each request. Newer packets may follow.
     ///
     /// A read may take long, but NATS must give each packet in time. A consumer gives 50,000 packets in a quarter of
     /// the processor time that direct requests take, 0.24 for 0.9 s on both sides.
@@ -182,18 +182,17 @@ impl Reader {
                 if state.messages > 0 && state.first_sequence <= next {
                     return Err("NATS ended a batch too early".into());
                 }
-                // The rest was removed meanwhile.
+                // The rest was removed.
                 break;
             }
         }
         let (context, name) = (context.clone(), consumer.cached_info().name.clone());
-        // The join does not wait until the consumer is removed. If this fails, NATS removes a consumer that nobody
-        // uses.
+        // The join does not wait until the consumer is removed. If this fails, NATS removes the unused consumer.
         tokio::spawn(async move { context.delete_consumer_from_stream(&name, &stream).await });
         Ok(packets)
     }
 
-    /// Returns the stream, which it makes if there is none, with the settings of a former one.
+    /// Returns the stream. Makes it if it does not exist, with the settings of a former stream.
     async fn open(&self, former: Option<Config>) -> Result<Info, Failure> {
         let name = self.prefix.stream(&self.name);
         let found = match self.context.get_stream(&name).await {
@@ -259,15 +258,15 @@ impl Reader {
         }
     }
 
-    /// Removes a stream if there are too many: an empty one, or else the one that was silent for the longest time. So
-    /// nobody can remove the messages of others by asking for streams that stay empty. Returns the highest sequence
+    /// Removes a stream if there are too many: an empty stream, or else the stream with the longest silence. So no
+    /// client can remove the messages of others by requesting streams that stay empty. Returns the highest sequence
     /// that is known to be in use.
     async fn make_room(&self) -> Result<u64, Failure> {
         let prefix = self.prefix.streams(&self.name);
         let streams = self.context.streams();
         let all: Vec<Info> = streams.try_collect().await?;
         let own = all.iter().filter(|it| it.config.name.starts_with(&prefix));
-        // A stream that was removed made room for one that begins higher. So the newest one is above all that were.
+        // A removed stream made room for a stream that begins higher. So the newest stream is above all former streams.
         let used = own.clone().map(|it| it.state.last_sequence).max();
         let read = if self.from == u64::MAX { 0 } else { self.from };
         if own.clone().count() >= self.limits.rooms_max {
@@ -334,9 +333,9 @@ impl Reader {
     }
 }
 
-/// The first sequence of a stream that is made now. It is above those that are known to be in use, so the clocks of
-/// nodes need not agree. If nothing is known, it is above all sequences of a stream that this clock has made and that
-/// was lost, unless that one had more than a million messages each second. A number of a browser has room for it.
+/// The first sequence of a stream that is made now. It is above the known used sequences, so the clocks of nodes need
+/// not agree. If none is known, it is above all sequences of a lost stream that this clock made, unless that stream had
+/// more than a million messages each second. A number of a browser has room for it.
 fn first_sequence(used: u64) -> u64 {
     #[expect(clippy::disallowed_methods, reason = "no interval is measured")]
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -368,14 +367,13 @@ const BATCH_BYTES: u64 = 512 << 10;
 /// Packets of one request. A subscription has room for all of them.
 const BATCH_MAX: usize = SUBSCRIPTION_PACKETS_MAX;
 
-/// Packets that wait in one subscription. The client of NATS drops more and says so.
+/// Packets that wait in one subscription. The client of NATS drops and reports further packets.
 pub(crate) const SUBSCRIPTION_PACKETS_MAX: usize = 4_096;
 
 /// The longest time for a reader to get its turn, and for NATS to give the next packet.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// The longest time for NATS to answer a request. Readers that NATS has left without one end before the next ones give
-/// up.
+/// The longest time for NATS to answer a request. Readers without an answer end before the next readers give up.
 pub(crate) const REQUEST_MAX: Duration = Duration::from_secs(4);
 
 /// The longest time before a node replaces a stream that has lost its end.
@@ -385,7 +383,7 @@ const SILENT: &str = "NATS does not answer";
 
 const TOO_MANY: &str = "the node reads too many histories now";
 
-/// Messages that a stream may get between a look at it and its end.
+/// Messages that a stream may receive between its check and its end.
 const UNSEEN: u64 = 1 << 20;
 
 /// The time for which JetStream knows the ids of packets.
@@ -394,5 +392,5 @@ const DUPLICATES: Duration = Duration::from_secs(120);
 /// The largest age that JetStream has a number for.
 const AGE_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 
-/// Bytes of a packet in a stream beside those that a history counts: subject, headers, node and names.
+/// Bytes of a packet in a stream beyond the bytes that a history counts: subject, headers, node and names.
 const PACKET_BYTES: i64 = 1_024;

@@ -13,8 +13,8 @@
 //! ```
 //!
 //! A name is written byte by byte: letters, digits, hyphen and underscore of ASCII stay, every other byte becomes `=`
-//! and two hexadecimal digits. So no name has a dot, a wildcard or a space in it, none begins like another subject, and
-//! two names never have one subject.
+//! and two hexadecimal digits. So no name has a dot, a wildcard or a space, no name begins like another subject, and
+//! two names never have the same subject.
 
 use std::fmt::Write;
 
@@ -32,7 +32,7 @@ impl Prefix {
     pub(crate) fn new(text: &str) -> Result<Self, NatsError> {
         let is_part = |part: &str| !part.is_empty() && part.bytes().all(is_plain);
         let is_valid = text.len() <= PREFIX_BYTES_MAX && text.split('.').all(is_part);
-        // Else the subjects of one cluster could lie within those of another.
+        // Otherwise the subjects of one cluster could be within those of another cluster.
         let is_within = text.split('.').skip(1).any(|part| KINDS.contains(&part));
         match is_valid && !is_within {
             true => Ok(Self(text.to_owned())),
@@ -82,7 +82,7 @@ impl Prefix {
         text
     }
 
-    /// Returns subjects of all kinds that nobody uses: those that a node publishes to, and those that it subscribes to.
+    /// Returns unused subjects of all kinds: to publish to, and to subscribe to.
     pub(crate) fn probes(&self, keeps_histories: bool) -> [Vec<String>; 2] {
         let kept = |kinds: &'static [&str]| if keeps_histories { kinds } else { &[] };
         let of = |kinds: &[&str], kept: &[&str]| {
@@ -96,12 +96,12 @@ impl Prefix {
         ]
     }
 
-    /// Returns the subject on which NATS tells a node of a request that nobody takes.
+    /// Returns the subject on which NATS reports a request without a receiver to a node.
     pub(crate) fn unserved(&self, node: &str, request: u64) -> String {
         format!("{}.{request:x}", self.unserved_of(node))
     }
 
-    /// Returns the subject on which NATS tells a node of all requests that nobody takes.
+    /// Returns the subject on which NATS reports all requests without a receiver to a node.
     pub(crate) fn all_unserved(&self, node: &str) -> String {
         format!("{}.*", self.unserved_of(node))
     }
@@ -136,8 +136,8 @@ impl Prefix {
         self.of_stream("followed", name)
     }
 
-    /// The name of a stream, which has no dots. In place of its end, a name that is too long for JetStream has a hash
-    /// of all of it, behind `==`, which no other name has.
+    /// The name of a stream, which has no dots. A name that is too long for JetStream has a hash of the whole name
+    /// after `==` in place of its end. No other name has `==`.
     pub(crate) fn stream(&self, name: &RoomOrTopic) -> String {
         let mut text = self.streams(name);
         push_token(kind_and_name(name).1, &mut text);
@@ -208,7 +208,7 @@ fn is_plain(byte: u8) -> bool {
 /// Longest name of a stream: JetStream names a directory after it.
 const STREAM_NAME_BYTES_MAX: usize = 255;
 
-/// The tokens behind the prefix.
+/// The tokens after the prefix.
 const KINDS: [&str; 8] = [
     "nodes", "node", "unserved", "service", "room", "stored", "followed", "topic",
 ];
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn subjects_that_nobody_uses_are_those_of_no_name() {
+    fn unused_subjects_belong_to_no_name() {
         let prefix = Prefix::default();
         let [published, subscribed] = prefix.probes(false);
         assert_eq!(
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_nobody_takes_is_found_by_its_subject() {
+    fn a_request_without_a_receiver_is_found_by_its_subject() {
         let prefix = Prefix::default();
         let subject = prefix.unserved("a-1", u64::MAX);
         assert_eq!(subject, "tidewire.unserved.a-1.ffffffffffffffff");
@@ -312,7 +312,7 @@ mod tests {
             ("a.*", false),
             ("a b", false),
             (">", false),
-            // Regression: a cluster heard all packets of this one when somebody subscribed to `>`.
+            // Regression: a cluster received all packets of another cluster when a client subscribed to `>`.
             ("tidewire.topic", false),
             ("tidewire.room", false),
             ("room", true),

@@ -22,10 +22,10 @@ use tidewire::system::{FileState, Trust, open_trusted};
 
 use crate::error::NatsError;
 
-/// Returns the settings of TLS, with the authorities of this file in place of those of the system.
+/// Returns the settings of TLS, with the authorities of this file in place of the system's.
 ///
-/// The client of NATS would ask rustls for the one provider of cryptography that is compiled in, which panics if there
-/// are two. That depends on other crates of the program.
+/// The client of NATS would ask rustls for the compiled provider of cryptography, which panics if there are two. That
+/// depends on other crates of the program.
 pub(crate) fn config(authority: Option<&Path>) -> Result<ClientConfig, NatsError> {
     let chosen = CryptoProvider::get_default().cloned();
     let provider = chosen.unwrap_or_else(|| Arc::new(ring::default_provider()));
@@ -35,7 +35,7 @@ pub(crate) fn config(authority: Option<&Path>) -> Result<ClientConfig, NatsError
         .map_err(io::Error::other)?;
     let Some(path) = authority else {
         let mut roots = RootCertStore::empty();
-        // A NATS without TLS needs none. With TLS, one that is missing is told.
+        // A NATS without TLS needs no authority. With TLS, a missing authority is an error.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
         return Ok(builder.with_root_certificates(roots).with_no_client_auth());
     };
@@ -57,11 +57,11 @@ pub(crate) fn config(authority: Option<&Path>) -> Result<ClientConfig, NatsError
 struct FileVerifier {
     path: PathBuf,
     provider: Arc<CryptoProvider>,
-    present: Mutex<Present>,
+    present: Mutex<CurrentVerifier>,
 }
 
 #[derive(Debug)]
-struct Present {
+struct CurrentVerifier {
     verifier: Arc<WebPkiServerVerifier>,
     /// The state of the file at the last read. `None` after a read that failed, which is repeated.
     seen: Option<FileState>,
@@ -74,11 +74,12 @@ impl FileVerifier {
         Ok(Self {
             path: path.to_owned(),
             provider,
-            present: Mutex::new(Present { verifier, seen }),
+            present: Mutex::new(CurrentVerifier { verifier, seen }),
         })
     }
 
-    /// The verifier of the present file. A file that cannot be used leaves the earlier one in use, and the log says so.
+    /// The verifier of the present file. If the file cannot be used, the earlier verifier stays in use, with a warning
+    /// in the log.
     fn present(&self) -> Arc<WebPkiServerVerifier> {
         let mut present = self.present.lock().unwrap_or_else(PoisonError::into_inner);
         let state = FileState::of(&self.path);

@@ -1,5 +1,5 @@
-//! From a node to NATS: a bounded queue in front of the client, which takes what it can at once. From NATS to the node:
-//! a bounded inbox behind all subscriptions.
+//! From a node to NATS: a bounded queue before the client. From NATS to the node: a bounded inbox after all
+//! subscriptions.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -27,22 +27,22 @@ pub(crate) struct NatsWire {
     node: String,
     waiting: VecDeque<Outgoing>,
     waiting_bytes: usize,
-    /// Subjects to subscribe to (`true`) or to unsubscribe from. They go out in front of the packets, so that nobody
-    /// answers a question before its sender can hear.
+    /// Subjects to subscribe to (`true`) or to unsubscribe from. They are sent before the packets, so that no node
+    /// answers a question before its sender can receive.
     changes: BTreeMap<Followed, bool>,
     subscriptions: HashMap<String, AbortHandle>,
     /// The streams that the node follows, by the subjects of their subscriptions.
     followed: HashMap<String, RoomOrTopic>,
-    /// Streams that are read when their subscriptions are made: their limits, the first sequence, and the epoch of one
+    /// Streams to read after their subscriptions are made: their limits, the first sequence, and the epoch of a stream
     /// to replace.
     reads: BTreeMap<RoomOrTopic, (History, u64, Option<u64>)>,
-    /// The number of the newest reader, and that of each followed stream.
+    /// The number of the newest reader, and the reader's number of each followed stream.
     reader: u64,
     newest_readers: HashMap<RoomOrTopic, u64>,
     /// Bounds the streams that are read at once.
     readers: Arc<Semaphore>,
     news: mpsc::Sender<News>,
-    /// The client of JetStream, once a history is wanted. It has a task of its own.
+    /// The client of JetStream, once a history is needed. It has its own task.
     context: Option<jetstream::Context>,
     inbox: Inbox,
     has_warned: bool,
@@ -58,9 +58,9 @@ struct Outgoing {
 /// The text that goes to NATS beside a packet.
 enum Label {
     None,
-    /// The subject on which NATS tells that nobody takes the packet.
+    /// The subject on which NATS reports that the packet has no receiver.
     Unserved(String),
-    /// The id by which JetStream knows that it has the packet already.
+    /// The id by which JetStream recognises a packet that it already has.
     Id(String),
 }
 
@@ -68,7 +68,7 @@ enum Label {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Followed {
     subject: String,
-    /// Whether the node is one of a queue group, of which one gets each packet.
+    /// Whether the node is in a queue group, in which one node receives each packet.
     is_shared: bool,
 }
 
@@ -116,7 +116,7 @@ impl Inbox {
     pub(crate) fn put(&self, packet: Message) {
         let bytes = (packet.payload.len() + PACKET_COST_BYTES).min(INBOX_BYTES_MAX) as u32;
         match Arc::clone(&self.room).try_acquire_many_owned(bytes) {
-            // After the end of the node nobody takes it.
+            // After the end of the node the packet has no receiver.
             Ok(permit) => drop(self.packets.send((packet, permit))),
             Err(_) => self.has_overflowed.store(true, Ordering::Relaxed),
         }
@@ -135,7 +135,7 @@ impl Packets {
         Some(self.received.recv().await?.0)
     }
 
-    /// Takes a packet that is there.
+    /// Takes a waiting packet.
     pub(crate) fn take(&mut self) -> Option<Message> {
         Some(self.received.try_recv().ok()?.0)
     }
@@ -194,12 +194,12 @@ impl NatsWire {
         }
     }
 
-    /// Whether a subject is one that a stream publishes to.
+    /// Whether a stream publishes to this subject.
     pub(crate) fn is_of_stream(&self, subject: &str) -> bool {
         self.prefix.is_followed(subject)
     }
 
-    /// The room or topic whose stream has published a packet to this subject.
+    /// The room or topic of the stream that published to this subject.
     pub(crate) fn followed_name(&self, subject: &str) -> Option<&RoomOrTopic> {
         self.followed.get(subject)
     }
@@ -221,8 +221,7 @@ impl NatsWire {
         while let Some(next) = self.waiting.front() {
             let (client, subject, packet) =
                 (&self.client, next.subject.clone(), next.packet.clone());
-            // A task whose budget of tokio is used up gets "not ready", which would look like a client that takes
-            // nothing.
+            // A task without budget of tokio gets "not ready", which would look like a client that takes nothing.
             let published = match &next.label {
                 Label::None => unconstrained(client.publish(subject, packet)).now_or_never(),
                 Label::Unserved(unserved) => {
@@ -411,7 +410,7 @@ const WAITING_BYTES_MAX: usize = 8 << 20;
 /// Packets that wait for the client of NATS.
 const WAITING_MAX: usize = 65_536;
 
-/// Streams that are read at once. All others wait until the node has taken one that was read.
+/// Streams that are read at once. All others wait until the node has taken a stream that was read.
 const READERS_MAX: usize = 64;
 
 /// Bytes of packets that wait for the node.

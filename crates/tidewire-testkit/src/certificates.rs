@@ -98,7 +98,7 @@ impl Authority {
         })
     }
 
-    /// Settings of a client that trusts this authority only, so that its tests do not read those of the system.
+    /// Settings of a client that trusts this authority only, so that tests do not read the system's authorities.
     #[must_use]
     pub fn client(&self) -> ClientTls {
         ClientTls::new().only_ca(self.pem())
@@ -121,7 +121,7 @@ impl Identity {
     }
 }
 
-/// The authority of servers in tests, and one such server's certificate.
+/// The authority of servers in tests, and a server's certificate.
 pub fn usual() -> &'static (Authority, Identity) {
     static USUAL: OnceLock<(Authority, Identity)> = OnceLock::new();
     USUAL.get_or_init(|| {

@@ -25,13 +25,13 @@ pub fn lines() -> AnyCodec {
 /// Returns the codec of this name.
 ///
 /// # Panics
-/// There is no such codec.
+/// The codec does not exist.
 #[must_use]
 pub fn codec(name: &str) -> AnyCodec {
     AnyCodec::by_name(name).expect("the name of a codec")
 }
 
-/// Returns a builder of a server whose default limits `change` modifies.
+/// Returns a builder of a server with limits that `change` modifies.
 pub fn limited(change: impl FnOnce(&mut Limits)) -> ServerBuilder {
     let mut limits = Limits::default();
     change(&mut limits);

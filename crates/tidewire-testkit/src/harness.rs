@@ -12,7 +12,7 @@ use crate::peer::Peer;
 use crate::wait::{DEADLINE, wait_until};
 use crate::wire::Wire;
 
-/// A running server with one address, and the directory of its socket file if it has one.
+/// A running server with one address, and the directory of its socket file, if any.
 #[derive(Debug)]
 pub struct TestServer {
     server: Server,
@@ -71,7 +71,7 @@ impl TestServer {
         Self::start(builder, codec, "wss://127.0.0.1:0/test", None, make)
     }
 
-    /// Starts on a Unix socket in a directory of its own.
+    /// Starts on a Unix socket in a separate directory.
     pub fn over_ipc<S: Service>(
         builder: ServerBuilder,
         codec: &AnyCodec,

@@ -70,7 +70,7 @@ impl<W: Read + Write> LayeredWire<W> {
         self.stack.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the socket once. A connection that was cut is an error of its own, so that no test mistakes it for an end.
+    /// Reads the socket once. A cut connection is a separate error, so that no test mistakes it for an end.
     fn receive(&mut self, scratch: &mut [u8]) -> io::Result<()> {
         let received = match self.socket.read(scratch) {
             Ok(0) => self.lock().handle_network_end(),
@@ -88,7 +88,7 @@ impl<W: Read + Write> LayeredWire<W> {
         if let Ok(_in_order) = writer.try_lock()
             && !self.lock().unsent().is_empty()
         {
-            // A peer that has gone takes no answer. The next read says so.
+            // A vanished peer takes no answer. The next read reports it.
             let _ = self.send_unsent();
         }
     }

@@ -32,7 +32,7 @@ pub use datagram_wire::DatagramWire;
 pub use harness::{TestServer, assert_conserved};
 pub use layered_wire::LayeredWire;
 pub use nats::NatsServer;
-pub use peer::{Heard, Peer, challenge_answer, hello_frame};
+pub use peer::{Peer, RoomEvent, challenge_answer, hello_frame};
 pub use relay::{Disorder, UdpRelay};
 pub use ring_wire::RingWire;
 pub use script::write_script;

@@ -1,7 +1,7 @@
 //! A real `nats-server` for a test.
 //!
 //! Without the program the tests print a reason and pass. `bench/peers/setup nats` builds it. `NATS_SERVER` names
-//! another one, and an empty value makes a missing one a failure.
+//! another program, and an empty value makes a missing program a failure.
 
 use std::env;
 use std::fs;
@@ -26,7 +26,7 @@ impl NatsServer {
     /// Starts a server with this configuration beside the port; `None` if there is no program.
     ///
     /// # Panics
-    /// The program does not start, or a missing one is a failure.
+    /// The program does not start, or is missing and must exist.
     #[must_use]
     pub fn start(configuration: &str) -> Option<Self> {
         let program = find()?;
@@ -45,7 +45,7 @@ impl NatsServer {
     /// Finds the program; `None` if there is none.
     ///
     /// # Panics
-    /// A missing one is a failure.
+    /// The program is missing and must exist.
     #[must_use]
     pub fn program() -> Option<PathBuf> {
         find()
@@ -69,7 +69,7 @@ impl NatsServer {
     /// As [`start`](Self::start).
     #[must_use]
     pub fn start_with_streams(configuration: &str) -> Option<Self> {
-        // A relative path is one below the server's directory.
+        // A relative path is below the server's directory.
         let streams = "jetstream { store_dir: streams, max_file_store: 1GB }";
         Self::start(&format!("{streams}\n{configuration}"))
     }
@@ -119,7 +119,7 @@ impl NatsServer {
         }
     }
 
-    /// Stops its process without ending it, as an overloaded machine does, or lets it go on.
+    /// Stops its process without ending it, as an overloaded machine does, or lets it continue.
     ///
     /// # Panics
     /// It does not run.

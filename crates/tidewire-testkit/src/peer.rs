@@ -28,7 +28,7 @@ pub struct Peer {
 
 /// An event that a member of a room receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum RoomEvent {
     /// A member sent a message.
     Message {
         /// The author; `#number` if the native protocol never sent the name, in presence or in the message itself.
@@ -142,7 +142,7 @@ impl Peer {
         self.wire.write_all(bytes).expect("a datagram that is sent");
     }
 
-    /// Writes bytes to a server that may close meanwhile.
+    /// Writes bytes to a server that may close at the same time.
     ///
     /// # Errors
     /// The server did not take all of them.
@@ -350,7 +350,7 @@ impl Peer {
     }
 
     /// Returns the next event of a room; `None` at the end.
-    pub fn hear(&mut self) -> Option<Heard> {
+    pub fn hear(&mut self) -> Option<RoomEvent> {
         let message = self.receive()?;
         Some(if self.codec.format().has_ids() {
             self.understand_tw1(message)
@@ -366,12 +366,12 @@ impl Peer {
     pub fn next_message(&mut self) -> (String, Vec<u8>) {
         loop {
             match self.hear() {
-                Some(Heard::Message {
+                Some(RoomEvent::Message {
                     from,
                     payload,
                     private: false,
                 }) => return (from, payload),
-                Some(Heard::Presence(..)) => {}
+                Some(RoomEvent::Presence(..)) => {}
                 other => panic!("not a message of the room: {other:?}"),
             }
         }
@@ -384,11 +384,11 @@ impl Peer {
     pub fn hear_of(&mut self, name: &str) {
         loop {
             match self.hear() {
-                Some(Heard::Presence(PresenceEvent::Left, _)) => {}
-                Some(Heard::Presence(_, who)) if who == name => return,
-                Some(Heard::Presence(..)) => {}
-                // Pings are spread over their interval, so one may come soon.
-                Some(Heard::Other(message)) if message.kind == Kind::Ping => {}
+                Some(RoomEvent::Presence(PresenceEvent::Left, _)) => {}
+                Some(RoomEvent::Presence(_, who)) if who == name => return,
+                Some(RoomEvent::Presence(..)) => {}
+                // Pings are spread over their interval, so a ping may come soon.
+                Some(RoomEvent::Other(message)) if message.kind == Kind::Ping => {}
                 other => panic!("waiting to hear of {name}: {other:?}"),
             }
         }
@@ -422,9 +422,9 @@ impl Peer {
         }
     }
 
-    fn understand_tw1(&mut self, message: OwnedMessage) -> Heard {
+    fn understand_tw1(&mut self, message: OwnedMessage) -> RoomEvent {
         match message.kind {
-            Kind::Deliver => Heard::Message {
+            Kind::Deliver => RoomEvent::Message {
                 from: match self.names.get(&message.id) {
                     Some(name) => name.clone(),
                     None if message.name.is_empty() => format!("#{}", message.id),
@@ -437,19 +437,19 @@ impl Peer {
             Kind::Presence => {
                 let body = PresenceBody::decode(&message.payload).expect("the body of presence");
                 self.names.insert(body.member.0, body.name.to_owned());
-                Heard::Presence(body.event, body.name.to_owned())
+                RoomEvent::Presence(body.event, body.name.to_owned())
             }
-            Kind::Gap => Heard::Gap(
+            Kind::Gap => RoomEvent::Gap(
                 GapBody::decode(&message.payload)
                     .expect("the body of a gap")
                     .lost,
             ),
             Kind::Error => {
                 let body = ErrorBody::decode(&message.payload).expect("the body of an error");
-                Heard::Refused(format!("{}: {}", body.code, body.text))
+                RoomEvent::Refused(format!("{}: {}", body.code, body.text))
             }
-            Kind::GoAway => Heard::GoingAway,
-            _ => Heard::Other(message),
+            Kind::GoAway => RoomEvent::GoingAway,
+            _ => RoomEvent::Other(message),
         }
     }
 
@@ -511,7 +511,7 @@ pub fn challenge_answer(cookie: &[u8]) -> Vec<u8> {
     datagram
 }
 
-fn understand_line(message: OwnedMessage) -> Heard {
+fn understand_line(message: OwnedMessage) -> RoomEvent {
     let text = String::from_utf8_lossy(&message.payload).into_owned();
     let presence = [
         (" joined", PresenceEvent::Joined),
@@ -520,29 +520,29 @@ fn understand_line(message: OwnedMessage) -> Heard {
     ];
     if let Some(rest) = text.strip_prefix("* ") {
         if let Some(count) = rest.strip_suffix(" messages were lost here") {
-            return Heard::Gap(count.parse().expect("a number of messages"));
+            return RoomEvent::Gap(count.parse().expect("a number of messages"));
         }
         for (suffix, event) in presence {
             if let Some(name) = rest.strip_suffix(suffix) {
-                return Heard::Presence(event, name.to_owned());
+                return RoomEvent::Presence(event, name.to_owned());
             }
         }
     }
     if let Some(refusal) = text.strip_prefix("! ") {
-        return Heard::Refused(refusal.to_owned());
+        return RoomEvent::Refused(refusal.to_owned());
     }
     if let Some((from, said)) = text
         .strip_prefix('[')
         .and_then(|rest| rest.split_once("]: "))
     {
         let name = from.strip_suffix(" -> you");
-        return Heard::Message {
+        return RoomEvent::Message {
             from: name.unwrap_or(from).to_owned(),
             payload: said.as_bytes().to_vec(),
             private: name.is_some(),
         };
     }
-    Heard::Other(message)
+    RoomEvent::Other(message)
 }
 
 /// The first line of the lines chat.

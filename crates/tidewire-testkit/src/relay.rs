@@ -9,11 +9,11 @@ use std::time::Duration;
 /// The changes that the relay makes to the datagrams of both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disorder {
-    /// It sends each one twice.
+    /// It sends each datagram twice.
     Double,
-    /// It sends one after the next, if the next is there already.
+    /// It sends a datagram after the next, if the next has arrived.
     Reorder,
-    /// It sends each one again, three datagrams later.
+    /// It sends each datagram again, three datagrams later.
     Replay,
 }
 
@@ -27,7 +27,7 @@ pub struct UdpRelay {
 
 #[derive(Debug)]
 struct Shared {
-    /// The socket that the peer knows, and the one that the server knows.
+    /// The sockets towards the peer and towards the server.
     near: UdpSocket,
     far: UdpSocket,
     ends: AtomicBool,
@@ -157,7 +157,7 @@ impl Shared {
     }
 }
 
-/// Returns the next datagram if it is there already.
+/// Returns the next datagram if it has arrived.
 fn try_receive(from: &UdpSocket, bytes: &mut [u8]) -> Option<Vec<u8>> {
     from.set_nonblocking(true).expect("an open socket");
     let received = from.recv(bytes);
@@ -168,8 +168,8 @@ fn try_receive(from: &UdpSocket, bytes: &mut [u8]) -> Option<Vec<u8>> {
 
 const DATAGRAM_BYTES_MAX: usize = 65_536;
 
-/// How often a relay looks whether it shall end.
+/// The interval at which a relay checks whether to end.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Datagrams between one and its replay.
+/// Datagrams between a datagram and its replay.
 const REPLAY_AFTER: usize = 3;

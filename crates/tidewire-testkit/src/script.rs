@@ -4,10 +4,10 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Writes an executable script of the shell, whose text is `body`, and returns its path.
+/// Writes an executable script of the shell with the text `body`, and returns its path.
 ///
-/// Another process writes the file. A child that a test beside this one starts inherits every file that this process
-/// has open, and the kernel refuses to run a file that any process may still write to.
+/// Another process writes the file. A child of a concurrent test inherits every open file of this process, and the
+/// kernel refuses to run a file that a process may still write to.
 ///
 /// # Panics
 /// The file cannot be written.

@@ -7,7 +7,7 @@ use tidewire_proto::layer::{Layer, LayerError, Stack};
 /// Chains layers, and begins their handshakes.
 ///
 /// # Panics
-/// There are none, or one cannot begin.
+/// There are no layers, or a layer cannot begin.
 #[must_use]
 pub fn stack_of(layers: Vec<Box<dyn Layer>>) -> Stack {
     let mut stack = Stack::new(layers).expect("layers");
@@ -41,7 +41,7 @@ pub fn exchange_all(one: &mut Stack, other: &mut Stack, piece_bytes: usize) {
     while step() {}
 }
 
-/// Passes plaintext to a stack. Returns how many bytes it took.
+/// Passes plaintext to a stack. Returns the number of bytes that it took.
 ///
 /// # Panics
 /// A layer cannot go on.

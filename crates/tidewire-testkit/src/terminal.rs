@@ -1,4 +1,4 @@
-//! A pseudo-terminal whose user is a test.
+//! A pseudo-terminal with a test as its user.
 
 use std::fs::File;
 use std::os::fd::OwnedFd;
@@ -7,7 +7,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-/// Opens a terminal of 80 columns and 24 rows. The first end types and reads the screen; the second one is the
+/// Opens a terminal of 80 columns and 24 rows. The first end types and reads the screen. The second end is the
 /// program's.
 ///
 /// # Panics

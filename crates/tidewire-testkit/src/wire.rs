@@ -75,7 +75,7 @@ impl Wire {
         wire.arm()
     }
 
-    /// Whether each write is a message of its own.
+    /// Whether each write is a separate message.
     #[must_use]
     pub fn preserves_boundaries(&self) -> bool {
         matches!(self, Self::Udp(_))
@@ -154,7 +154,7 @@ impl Wire {
         Ok(Self::Layered(Box::new(LayeredWire::begin(self, layers)?)))
     }
 
-    /// A second handle to the same connection, for a thread of its own.
+    /// A second handle to the same connection, for another thread.
     ///
     /// # Errors
     /// No descriptor is left.

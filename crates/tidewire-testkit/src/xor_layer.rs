@@ -1,4 +1,4 @@
-//! A layer that represents TLS and WebSocket in tests: records with a type and a length, whose payload is XORed.
+//! A layer that represents TLS and WebSocket in tests: records with a type, a length and an XORed payload.
 //!
 //! ```text
 //!   record   type u8 · length u16, big-endian · payload, each byte XOR key
@@ -15,7 +15,7 @@ use tidewire_proto::layer::{Ending, Layer, LayerError};
 #[derive(Debug)]
 pub struct XorLayer {
     key: u8,
-    /// Whether its hello is not sent yet. The accepting side sends one only after the peer's.
+    /// Whether its hello is not sent yet. The accepting side sends its hello only after the peer's.
     must_send_hello: bool,
     is_connecting: bool,
     is_greeted: bool,
@@ -23,7 +23,7 @@ pub struct XorLayer {
     is_closed: bool,
 }
 
-/// Makes this many layers, each with a key of its own.
+/// Makes this many layers, each with its own key.
 pub fn layers_of(layers: u8, make: fn(u8) -> XorLayer) -> Vec<Box<dyn Layer>> {
     let keys = (0..layers).map(|number| 0x5A + number);
     keys.map(|key| Box::new(make(key)) as Box<dyn Layer>)
@@ -161,7 +161,7 @@ const CLOSE: u8 = 3;
 
 const HEADER_BYTES: usize = 3;
 
-/// Longest payload of a record: that of TLS.
+/// Longest payload of a record, as in TLS.
 const RECORD_BYTES_MAX: usize = 16 << 10;
 
 const GREETING: &[u8; 5] = b"hello";

@@ -115,7 +115,7 @@ fn exported(listing: &str) -> BTreeSet<String> {
     names
 }
 
-/// The text without what stands in angle brackets.
+/// The text without its parts in angle brackets.
 fn without_parameters(text: &str) -> String {
     let mut depth = 0;
     let outside = |c: &char| {
@@ -137,7 +137,7 @@ fn is_name(c: char) -> bool {
 /// Adds the documentation of the `pub` items of a file, of its methods, and of the methods of its traits.
 fn scan(source: &str, docs: &mut Docs) {
     let mut comment = Vec::new();
-    // The type or trait whose block the lines stand in, and the indentation of that block.
+    // The type or trait of the current block, and the block's indentation.
     let mut block: Option<(usize, String)> = None;
     let mut in_attribute = false;
     for line in source.lines() {
@@ -190,7 +190,7 @@ fn declared(code: &str) -> Option<(&str, &str)> {
     KINDS.contains(&kind).then_some((kind, name))
 }
 
-/// The type of an `impl` without a trait, from the text behind that word.
+/// The type of an `impl` without a trait, from the text after this word.
 fn implemented(header: &str) -> Option<String> {
     let header = without_parameters(header);
     let header = header.trim_start();

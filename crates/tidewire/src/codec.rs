@@ -1,6 +1,6 @@
 //! Codecs: the built-in ones, and everything that a custom codec needs.
 //!
-//! [`AnyCodec`](crate::AnyCodec) chooses a codec for the builders of servers and clients. To write one, implement
+//! [`AnyCodec`](crate::AnyCodec) chooses a codec for the builders of servers and clients. To write a codec, implement
 //! [`Codec`] and pass it as [`AnyCodec::custom`](crate::AnyCodec::custom). The module [`tidewire_proto::codec`] has the
 //! contract with a whole codec, and says when a lane passes the [`ConnectionState`]. [`contract`] checks a codec in
 //! tests:

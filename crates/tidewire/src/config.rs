@@ -19,14 +19,12 @@ use crate::limits::{Limits, Rate, RoomDefaults};
 pub(crate) struct Config {
     pub(crate) codec: AnyCodec,
     pub(crate) limits: Limits,
-    /// Largest frame of a room or topic, in bytes. It leaves room for the header that a subscriber's frame has.
-    /// 0 while the server is cut off from other nodes and refuses such messages for this reason.
+    /// Largest frame of a room or topic, in bytes. It leaves room for the header of a subscriber's frame. 0 while the
+    /// server is cut off from other nodes and refuses such messages.
     pub(crate) shared_frame_bytes_max: AtomicUsize,
     /// The value of `shared_frame_bytes_max` while nothing is refused.
     pub(crate) shared_frame_bytes: AtomicUsize,
-    /// The settings of all connections.
     pub(crate) rules: Rules,
-    /// The rate limit of each session.
     pub(crate) rate: Option<Rate>,
     pub(crate) room_defaults: RoomDefaults,
     /// The policies for slow subscribers that the codec can serve.
@@ -39,11 +37,10 @@ pub(crate) struct Config {
     pub(crate) age: Option<ConnectionAge>,
     /// Whether the connections that lanes make ask for the address of another server when theirs drains.
     pub(crate) follows_moves: bool,
-    /// The address of the server that clients are sent to, once this one drains.
+    /// The address of the next server for clients, once this server drains.
     pub(crate) successor: OnceLock<String>,
-    /// Options of the connections that lanes make.
     pub(crate) socket_options: SocketOptions,
-    /// Options of the server's UDP sockets and of those that lanes open.
+    /// Options of the server's UDP sockets, and of UDP sockets that lanes open.
     pub(crate) datagram_options: DatagramOptions,
 }
 
@@ -109,7 +106,7 @@ impl Config {
         }))
     }
 
-    /// Whether a message of another node fits a frame. A server that is cut off takes those that are on their way.
+    /// Whether a message of another node fits a frame. A server that is cut off takes messages that are on their way.
     pub(crate) fn fits_shared_frame(&self, payload_bytes: usize, overhead_bytes: usize) -> bool {
         let checked = self.check_shared_frame(payload_bytes, overhead_bytes);
         !matches!(checked, Err(SharedFrameError::TooLarge(_)))
@@ -140,7 +137,7 @@ pub(crate) enum SharedFrameError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// The policy drops messages, and the codec has no frame that tells a subscriber how many. Choose a policy that
+    /// The policy drops messages, and the codec has no frame that tells a subscriber their number. Choose a policy that
     /// drops none.
     #[error(
         "codec {codec} cannot tell a subscriber how many messages {policy} drops; use disconnect or block"
@@ -243,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_needs_a_codec_that_can_announce_what_it_drops() {
+    fn a_policy_needs_a_codec_that_can_announce_drops() {
         let named = AnyCodec::NAMES.map(|name| AnyCodec::by_name(name).unwrap());
         let over_udp = AnyCodec::by_name("uvrpc").unwrap().for_datagrams();
         for codec in named.iter().chain([&over_udp]) {

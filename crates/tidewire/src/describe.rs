@@ -8,7 +8,7 @@ use tidewire_proto::text::escaped;
 /// their cause, such as in front of the remedy; that text appears once.
 ///
 /// The errors of this crate say what failed, why, and what to do, so `{error}` is enough for them. Use this function
-/// for the errors of a program that wraps them in errors of its own.
+/// for the errors of a program that wraps them in its own errors.
 ///
 /// ```
 /// use tidewire::Client;

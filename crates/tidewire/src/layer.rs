@@ -1,6 +1,6 @@
 //! Layers between the bytes of a socket and the frames of a codec, such as TLS and WebSocket.
 //!
-//! Implement [`Layer`] and give the builders of servers and clients a function that makes one for each connection:
+//! Implement [`Layer`] and give the builders of servers and clients a function that makes a layer for each connection:
 //! [`ServerBuilder::layers`](crate::ServerBuilder::layers), [`ClientBuilder::layers`](crate::ClientBuilder::layers).
 //! The module [`tidewire_proto::layer`] has the contract. Lengths are in bytes.
 

@@ -1,17 +1,17 @@
 //! The memory account of a server: the bytes that its lanes hold, and the pressure near the limit.
 //!
-//! Problem: every limit of a session bounds the memory of that session, and the product of all limits is more than any
-//! machine has. Approach: each lane counts its bytes in a plain integer, and adds the difference to one shared number
-//! in steps of 64 KiB, so that nothing is atomic per message. The lane that adds a difference also updates the
+//! Problem: limits bound the memory of one session, and the product of all limits is more than any machine has.
+//! Approach: each lane counts its bytes in a plain integer, and adds the difference to one shared number in steps of 64
+//! KiB, so that nothing is atomic per message. The lane that adds a difference also updates the
 //! [`Pressure`]: a level with hysteresis that says how near the limit is. Every lane reads it once a turn, and where it
 //! wants to grow.
 //!
-//! The account counts the capacity of buffers and not their length, because the capacity is what they cost. The fixed
-//! costs of the process (code, stacks, one receive buffer a lane) and the kernel's socket buffers are not counted.
+//! The account counts the capacity of buffers and not their length, because the capacity is their cost. The fixed costs
+//! of the process (code, stacks, one receive buffer a lane) and the kernel's socket buffers are not counted.
 //!
-//! Rejected: asking the allocator, because it counts the whole process with the memory of the application, and only a
-//! counting allocator answers at all. Also rejected: a share of the limit for each lane, which would refuse a busy lane
-//! the memory that idle lanes do not need.
+//! Rejected: counts of the allocator, because they include the memory of the application, and only a counting allocator
+//! has them. Also rejected: a share of the limit for each lane, which would refuse a busy lane the memory that idle
+//! lanes do not need.
 
 mod shares;
 
@@ -111,7 +111,6 @@ impl MemoryAccount {
         self.bytes.load(Ordering::SeqCst)
     }
 
-    /// How often the pressure has changed.
     pub(crate) fn pressure_changes(&self) -> u64 {
         self.pressure_changes.load(Ordering::Relaxed)
     }
@@ -125,7 +124,7 @@ impl MemoryAccount {
         }
     }
 
-    /// Brings the level up to date. Another lane may add bytes meanwhile, so this repeats until the level is right.
+    /// Updates the level. Another lane may add bytes at the same time, so this repeats until the level is right.
     #[cold]
     fn update_pressure(&self) -> Pressure {
         loop {
@@ -227,7 +226,6 @@ impl LaneMemory {
         self.pressure
     }
 
-    /// Reads the level.
     #[inline]
     pub(crate) fn refresh(&mut self) -> Pressure {
         self.pressure = self.account.pressure();
@@ -258,7 +256,6 @@ impl LaneMemory {
         has_fallen
     }
 
-    /// Bytes that the lane holds.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -278,7 +275,7 @@ impl LaneMemory {
         let tables = self.account.table_bytes.load(Ordering::SeqCst);
         let total = self.account.bytes().saturating_sub(tables).max(1);
         let share = excess as u128 * self.bytes as u128 / total as u128;
-        // Rounded up, so that a small share does not stay for ever.
+        // Rounded up, so that a small share is released, too.
         share as usize + 1
     }
 
@@ -292,7 +289,6 @@ impl LaneMemory {
         &self.account.shares
     }
 
-    /// Notes what the sessions of this lane hold.
     pub(crate) fn note_shares(&self, held: HashMap<Holder, usize>) {
         let account = &self.account;
         let sixteenth = account.bytes_max() / SIXTEENTHS;
@@ -312,7 +308,7 @@ impl Drop for LaneMemory {
     }
 }
 
-/// The difference at which a lane updates the account. A smaller one is not worth an atomic operation.
+/// The difference at which a lane updates the account. A smaller difference is not worth an atomic operation.
 const STEP_BYTES: usize = 64 * 1024;
 
 /// Memory goes back to the system after a fall of this many bytes, or of this part of the limit. The allocator may keep
@@ -320,7 +316,7 @@ const STEP_BYTES: usize = 64 * 1024;
 const FALL_BYTES_MIN: usize = 8 << 20;
 const FALL_PARTS: usize = 64;
 
-/// The least limit. A smaller one would be less than the buffers that a lane keeps for reuse.
+/// The least limit. A smaller limit would be less than the buffers that a lane keeps for reuse.
 const BYTES_MAX_MIN: usize = 1 << 20;
 
 /// This part of the limit is never above a share: 64 KiB of a limit of 64 MiB.
@@ -421,7 +417,7 @@ mod tests {
     /// Regression: the tables of a configuration were not counted. Lanes cannot release them, so they release more
     /// themselves.
     #[test]
-    fn tables_count_and_lanes_release_what_is_too_much() {
+    fn tables_count_and_lanes_release_the_excess() {
         let account = account();
         let mut lane = LaneMemory::new(Arc::clone(&account));
         lane.resize(0, 6 * SIXTEENTH);

@@ -19,7 +19,7 @@ pub(crate) fn is_lane() -> bool {
     IS_LANE.try_with(Cell::get).unwrap_or(false)
 }
 
-/// Refuses a wait on a lane whose result has no place for an error.
+/// Refuses a wait on a lane by a panic, because the result has no place for an error.
 ///
 /// # Panics
 /// This thread is a lane. The panic ends the session whose handler waits, and the log has the text.

@@ -1,5 +1,4 @@
-//! Settings of sockets and pollers, for those who need other ones than the defaults, and the failures of in-process
-//! addresses.
+//! Settings of sockets and pollers beside the defaults, and the failures of in-process addresses.
 
 pub use crate::limits::DATAGRAM_FRAME_BYTES_MAX;
 pub use tidewire_io::datagram::DatagramOptions;

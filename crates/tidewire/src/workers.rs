@@ -1,9 +1,9 @@
 //! A bounded pool of threads for handlers that may block.
 //!
-//! A lane must never wait. So a slow handler calls [`Context::defer`](crate::Context::defer) and gives the token
-//! and its task to a pool. The queue is bounded, because an unbounded one only moves the overload into memory;
-//! [`WhenFull`] says what happens when it is full. Tasks are of one type and the pool has one handler, so enqueuing
-//! allocates nothing. A pool of closures is `WorkerPool<Box<dyn FnOnce() + Send>>`.
+//! A lane must never wait. So a slow handler calls [`Context::defer`](crate::Context::defer) and gives the token and
+//! its task to a pool. The queue is bounded, because an unbounded queue moves the overload into memory. [`WhenFull`] is
+//! the policy of a full queue. Tasks are of one type and the pool has one handler, so enqueuing allocates nothing. A
+//! pool of closures is `WorkerPool<Box<dyn FnOnce() + Send>>`.
 //!
 //! To stop in order, shut the server down first: that waits for the pending replies. Then shut the pool down.
 //!
@@ -67,9 +67,9 @@ pub struct WorkerMetrics {
     pub accepted: u64,
     /// Tasks refused because the queue was full.
     pub refused: u64,
-    /// Tasks whose handler returned.
+    /// Tasks with a handler that returned.
     pub completed: u64,
-    /// Tasks whose handler panicked.
+    /// Tasks with a handler that panicked.
     pub panicked: u64,
     /// Tasks that their caller ran because the queue was full.
     pub caller_ran: u64,
@@ -91,7 +91,7 @@ struct PoolShared<T> {
 }
 
 impl<T: Send + 'static> WorkerPool<T> {
-    /// Starts `threads` threads behind a queue of `queue_max` places, at least one of each. `handler` runs on several
+    /// Starts `threads` threads with a queue of `queue_max` places, at least one of each. `handler` runs on several
     /// threads at once.
     ///
     /// # Errors
@@ -138,7 +138,7 @@ impl<T: Send + 'static> WorkerPool<T> {
         })
     }
 
-    /// Enqueues several tasks at once, in one place of the queue. It is a third cheaper than one by one.
+    /// Enqueues several tasks at once, in one place of the queue, a third cheaper than one by one.
     ///
     /// # Errors
     /// [`PoolFull`] with all tasks if the queue is full and the pool refuses.
@@ -217,7 +217,7 @@ impl<T> PoolShared<T> {
 
     fn run(&self, task: T) {
         // A panic drops the task with its reply token, and the token answers the caller with an error. The worker and
-        // the other tasks go on. The author of the handler keeps its shared state consistent.
+        // the other tasks continue. The author of the handler keeps its shared state consistent.
         let result = catch_unwind(AssertUnwindSafe(|| (self.handler)(task)));
         let counter = if result.is_ok() {
             &self.completed
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!((metrics.completed, metrics.panicked), (990, 10));
     }
 
-    /// A receiver whose sender is gone: a task that ends at once.
+    /// A receiver without a sender: a task that ends at once.
     fn ended() -> mpsc::Receiver<()> {
         mpsc::channel().1
     }

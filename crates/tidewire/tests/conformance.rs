@@ -30,12 +30,12 @@ const OWN_SERVER: [&str; 18] = [
     "messages_of_one_turn_share_a_write",
     "peers_that_read_nothing_are_paused",
     "dribbling_readers_get_everything",
-    "draining_answers_what_was_accepted",
-    "closes_follow_what_came_before",
+    "draining_answers_accepted_requests",
+    "closes_follow_earlier_messages",
     "clients_reconnect_after_a_restart",
     "lazy_clients_connect_at_their_first_use",
-    "what_threads_send_arrives",
-    "broadcasts_reach_whom_they_choose",
+    "messages_of_threads_arrive",
+    "broadcasts_reach_the_chosen_sessions",
     "state_and_timers_belong_to_a_session",
     "a_paused_session_goes_on_where_it_stopped",
     "a_session_above_its_rate_waits",
@@ -47,7 +47,7 @@ const SHARED_SERVER: [&str; 7] = [
     "replies_to_nothing_match_nothing",
     "a_full_window_refuses_or_lets_wait",
     "a_server_with_its_hands_full_reads_no_more",
-    "one_way_messages_all_arrive_before_what_follows",
+    "one_way_messages_all_arrive_before_later_messages",
     "exact_topics_reach_subscribers",
     "rooms_reach_every_codec",
 ];
@@ -57,7 +57,7 @@ const CHAT: [&str; 6] = [
     "everyone_but_the_sender_hears",
     "names_are_unique_and_may_be_retried",
     "presence_tells_who_comes_and_goes",
-    "members_who_close_have_left",
+    "members_that_close_have_left",
     "rooms_span_two_lanes",
     "rooms_span_three_lanes",
 ];
@@ -91,7 +91,7 @@ const STREAMS_ONLY: [&str; 9] = [
 /// Behaviours with a peer that writes many frames at once. Over UDP these are one datagram.
 const WRITTEN_AT_ONCE: [&str; 2] = [
     "half_closed_clients_get_their_answers",
-    "draining_answers_what_was_accepted",
+    "draining_answers_accepted_requests",
 ];
 
 /// The behaviours that a cell must run. They are computed a second time, in another way, so that none is left out
@@ -150,7 +150,7 @@ fn expected(setup: &Setup) -> Vec<&'static str> {
         }
     }
     if own_server {
-        names.push("silent_peers_are_closed_whatever_they_are_sent");
+        names.push("silent_peers_are_closed_although_they_are_sent_messages");
     }
     names.sort_unstable();
     names

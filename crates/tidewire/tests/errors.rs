@@ -29,7 +29,7 @@ fn says(error: &(dyn Error + 'static), expected: &str) {
 
 /// Regression: the text was "cannot connect", and only its cause had the address and the reason.
 #[test]
-fn a_connection_that_is_refused_says_to_whom_and_why() {
+fn a_refused_connection_names_its_target_and_the_reason() {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
     // The same port on another loopback address, without a listener.
     let address = format!("tcp://127.0.0.99:{}", holder.local_addr().unwrap().port());
@@ -69,7 +69,7 @@ fn a_server_that_cannot_start_says_where_and_why() {
 }
 
 #[test]
-fn what_a_server_said_is_escaped() {
+fn texts_of_a_server_are_escaped() {
     let refused = ConnectError::Refused {
         reason: CloseReason::GoAway(GoAwayCode::Removed),
         text: "no\x1b[2J entry".to_owned(),
@@ -82,7 +82,7 @@ fn what_a_server_said_is_escaped() {
 }
 
 #[test]
-fn what_cannot_be_sent_says_why() {
+fn messages_that_cannot_be_sent_are_refused_with_the_reason() {
     let encode = EncodeError::PayloadTooLarge {
         bytes: 70_000,
         limit: 65_507,

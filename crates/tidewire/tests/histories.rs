@@ -332,7 +332,7 @@ fn a_subscriber_of_a_handler_gets_the_messages_of_a_kept_topic_once() {
 /// While NATS is gone, messages wait up to a limit. Beyond it publishers are refused, and nothing of what was taken is
 /// lost.
 #[test]
-fn what_waits_for_a_stream_is_bounded_and_arrives() {
+fn messages_that_wait_for_a_stream_are_bounded_and_arrive() {
     const BYTES: usize = 32 * 1024;
     let mut engine = InprocEngine::default();
     let history = History {
@@ -405,7 +405,7 @@ fn many_topics_are_published_to_from_several_threads() {
 
 /// Regression: messages that the engine did not store waited without a word in the log.
 #[test]
-fn a_stream_that_stores_nothing_is_logged_once_and_what_waits_arrives() {
+fn a_stream_that_stores_nothing_is_logged_once_and_waiting_messages_arrive() {
     let logs = Logs::capture();
     let engine = InprocEngine::default();
     let server = topics_with_history(&engine, "one", History::last(100));

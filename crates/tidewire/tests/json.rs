@@ -102,7 +102,7 @@ fn a_person_talks_to_a_program_without_a_hello() {
 }
 
 #[test]
-fn a_token_needs_a_hello_and_nobody_else_does() {
+fn only_a_token_needs_a_hello() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokens");
     let token = TokenFile::append(&path, "ada", None).unwrap();

@@ -133,7 +133,7 @@ fn the_last_quarter_of_the_topics_is_for_addresses_that_have_few() {
 
 /// Regression: 1,100 publications to new topics from one address erased the last values of all others.
 #[test]
-fn who_publishes_to_many_new_topics_erases_no_values_of_others() {
+fn publications_to_many_new_topics_erase_no_values_of_others() {
     const VALUES: usize = 20;
     for attackers in ATTACKERS {
         let history = History {

@@ -2,7 +2,7 @@
 //!
 //! A new member of a room gets its last 50 messages, even after a restart of the server. A moderator who knows TOKEN
 //! bans a member by the method `kick` with the payload `TOKEN NAME`. The member's client does not reconnect, and no
-//! session can use that name, or one that looks like it, again. The server keeps 1,000 such names.
+//! session can use this name or a similar name again. The server keeps 1,000 such names.
 //!
 //! A worker writes everything to FILE, one line each: `say ROOM NAME TEXT` or `kick NAME`, separated by tabs. No lane
 //! waits for the disk: while the worker has 10,000 lines to write, messages are refused.

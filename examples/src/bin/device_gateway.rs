@@ -73,7 +73,7 @@ impl Codec for DeviceCodec {
     }
 }
 
-/// The state of a session whose device is logged in.
+/// The state of a session with a logged-in device.
 struct Device {
     number: u32,
     readings: u32,
@@ -142,7 +142,7 @@ impl Service for Gateway {
     fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {
         if let Some(Device { number, .. }) = cx.state() {
             let mut devices = self.devices();
-            // Another session may have replaced this one.
+            // Another session may have replaced this session.
             if devices.get(number) == Some(&cx.id()) {
                 devices.remove(number);
             }

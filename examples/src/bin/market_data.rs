@@ -1,9 +1,9 @@
 //! Market data for fast and slow subscribers: `cargo run --release -p tidewire-examples --bin market_data`
 //!
-//! A feed publishes 200,000 updates a second of 10,000 symbols to 100 subscribers. Every tenth subscriber wants all
-//! symbols, the others want one exchange. A slow subscriber gets the latest update of each symbol, and the number of
-//! updates that it missed. The first subscriber reads nothing until the feed has ended, like a program that is
-//! stopped in a debugger.
+//! A feed publishes 200,000 updates a second of 10,000 symbols to 100 subscribers. Every tenth subscriber receives all
+//! symbols, the others one exchange. A slow subscriber gets the latest update of each symbol, and the number of updates
+//! that it missed. The first subscriber reads nothing until the feed has ended, like a program that is stopped in a
+//! debugger.
 //!
 //! Arguments: address, symbols, updates of each symbol, updates per second, subscribers.
 
@@ -97,7 +97,7 @@ async fn subscribe(address: &str, pattern: &str) -> Result<Subscription, Box<dyn
     Ok(events.await?)
 }
 
-/// Small socket buffers: updates that wait in them cannot be replaced by newer ones.
+/// Small socket buffers: updates that wait there cannot be replaced by newer updates.
 fn small_buffers() -> SocketOptions {
     SocketOptions {
         send_buffer_bytes: Some(64 * 1024),

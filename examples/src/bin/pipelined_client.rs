@@ -1,7 +1,7 @@
 //! Sends many requests over one connection without waiting for each reply: `cargo run -p tidewire-examples --bin
 //! pipelined_client`
 //!
-//! Replies arrive in blocks. So wait for the oldest request, and then take all replies that arrived with its own: one
+//! Replies arrive in blocks. So wait for the oldest request, and then take all replies that arrived with its reply: one
 //! wait, and one wake of this thread, for each block.
 
 use std::collections::VecDeque;

@@ -20,7 +20,7 @@ pub(crate) enum Body {
     Events(EventFrames),
 }
 
-/// A body that has no end: a future for the next part, which returns the future for the one after it.
+/// A body without an end: a future for the next part, which also returns the future for the part after it.
 pub(crate) struct EventFrames(pub(crate) NextFrame);
 
 type NextFrame = Pin<Box<dyn Future<Output = Option<(Bytes, EventFrames)>> + Send>>;

@@ -1,4 +1,4 @@
-//! A connection of the admin server: plain, or under TLS, whose peer must take what is written within a time.
+//! A connection of the admin server, plain or under TLS. Its peer must take written bytes within a time.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -14,7 +14,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::places::Place;
 
-/// A connection, whose place goes with it.
+/// A connection and its place.
 pub(crate) struct Connection {
     stream: TcpStream,
     /// TLS, if the server has a certificate.
@@ -45,7 +45,7 @@ impl Connection {
         }
     }
 
-    /// Returns the result of a write, or an error if it and earlier ones have waited for too long.
+    /// Returns the result of a write, or an error if writes have waited for too long.
     fn judge<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -210,5 +210,5 @@ fn failure(error: LayerError) -> io::Error {
 /// Bytes that the system keeps for a peer that does not read.
 const SEND_BUFFER_BYTES: usize = 64 << 10;
 
-/// Bytes that are read at once: a request's head, or one record of TLS.
+/// Bytes of one read: a request's head, or one record of TLS.
 const READ_BYTES: usize = 16 << 10;

@@ -1,4 +1,4 @@
-//! HTTP on a thread of its own: connections, their limits, and answers.
+//! HTTP on a separate thread: connections, their limits, and answers.
 //!
 //! `hyper` parses and frames. This module bounds it: the number of connections, the time and size of a request's head,
 //! the size of its body, and the time that a peer may let an answer wait. See `docs/decisions/0065-admin-server.md` and
@@ -144,7 +144,7 @@ impl Drop for HttpServer {
     }
 }
 
-/// Serves one text at `/metrics` and `/`, without access control: for programs with metrics of their own.
+/// Serves one text at `/metrics` and `/`, without access control: for programs with their own metrics.
 ///
 /// ```
 /// use std::net::TcpListener;
@@ -250,7 +250,7 @@ impl Acceptor {
     /// The layers of a new connection. The certificate is read again if it has changed.
     fn stack(&self) -> Option<Stack> {
         let tls = self.intake.tls.as_ref()?;
-        // The log says how it ended, and the old certificate stays if the new one cannot be used.
+        // The reload logs its result. If the new certificate cannot be used, the old certificate stays.
         let _ = tls.reload_if_changed();
         Some(Stack::from(tls.layer()))
     }
@@ -315,10 +315,10 @@ async fn serve<S: Site>(connection: Connection, source: Source, site: Arc<S>) {
 /// The time between two lines about connections that cannot be accepted.
 const LOG_PAUSE: Duration = Duration::from_secs(10);
 
-/// Connections at a time. Browsers keep up to six. A further one replaces another: see [`places`].
+/// Connections at a time. Browsers keep up to six. A further connection replaces another: see [`places`].
 const CONNECTIONS_MAX: usize = 128;
 
-/// Threads that wait for lanes. One question runs at a time, and a second thread serves health meanwhile.
+/// Threads that wait for lanes. One question runs at a time, and a second thread serves health.
 const BLOCKING_THREADS: usize = 4;
 
 /// The longest time for the head of a request, and between two requests of a connection.

@@ -1,9 +1,9 @@
-//! The places of connections: a bounded number, and who gives way when all are taken.
+//! The places of connections: a bounded number, and the choice of a connection to close when all are taken.
 //!
-//! Problem: one address can open more connections than there are places and send nothing. If a newcomer then waits,
-//! nobody hears whether the server is healthy, and a watcher kills it. Approach: a newcomer always gets a place. When
-//! all are taken, the address with the most places loses the connection that has been silent for the longest time. So a
-//! flood displaces itself, and a short time for request heads is not needed.
+//! Problem: one address can open more connections than there are places and send nothing. If newcomers then waited, no
+//! health check would be answered, and a supervisor would kill the server. Approach: a newcomer always gets a place.
+//! When all are taken, the address with the most places loses the connection that has been silent for the longest time.
+//! So a flood displaces itself, and a short time for request heads is not needed.
 //!
 //! Rejected: a fixed share for each address, because four addresses then fill the places. Rejected: places for health
 //! alone on the same address, because what a connection wants is known only after its first bytes; a server may have an
@@ -21,19 +21,19 @@ use tokio::task::AbortHandle;
 pub(crate) struct Places {
     max: usize,
     table: Mutex<Table>,
-    /// Counts what all peers did, so that one number orders their signs of life.
+    /// Counts the actions of all peers, so that one number orders their signs of life.
     clock: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     next: u64,
-    taken: HashMap<u64, Taken>,
+    taken: HashMap<u64, OccupiedPlace>,
 }
 
 /// A place that is taken.
 #[derive(Debug)]
-struct Taken {
+struct OccupiedPlace {
     network: IpAddr,
     life: Arc<AtomicU64>,
     /// Ends the connection. `None` until its task is known.
@@ -68,7 +68,7 @@ impl Places {
         }
         let id = table.next;
         table.next += 1;
-        let taken = Taken {
+        let taken = OccupiedPlace {
             network,
             life: Arc::clone(&life),
             task: None,
@@ -114,7 +114,7 @@ impl Table {
         let Some(id) = silent.map(|(id, _)| *id) else {
             return;
         };
-        if let Some(Taken {
+        if let Some(OccupiedPlace {
             task: Some(task), ..
         }) = self.taken.remove(&id)
         {
@@ -140,7 +140,7 @@ impl Drop for Place {
     }
 }
 
-/// The part of an address that stands for one peer: a peer with an IPv6 address has the 2^64 of its network.
+/// The part of an address that identifies a peer: a peer with an IPv6 address has all 2^64 addresses of its network.
 pub(crate) fn network(peer: IpAddr) -> IpAddr {
     match peer {
         IpAddr::V4(_) => peer,

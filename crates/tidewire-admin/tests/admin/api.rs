@@ -59,7 +59,7 @@ fn a_node_shows_its_cluster() {
 }
 
 #[test]
-fn answers_are_what_the_schema_says() {
+fn answers_follow_the_schema() {
     let site = Site::start(Settings::default());
     let client = Client::connect(&site.server.to_string()).wait().unwrap();
     let _topic = client.subscribe("a.>").wait().unwrap();
@@ -206,7 +206,7 @@ fn readiness_ends_with_the_drain_and_health_with_the_lanes() {
 
 /// The walk over sessions is made in parts, and sessions come and go between them.
 #[test]
-fn pages_are_whole_while_sessions_close() {
+fn pages_are_complete_while_sessions_close() {
     const STAY: usize = 300;
     let server = Server::builder()
         .listen("inproc://walked")
@@ -320,7 +320,7 @@ fn a_certificate_is_shown_with_the_days_that_are_left() {
     assert_eq!(without.json("/api/overview")["certificate"], json!(null));
 }
 
-/// The orders that the API has. An unknown one is refused with their names.
+/// The orders of the API. An unknown order is refused with their names.
 fn session_sorts(site: &Site) -> Vec<String> {
     let refused = site.get("/api/sessions?sort=x");
     let error: Value = serde_json::from_str(&refused.body).unwrap();
@@ -328,7 +328,7 @@ fn session_sorts(site: &Site) -> Vec<String> {
     names.unwrap().split(", ").map(str::to_owned).collect()
 }
 
-/// The figure that an order of sessions goes by, as text whose order is that of the figure.
+/// The figure of an order of sessions, as text with the same order.
 fn sort_key(sort: &str, session: &Value) -> String {
     let text = |name: &str| session[name].as_str().unwrap_or_default().to_owned();
     let number = |name: &str| session[name].as_u64().unwrap();
@@ -390,7 +390,7 @@ fn pages_of_many_sessions_are_searched_and_sorted() {
         (&page["is_cut"], &page["limit"]),
         (&json!(false), &json!(10))
     );
-    // Regression: a page was cut to its largest size without a word.
+    // Regression: a page was cut to its largest size silently.
     for (limit, in_force, is_cut) in [(100_000, 1_000, false), (300, 300, false), (299, 299, true)]
     {
         let page = site.json(&format!("/api/sessions?limit={limit}"));

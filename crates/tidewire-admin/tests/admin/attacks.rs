@@ -1,4 +1,4 @@
-//! Requests that no honest program sends, and honest ones too many.
+//! Requests of attackers, and too many honest requests.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -69,7 +69,7 @@ fn without_the_token_there_is_only_health_and_an_empty_page() {
 
 /// The bug: HAProxy asks in HTTP/1.0 without a host, got 400, and took a healthy server out of service.
 #[test]
-fn health_is_told_to_a_load_balancer_that_names_no_host() {
+fn health_is_answered_for_a_load_balancer_without_a_host() {
     let site = secured();
     for path in ["/healthz", "/readyz"] {
         for request in [
@@ -173,7 +173,7 @@ fn pages_of_other_origins_and_rebound_names_are_refused() {
 
 /// The bug: they were told to send the header of a POST.
 #[test]
-fn other_methods_are_told_which_there_are() {
+fn unknown_methods_are_refused_with_the_list_of_methods() {
     let site = Site::start(Settings::default());
     for method in ["OPTIONS", "TRACE", "PUT", "DELETE"] {
         let answer = site.request(method, "/api/drain", &[], "");
@@ -182,7 +182,7 @@ fn other_methods_are_told_which_there_are() {
     }
 }
 
-/// The bug: nothing told an operator that somebody attacked the admin server.
+/// The bug: an operator could not see an attack on the admin server.
 #[test]
 fn requests_are_counted_by_their_end() {
     let site = secured();
@@ -263,7 +263,7 @@ fn malformed_and_smuggled_requests_are_refused() {
     assert!(!acted.load(Ordering::SeqCst));
 }
 
-/// Requests whose end or whose headers two programs could read in two ways.
+/// Requests with an end or headers that two programs could read in two ways.
 fn malformed_heads(host: &str) -> Vec<(&'static str, String)> {
     let smuggled = "GET /api/reload HTTP/1.1\r\nHost: localhost\r\n\r\n";
     vec![
@@ -307,7 +307,7 @@ fn malformed_heads(host: &str) -> Vec<(&'static str, String)> {
     ]
 }
 
-/// Requests for paths that are not there, and longer ones than any.
+/// Requests for paths that do not exist or are too long.
 fn odd_targets(host: &str, long: &str) -> Vec<(&'static str, String)> {
     vec![
         (
@@ -416,8 +416,7 @@ fn connections_that_send_nothing_do_not_keep_others_out() {
     assert!(!answer.starts_with(b"HTTP/1.1 200"));
 }
 
-/// The bug: a login whose body never came held its place for ever, and 128 of them kept all others out, without a
-/// token.
+/// The bug: a login without its body held its place for ever, and 128 such logins kept all others out, without a token.
 #[test]
 fn logins_without_a_body_do_not_keep_others_out() {
     let site = secured();
@@ -432,8 +431,8 @@ fn logins_without_a_body_do_not_keep_others_out() {
     }
     assert_eq!(site.get("/healthz").status, 200);
     let mut answer = String::new();
-    // The newcomer took the place of the longest silent one. The server ends the others, and does not wait for the rest
-    // of the body.
+    // The newcomer took the place of the connection with the longest silence. The server ends the others, and does not
+    // wait for the rest of the body.
     silent[127].read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
 }
@@ -528,10 +527,9 @@ fn flood(address: SocketAddr, path: &str, ends: &AtomicBool, answered: &AtomicUs
     }
 }
 
-/// The bug: 200 silent connections of one address took all places, and nobody else heard whether the server was
-/// healthy.
+/// The bug: 200 silent connections of one address took all places, and health checks of others were not answered.
 #[test]
-fn silent_connections_of_one_address_keep_nobody_from_health() {
+fn silent_connections_of_one_address_do_not_block_health() {
     let site = Site::start(Settings::default());
     let from = |address: [u8; 4]| {
         let socket = rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
@@ -557,7 +555,7 @@ fn silent_connections_of_one_address_keep_nobody_from_health() {
     drop(silent);
 }
 
-/// Regression: behind a proxy, the wrong tokens of one client kept out all clients of the proxy.
+/// Regression: the wrong tokens of one client kept out all clients of the same proxy.
 #[test]
 fn wrong_tokens_count_for_the_client_of_a_listed_proxy() {
     let settings = Settings::default().token(Token::new("c2VjcmV0").unwrap());

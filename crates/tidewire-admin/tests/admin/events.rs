@@ -8,7 +8,7 @@ use tidewire_admin::Settings;
 
 use crate::Site;
 
-/// A listener, behind the head of its answer.
+/// A listener, after the head of its answer.
 fn listen(site: &Site) -> BufReader<TcpStream> {
     let mut stream = site.connect();
     let request = format!(
@@ -46,7 +46,7 @@ fn all_listeners_get_the_same_snapshots() {
         .map(|it| next(it)["at_ms"].as_u64().unwrap());
     let newest = firsts.by_ref().max().unwrap();
     for listener in &mut listeners {
-        // Each gets every snapshot from its first one on, so also the newest of them or a later one.
+        // Each receives every snapshot after its first, so also the newest of them or a later snapshot.
         let mut at = 0;
         while at < newest {
             at = next(listener)["at_ms"].as_u64().unwrap();

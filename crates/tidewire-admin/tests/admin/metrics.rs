@@ -80,8 +80,7 @@ fn scrape(site: &Site) -> Scrape {
     read(&answer.body)
 }
 
-/// A node with a certificate, which exports all that there is, and another node. The first one knows the lag of the
-/// other.
+/// A node with a certificate, which exports all metrics, and another node. The first node knows the lag of the other.
 fn complete() -> (Site, Server) {
     let engine = InprocEngine::default();
     let other = node(&engine, "two").start(|_| PubSub::new()).unwrap();
@@ -179,7 +178,7 @@ fn every_counter_is_exported_with_its_lanes() {
 
 /// Tools such as `promtool` read the older format, in which the help stands under the name of the series.
 #[test]
-fn whoever_does_not_ask_for_openmetrics_gets_the_older_format() {
+fn a_request_without_openmetrics_gets_the_older_format() {
     let site = Site::start(Settings::default());
     let answer = site.get("/metrics");
     assert!(

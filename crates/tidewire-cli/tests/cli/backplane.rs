@@ -61,7 +61,7 @@ fn a_stopped_process_comes_back_with_its_members() {
 }
 
 #[test]
-fn who_comes_back_to_a_node_reads_what_was_said_at_the_other_one() {
+fn a_client_that_returns_to_a_node_reads_messages_of_the_other() {
     let Some(nats) = NatsServer::start_with_streams("") else {
         return;
     };
@@ -140,7 +140,7 @@ fn the_latest_value_of_a_topic_is_kept_for_all_processes() {
 
 /// Each message that a node confirms is in the stream already, so the end of the node right behind it loses none.
 #[test]
-fn what_a_node_has_confirmed_is_in_the_history_when_the_node_is_killed() {
+fn messages_that_a_node_confirmed_are_in_the_history_when_it_is_killed() {
     const CONFIRMED: usize = 1_000;
     let Some(nats) = NatsServer::start_with_streams("") else {
         return;

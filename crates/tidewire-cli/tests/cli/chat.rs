@@ -83,7 +83,7 @@ fn rooms_are_changed_and_kept_apart() {
 }
 
 #[test]
-fn what_is_piped_in_is_said_whole_before_the_client_ends() {
+fn piped_input_is_sent_completely_before_the_client_ends() {
     let (_server, address) = Process::server(&[]);
     let listener = Client::connect(&address).wait().unwrap();
     listener.join("lobby").named("ear").wait().unwrap();
@@ -126,7 +126,7 @@ fn a_line_too_long_is_refused_here_and_the_connection_lives() {
 }
 
 #[test]
-fn a_name_that_is_taken_or_impossible_ends_a_client_nobody_can_ask() {
+fn a_taken_or_invalid_name_ends_a_client_without_a_terminal() {
     let (_server, address) = Process::server(&[]);
     let _ann = Process::chat(&address, "ann");
     for (name, why) in [
@@ -245,7 +245,7 @@ fn a_client_comes_back_when_its_server_does() {
 }
 
 #[test]
-fn a_history_shows_what_was_said_before_and_a_restart_that_it_is_gone() {
+fn a_history_shows_earlier_messages_and_a_restart_their_loss() {
     let history = ["--history", ">,messages=10"];
     let (server, address) = Process::server(&history);
     let mut ann = Process::chat(&address, "ann");
@@ -290,7 +290,7 @@ fn a_script_learns_that_a_line_was_refused() {
 
 /// The client cannot know whether it arrived, so it must not report success.
 #[test]
-fn what_was_said_when_the_server_died_is_not_taken_for_said() {
+fn messages_to_a_dead_server_do_not_count_as_sent() {
     let (server, address) = Process::server(&[]);
     let mut ann = Process::start(&["chat", &address, "--name", "ann"]);
     let mut bob = Process::chat(&address, "bob");
@@ -365,7 +365,7 @@ fn programs_read_a_conversation_as_json() {
 }
 
 #[test]
-fn a_name_held_by_somebody_else_is_asked_for_again_until_it_is_free() {
+fn a_taken_name_is_requested_again_until_it_is_free() {
     let (server, address) = Process::server(&[]);
     let mut ann = Process::chat(&address, "ann");
     server.kill();

@@ -201,7 +201,7 @@ fn one_run_of_each_is_shown_and_cannot_pass_a_gate() {
 }
 
 #[test]
-fn what_cannot_be_compared_is_told_with_a_remedy() {
+fn reports_that_cannot_be_compared_are_refused_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let base = runs(directory.path(), "base", 1.0, 4);
     let more = runs(directory.path(), "more", 1.0, 6);

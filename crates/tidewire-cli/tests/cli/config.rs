@@ -31,7 +31,7 @@ impl File {
 }
 
 #[test]
-fn a_server_is_what_its_file_says() {
+fn a_server_has_the_settings_of_its_file() {
     let file = File::new(
         "app = \"rpc\"\nbind = [\"tcp://127.0.0.1:0\", \"tcp://127.0.0.1:0\"]\ncodec = \"uvrpc\"\nlanes = 2\n\
          poller = \"poll\"\nlog_level = \"off\"\n",

@@ -120,7 +120,7 @@ fn proxy(server: &str, head: &'static [u8]) -> String {
 /// The bug: a client whose proxy sends a PROXY header that the server does not take, or sends none that the server
 /// wants, was told to give both sides the same codec, and nothing else.
 #[test]
-fn a_client_behind_a_proxy_is_told_of_its_header() {
+fn a_client_of_a_proxy_learns_about_its_header() {
     let (_plain, plain) = Process::server(&["--app", "rpc"]);
     let (_json, json) = Process::server(&["--app", "rpc", "--codec", "json"]);
     let (_behind, behind) =

@@ -117,7 +117,7 @@ fn answers_and_topics_are_tame_on_a_terminal() {
 }
 
 #[test]
-fn what_is_said_in_a_chat_is_tame() {
+fn messages_of_a_chat_are_harmless_on_a_terminal() {
     let builder = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
     let server = builder.start(|_| Chat::new()).unwrap();
     let address = server.to_string();
@@ -183,7 +183,7 @@ fn hostile_frames() -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_clients_send_is_tame_in_the_log_of_a_server() {
+fn texts_of_clients_are_harmless_in_the_log_of_a_server() {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens");
     let tokens = tokens.to_str().unwrap();

@@ -50,7 +50,7 @@ fn call(folder: &Path, address: &str, token: &str) -> Ended {
 }
 
 #[test]
-fn a_server_with_tokens_lets_in_who_has_one_and_shows_none() {
+fn a_server_with_tokens_admits_peers_with_a_token_and_shows_none() {
     let folder = tempfile::tempdir().unwrap();
     let token = new_token(folder.path(), "ann");
     let tokens = folder.path().join("tokens").display().to_string();
@@ -81,7 +81,7 @@ fn a_server_with_tokens_lets_in_who_has_one_and_shows_none() {
 }
 
 #[test]
-fn what_is_no_token_is_refused_before_anything_is_sent() {
+fn a_text_that_is_no_token_is_refused_before_a_connection() {
     let folder = tempfile::tempdir().unwrap();
     for (token, told) in [
         ("", "the token is empty"),
@@ -135,7 +135,7 @@ fn a_token_is_not_sent_to_another_machine_in_plain_text() {
 }
 
 #[test]
-fn users_of_the_file_may_do_what_it_says_and_a_reload_changes_it() {
+fn users_have_the_permissions_of_the_file_and_a_reload_changes_them() {
     let folder = tempfile::tempdir().unwrap();
     let token = new_token(folder.path(), "ann");
     let tokens = folder.path().join("tokens").display().to_string();
@@ -281,7 +281,7 @@ fn the_removal_of_the_last_user_revokes_it_and_gives_it_no_permission() {
 
 /// An empty or mistyped file had no users, and without users whoever had a token could do everything.
 #[test]
-fn a_reload_makes_nobody_an_administrator_when_the_users_are_gone_from_the_file() {
+fn a_file_without_users_makes_no_peer_an_administrator() {
     let folder = tempfile::tempdir().unwrap();
     let token = new_token(folder.path(), "ann");
     let tokens = folder.path().join("tokens").display().to_string();
@@ -341,7 +341,7 @@ fn an_abstract_name_needs_users_or_a_word_and_has_no_mode() {
 }
 
 #[test]
-fn check_says_what_users_may_do_and_what_has_no_effect() {
+fn check_prints_permissions_of_users_and_those_without_effect() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tidewire.toml");
     let check = |text: &str, more: &[&str]| {
@@ -458,7 +458,7 @@ fn write_jwt(folder: &Path, key: &SigningKey) -> String {
 const SECRET: [u8; 32] = [b'x'; 32];
 
 #[test]
-fn a_server_with_keys_lets_in_who_has_a_jwt_and_follows_its_files() {
+fn a_server_with_keys_admits_peers_with_a_jwt_and_follows_its_files() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (SigningKey::new(), SigningKey::new());
     let jwt = write_jwt(folder.path(), &first);
@@ -531,7 +531,7 @@ fn keys_that_cannot_be_used_stop_the_start() {
 
 /// Regression: every user was said to have tokens, also without a file of tokens.
 #[test]
-fn check_names_tokens_as_a_proof_only_of_users_who_have_one() {
+fn check_names_tokens_as_a_proof_only_of_users_with_tokens() {
     let folder = tempfile::tempdir().unwrap();
     new_token(folder.path(), "ann");
     new_token(folder.path(), "gone");
@@ -567,7 +567,7 @@ fn check_names_tokens_as_a_proof_only_of_users_who_have_one() {
 
 /// Regression: the remedy for what a user may not do was to start another kind of server, or to choose another room.
 #[test]
-fn who_may_not_do_something_is_told_to_ask_for_the_permission() {
+fn a_user_without_permission_is_told_to_request_it() {
     let folder = tempfile::tempdir().unwrap();
     let token = new_token(folder.path(), "ann");
     let file = folder.path().join("ann.token");
@@ -622,7 +622,7 @@ fn subscribed(folder: &Path) -> (Process, Process) {
 
 /// Regression: a subscriber whose token was revoked tried again in silence.
 #[test]
-fn a_subscriber_whose_token_is_revoked_says_why_it_is_not_let_in() {
+fn a_subscriber_with_a_revoked_token_says_why_it_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let (mut server, mut sub) = subscribed(folder.path());
     reload(&mut server, folder.path(), "[auth]\n");

@@ -31,7 +31,7 @@ fn json(directory: &Path, name: &str) -> Value {
 }
 
 #[test]
-fn a_search_finds_what_a_capped_server_holds() {
+fn a_search_finds_the_cap_of_a_server() {
     // No time decides, so that a busy machine finds the same. A window of four places and 400 answers a second let at
     // most about 84 messages go in the 0.2 s of a step: of the 128 that 640/s offers, a third is not sent in time on
     // any machine. At 20/s a step is one message of each agent, and those are always in time.
@@ -83,7 +83,7 @@ fn a_search_finds_what_a_capped_server_holds() {
 }
 
 #[test]
-fn searches_end_with_the_exit_code_of_what_they_found() {
+fn searches_end_with_the_exit_code_of_their_result() {
     let directory = tempfile::tempdir().unwrap();
     let open = "model = \"open\"\nrate = 1\nduration_secs = 0.2\n";
     let file = scenario(directory.path(), open);

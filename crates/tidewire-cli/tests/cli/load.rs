@@ -98,7 +98,7 @@ const ONE_BY_ONE: &str =
     "pattern = \"request\"\nduration_secs = 1\n[guard]\non_violation = \"warn\"\n";
 
 #[test]
-fn a_report_says_what_a_message_cost_either_side_or_that_it_is_not_known() {
+fn a_report_has_the_cost_of_a_message_on_each_side_if_known() {
     let directory = tempfile::tempdir().unwrap();
     let file = scenario(directory.path(), ONE_BY_ONE);
     let run = |name: &str, server: &[&str]| -> (Value, String) {

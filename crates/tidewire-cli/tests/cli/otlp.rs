@@ -85,7 +85,7 @@ mod exported {
     }
 
     #[test]
-    fn spans_that_no_collector_took_are_told_at_the_end() {
+    fn spans_that_no_collector_took_are_reported_at_the_end() {
         let gone = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", gone.local_addr().unwrap());
         drop(gone);

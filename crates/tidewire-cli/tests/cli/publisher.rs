@@ -26,7 +26,7 @@ fn object(text: &str) -> Value {
 
 /// Regression: a restart of the server ended `tail -f | tidewire pub`, and a script could not know where to go on.
 #[test]
-fn a_publisher_reconnects_on_request_and_counts_what_is_confirmed() {
+fn a_publisher_reconnects_on_request_and_counts_confirmed_messages() {
     let directory = tempfile::tempdir().unwrap();
     let address = socket(&directory);
     let server = serve(&address);

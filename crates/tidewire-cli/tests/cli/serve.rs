@@ -232,7 +232,7 @@ fn a_drain_cut_off_at_its_deadline_is_a_failure_that_says_so() {
 }
 
 #[test]
-fn programs_read_where_it_listens_and_what_became_of_everything() {
+fn programs_read_its_address_and_the_final_counts() {
     let mut server = Process::start(&["serve", "--json", "--bind", "tcp://127.0.0.1:0"]);
     let ready: serde_json::Value = serde_json::from_str(&server.expect("ready")).unwrap();
     assert_eq!(ready["codec"], "tw1");
@@ -274,7 +274,7 @@ fn it_ends_with_its_parent_if_told_so() {
 }
 
 #[test]
-fn it_tells_its_parent_what_its_lanes_did() {
+fn it_tells_its_parent_the_figures_of_its_lanes() {
     let (mut server, address) = Process::server(&["--app", "echo", "--exit-with-stdin"]);
     let mut ask = || -> serde_json::Value {
         server.type_line("");
@@ -311,7 +311,7 @@ fn an_end_of_stdin_means_nothing_otherwise() {
 }
 
 #[test]
-fn nobody_reading_its_output_is_no_reason_to_end() {
+fn a_server_continues_without_a_reader_of_its_output() {
     // Both pipes are closed before the server prints anything: it must start all the same, and neither panic nor end.
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("chat.sock");
@@ -366,7 +366,7 @@ fn the_log_goes_to_stderr_and_can_be_silenced() {
 }
 
 #[test]
-fn an_echo_speaks_foreign_codecs_and_a_sink_counts_what_it_gets() {
+fn an_echo_speaks_foreign_codecs_and_a_sink_counts_its_messages() {
     let connect = |address: &str| TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
     let (_echo, address) = Process::server(&["--app", "echo", "--codec", "srmp"]);
     let mut stream = connect(&address);

@@ -150,7 +150,7 @@ fn a_subscriber_with_a_blocked_stdout_ends_by_a_signal() {
 
 /// The bug: the run waited for the reader of its progress and did not see that it was told to end.
 #[test]
-fn a_load_test_whose_output_nobody_reads_ends_by_a_signal() {
+fn a_load_test_without_a_reader_of_its_output_ends_by_a_signal() {
     let server = tidewire_testkit::TestServer::over_tcp(
         tidewire::Server::builder(),
         &tidewire::AnyCodec::by_name("tw1").unwrap(),

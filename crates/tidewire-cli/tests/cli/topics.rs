@@ -184,7 +184,7 @@ fn flood(address: &str, count: u64, payload_bytes: usize) {
 
 /// The bug: its memory grew with all published messages, to 820 MB in an hour at a pager.
 #[test]
-fn a_reader_that_stalls_costs_little_memory_and_hears_what_it_missed() {
+fn a_stalled_reader_costs_little_memory_and_learns_its_losses() {
     const PUBLISHED: u64 = 12_000;
     const PAYLOAD_BYTES: usize = 10_000;
     const MEMORY_BYTES_MAX: usize = PUBLISHED as usize * PAYLOAD_BYTES / 2;
@@ -290,7 +290,7 @@ fn a_message_too_large_for_a_frame_is_not_lost_silently() {
 }
 
 #[test]
-fn what_is_wrong_has_a_code_and_a_remedy() {
+fn mistakes_have_a_code_and_a_remedy() {
     let (_chat, chat) = Process::server(&[]);
     let (_server, pubsub) = server();
     let cases: [(&[&str], i32, &str); 13] = [
@@ -367,7 +367,7 @@ fn the_servers_policy_is_the_default() {
 }
 
 #[test]
-fn a_subscriber_begins_with_the_newest_messages_or_behind_a_position() {
+fn a_subscriber_begins_with_the_newest_messages_or_after_a_position() {
     let (_server, address) =
         Process::server(&["--app", "pubsub", "--history", "news.*,messages=4"]);
     let publish_lines = |lines: &[u8]| {

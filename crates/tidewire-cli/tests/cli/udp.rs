@@ -141,7 +141,7 @@ fn answers_longer_than_the_question_need_trust_and_both_sides_say_so() {
 
 /// The bug: it started without a warning, and refused every subscriber.
 #[test]
-fn a_pubsub_server_that_nobody_can_subscribe_to_says_so_at_the_start() {
+fn a_pubsub_server_without_possible_subscribers_does_not_start() {
     let log = |arguments: &[&str]| {
         let pubsub = ["--app", "pubsub", "--codec", "uvrpc"];
         let (server, _) = Process::server_at(ANY_PORT, &[&pubsub[..], arguments].concat());

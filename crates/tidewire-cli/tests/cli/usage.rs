@@ -43,7 +43,7 @@ fn help_and_version_are_no_errors() {
 }
 
 #[test]
-fn wrong_flags_and_values_are_refused_with_what_would_be_right() {
+fn wrong_flags_and_values_are_refused_with_the_right_ones() {
     let cases: [(&[&str], &str); 10] = [
         (&["serve", "--codec", "xml"], "tw1, lines"),
         (

@@ -31,7 +31,7 @@
 use std::sync::atomic::{self, AtomicUsize, Ordering};
 
 use super::index::CacheLine;
-use crate::signal::{Counter, Undrained};
+use crate::signal::{Counter, PendingSignals};
 
 /// The announcement of one end and its signal, used by both ends.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub(super) struct Watch {
     /// The last announcement, unless it was taken back since. The peer may have taken it.
     announced: usize,
     /// Signals made, or about to be made, that were not drained yet.
-    undrained: Undrained,
+    undrained: PendingSignals,
 }
 
 impl Watch {

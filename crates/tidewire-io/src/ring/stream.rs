@@ -234,7 +234,7 @@ impl RingStream {
     ///
     /// # Errors
     ///
-    /// None. The signature is that of a socket.
+    /// Never fails. The signature is that of a socket.
     pub fn shutdown_write(&self) -> io::Result<()> {
         self.outgoing.close();
         self.peer.wake(READ);

@@ -281,7 +281,7 @@ fn run_with_history(history: History) -> Report {
 }
 
 #[test]
-fn agents_recover_by_position_so_that_only_what_was_never_said_is_missing() {
+fn agents_recover_by_position_so_only_unsent_messages_are_missing() {
     let report = run_with_history(History {
         messages_max: 100_000,
         bytes_max: 1 << 26,

@@ -82,7 +82,7 @@ fn duplicates_are_counted_and_never_as_received() {
 }
 
 #[test]
-fn duplicates_do_not_cut_short_the_wait_for_what_is_under_way() {
+fn duplicates_do_not_shorten_the_wait_for_messages_in_flight() {
     // The surplus of duplicates exceeds what the stall holds back, so a sum of arrivals looks complete.
     let whole = Step {
         drain_ms: LONGER_THAN_A_SECOND,
@@ -198,7 +198,7 @@ fn losses_the_server_admits_are_noted_and_still_lost() {
 }
 
 #[test]
-fn all_faults_at_once_are_told_apart() {
+fn all_faults_at_once_are_distinguished() {
     at_once(0..3, |seed| {
         let proof = prove(FaultPlan {
             seed,
@@ -254,7 +254,7 @@ fn each_step_answers_for_its_own_losses() {
 }
 
 #[test]
-fn every_byte_of_a_longer_body_is_checked_in_chat_and_in_what_comes_back() {
+fn every_byte_of_a_longer_body_is_checked_in_chat_and_in_echoes() {
     let patterns = [
         "pattern = \"chat\"\n",
         "pattern = \"request\"\n",

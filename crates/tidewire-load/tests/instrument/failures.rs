@@ -38,7 +38,7 @@ fn refused_logins_are_counted_and_fail_the_run() {
 }
 
 #[test]
-fn a_run_that_nobody_could_log_in_to_has_no_success() {
+fn a_run_without_a_login_has_no_success() {
     let proof = prove(FaultPlan {
         refuse_joins: Some(Every::nth(1)),
         ..FaultPlan::default()
@@ -62,7 +62,7 @@ fn an_agent_that_was_refused_fails_once_even_if_its_connection_dies_later() {
 }
 
 #[test]
-fn a_receiver_that_is_cut_off_loses_exactly_what_it_was_still_owed() {
+fn a_receiver_that_is_cut_off_loses_exactly_its_remaining_deliveries() {
     let whole = step(12, 1.5);
     let plan = FaultPlan {
         disconnect: Some(Disconnect {
@@ -165,7 +165,7 @@ fn a_run_uses_the_address_of_a_name_that_answers() {
 }
 
 #[test]
-fn a_run_stopped_from_outside_reports_what_it_has() {
+fn a_run_stopped_from_outside_reports_its_results_so_far() {
     struct Impatient(Arc<AtomicBool>);
 
     impl Observer for Impatient {

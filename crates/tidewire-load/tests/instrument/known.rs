@@ -30,7 +30,7 @@ fn assert_offers_its_schedule(report: &Report, offered: u64, steady: u64) {
 }
 
 #[test]
-fn an_overdriven_ingest_offers_its_schedule_says_what_was_never_sent_and_is_invalid() {
+fn an_overdriven_ingest_offers_its_schedule_reports_unsent_messages_and_is_invalid() {
     let lines = "pattern = \"ingest\"\nmodel = \"open\"\nrate = 90000000\nconcurrency = 20\nduration_secs = 0.5\n\
                  drain_ms = 300\n";
     at_once(["catch_up", "skip"], |on_late| {
@@ -63,7 +63,7 @@ fn a_schedule_that_was_kept_up_with_is_offered_whole() {
 }
 
 #[test]
-fn catching_up_ends_with_the_drain_and_what_is_left_was_never_sent() {
+fn catching_up_ends_with_the_drain_and_the_rest_counts_as_unsent() {
     // A place comes free every 200 ms, so that all of it would take a hundred seconds.
     let slow = |cx: &mut Context<'_>, message: Message<'_>| {
         std::thread::sleep(Duration::from_millis(200));
@@ -118,7 +118,7 @@ fn an_ingest_that_the_server_does_not_confirm_is_unconfirmed_and_not_lost() {
 }
 
 #[test]
-fn a_count_that_came_says_what_is_lost_beside_one_that_did_not() {
+fn a_known_count_gives_the_loss_beside_an_unknown_count() {
     // Every other connection gets an answer, and one message fewer than it sent.
     let mut counts = std::collections::HashMap::<_, u64>::new();
     let mut answered = 0_u64;

@@ -23,7 +23,7 @@ fn silent(_: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
 }
 
 #[test]
-fn what_a_slow_server_keeps_from_being_sent_fails_the_step_whoever_started_the_server() {
+fn messages_unsent_for_a_slow_server_fail_the_step_of_any_server() {
     let lines = "pattern = \"request\"\nmodel = \"open\"\nrate = 400\nconcurrency = 4\nduration_secs = 0.5\n\
                  max_in_flight = 8\ntimeout_ms = 60000\ndrain_ms = 20000\n";
     at_once(["catch_up", "skip"], |on_late| {
@@ -114,7 +114,7 @@ impl Observer for Looks {
 }
 
 #[test]
-fn what_watches_a_step_has_its_verdict_so_far() {
+fn a_watcher_of_a_step_has_its_verdict_so_far() {
     let lines = "pattern = \"request\"\nmodel = \"open\"\nrate = 100\nconcurrency = 2\nduration_secs = 3\n\
                  [guard]\nmax_client_cpu_pct = 1e-9\non_violation = \"warn\"\n";
     let server = tidewire::Server::builder()

@@ -176,7 +176,7 @@ fn failure(outcome: Result<Report, PlanError>) -> ConnectError {
 }
 
 #[test]
-fn what_a_server_or_a_client_refuses_ends_the_run_before_it_begins() {
+fn settings_that_a_server_or_a_client_refuses_end_the_run_before_it_begins() {
     let (_folder, file, tokens) = users(1);
     let server = serve(Server::builder().authenticate(file), |_| echo);
     let wrong = [Token::new("guessed").unwrap()];

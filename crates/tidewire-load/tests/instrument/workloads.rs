@@ -127,7 +127,7 @@ fn assert_comes_back(pattern: &str, codec: &str, model: &str) {
 }
 
 #[test]
-fn fan_out_reaches_everyone_who_is_to_get_it() {
+fn fan_out_reaches_exactly_its_receivers() {
     let open = "model = \"open\"\nrate = 300\narrival = \"burst\"\n";
     let lines = format!("concurrency = 6\nduration_secs = 0.5\n{open}");
     let chat = Chat::new();
@@ -244,7 +244,7 @@ fn a_fixed_delay_is_in_both_times_and_a_dropped_hundredth_is_exactly_one_percent
 }
 
 #[test]
-fn losses_duplicates_and_corrupt_bytes_of_replies_are_told_apart() {
+fn losses_duplicates_and_corrupt_bytes_of_replies_are_distinguished() {
     let plan = FaultPlan {
         seed: 5,
         drop: Some(Every::nth(50).times_max(10)),
@@ -308,7 +308,7 @@ fn a_stall_shows_in_scheduled_and_hardly_in_service_on_a_serial_connection() {
 }
 
 #[test]
-fn what_cannot_be_sent_in_time_is_skipped_and_counted() {
+fn messages_that_cannot_be_sent_in_time_are_skipped_and_counted() {
     let plan = FaultPlan {
         delay: Duration::from_millis(50),
         ..FaultPlan::default()
@@ -329,7 +329,7 @@ fn what_cannot_be_sent_in_time_is_skipped_and_counted() {
 }
 
 #[test]
-fn what_is_caught_up_is_as_late_as_the_window_makes_it() {
+fn messages_that_are_caught_up_are_as_late_as_the_window() {
     let plan = FaultPlan {
         delay: Duration::from_millis(50),
         ..FaultPlan::default()
@@ -401,7 +401,7 @@ fn an_overdriven_instrument_is_invalid_and_its_lateness_is_not_in_service() {
 }
 
 #[test]
-fn limits_are_judged_and_allow_what_they_allow() {
+fn limits_are_judged_and_allow_values_up_to_them() {
     let plan = FaultPlan {
         drop: Some(Every::nth(100)),
         ..FaultPlan::default()

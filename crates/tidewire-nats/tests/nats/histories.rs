@@ -56,10 +56,9 @@ fn a_room_without_space_refuses_joins_until_there_is_space() {
     assert_eq!(metrics.backplane_unsent, 0);
 }
 
-/// A topic that JetStream has no space for refuses its subscribers. What is published waits, and arrives when there is
-/// space.
+/// A topic without space in JetStream refuses its subscribers. Published messages wait, and arrive when there is space.
 #[test]
-fn a_topic_without_space_refuses_subscribers_and_keeps_what_is_published() {
+fn a_topic_without_space_refuses_subscribers_and_keeps_publications() {
     const MESSAGES: usize = 5;
     let Some(mut engine) = NatsEngine::start(&space("300KB")) else {
         return;
@@ -119,7 +118,7 @@ fn streams(engine: &NatsEngine) -> Vec<(String, u64)> {
     all
 }
 
-/// JetStream removes messages by their age. A client that comes back is told how many.
+/// JetStream removes messages by their age. A client that reconnects is told how many.
 #[test]
 fn messages_beyond_their_age_are_removed_and_told_as_missing() {
     let Some(engine) = NatsEngine::start_with_streams() else {
@@ -194,8 +193,8 @@ fn a_node_that_reads_a_stream_keeps_the_exact_limit_of_bytes() {
     }
 }
 
-/// Beyond the names of a history NATS loses the stream that was silent for the longest time. Who comes back to it is
-/// told, and its new stream begins above the one before.
+/// Beyond the names of a history NATS loses the stream that was silent for the longest time. A client that returns is
+/// told, and the new stream begins above the removed stream.
 #[test]
 fn the_most_silent_stream_beyond_the_names_is_removed_and_told() {
     let Some(engine) = NatsEngine::start_with_streams() else {
@@ -236,7 +235,7 @@ fn the_most_silent_stream_beyond_the_names_is_removed_and_told() {
 }
 
 /// Regression: JetStream refused the name of the stream of a long topic. Its messages then waited for ever, and beyond
-/// 4 MiB of them the node refused those of all rooms and topics.
+/// 4 MiB of them the node refused messages of all rooms and topics.
 #[test]
 fn the_longest_topics_keep_their_messages_apart() {
     let Some(engine) = NatsEngine::start_with_streams() else {
@@ -259,8 +258,8 @@ fn the_longest_topics_keep_their_messages_apart() {
     assert_eq!(server.stop().backplane_unsent, 0);
 }
 
-/// Regression: a stream that had just been made counted as one that was used, so whoever subscribed to topics without
-/// messages removed the messages of all others.
+/// Regression: a new stream counted as used, so a client that subscribed to topics without messages removed the
+/// messages of all others.
 #[test]
 fn a_stream_without_messages_makes_room_before_one_with_messages() {
     let Some(engine) = NatsEngine::start_with_streams() else {
@@ -274,7 +273,7 @@ fn a_stream_without_messages_makes_room_before_one_with_messages() {
     let client = Client::connect(&server.url()).wait().unwrap();
     publish(&client, "state.kept", "a value");
     client.flush().wait().expect("it is stored");
-    // The subscriptions end before the next one begins, because a node follows two streams.
+    // Each subscription ends before the next begins, because a node follows two streams.
     for topic in ["state.x", "state.y", "state.z"] {
         let subscribe = || client.subscribe(topic).wait().ok();
         drop(wait_until("the node follows no other one", subscribe));
@@ -285,8 +284,8 @@ fn a_stream_without_messages_makes_room_before_one_with_messages() {
     assert_eq!(server.stop().backplane_unsent, 0);
 }
 
-/// Regression: the clock of the node alone decided where a stream begins, so that one that was made again by a node
-/// with a slow clock began below the one before.
+/// Regression: the clock of the node alone decided where a stream begins, so a node with a slow clock made a stream
+/// again that began below the former stream.
 #[test]
 fn a_new_stream_begins_above_those_of_a_node_whose_clock_is_ahead() {
     let Some(engine) = NatsEngine::start_with_streams() else {
@@ -365,7 +364,7 @@ fn subscribe_with_replicas(engine: &NatsEngine, count: usize) -> bool {
     is_subscribed
 }
 
-/// A single server of NATS cannot keep several copies, and the request says how many were asked for.
+/// A single server of NATS cannot keep several copies, and the request has the number of copies.
 #[test]
 fn a_node_asks_for_as_many_replicas_of_a_stream_as_it_is_told() {
     let Some(engine) = NatsEngine::start_with_streams() else {
@@ -380,7 +379,7 @@ fn a_node_asks_for_as_many_replicas_of_a_stream_as_it_is_told() {
                 .await
                 .expect("a subscription");
             client.flush().await.expect("NATS");
-            // A node has a runtime of its own, on another thread than this one.
+            // A node has its own runtime, on another thread.
             std::thread::scope(|scope| {
                 let node = scope.spawn(|| subscribe_with_replicas(&engine, asked));
                 assert_eq!(node.join().expect("no panic"), asked == 1);

@@ -9,7 +9,7 @@ use tidewire::{Chat, ServeError, Server};
 use tidewire_nats::Nats;
 use tidewire_testkit::backplane::Engine;
 use tidewire_testkit::backplane::suite::{chat, chat_of, member, settings};
-use tidewire_testkit::{Heard, NatsServer, Peer};
+use tidewire_testkit::{NatsServer, Peer, RoomEvent};
 
 tidewire_testkit::backplane_suite!(NatsEngine::start_with_streams());
 
@@ -28,7 +28,7 @@ impl NatsEngine {
         Some(Self { server, user: "" })
     }
 
-    /// Pauses NATS, or lets it go on.
+    /// Pauses NATS, or lets it continue.
     fn pause(&self, is_paused: bool) {
         self.server.pause(is_paused);
     }
@@ -187,7 +187,7 @@ fn a_server_without_members_gets_no_messages() {
 /// Waits for a message or an announcement with this text.
 fn announced(peer: &mut Peer, text: &str) {
     loop {
-        if let Heard::Message { payload, .. } = peer.hear().expect("an event, not the end")
+        if let RoomEvent::Message { payload, .. } = peer.hear().expect("an event, not the end")
             && String::from_utf8_lossy(&payload).contains(text)
         {
             return;
@@ -195,14 +195,14 @@ fn announced(peer: &mut Peer, text: &str) {
     }
 }
 
-/// Messages that `peer` gets up to the last one, and those that it is told to be missing. A message begins with its
-/// number. Announcements are not counted.
+/// Counts messages that `peer` receives up to the last, and messages that are reported as missing. A message begins
+/// with its number. Announcements are not counted.
 fn count_to(peer: &mut Peer, last: u64) -> (u64, u64) {
     let (mut got, mut lost, mut next) = (0, 0, 0);
     loop {
         match peer.hear().expect("an event, not the end") {
-            Heard::Gap(count) => lost += count,
-            Heard::Message { payload, .. } if !payload.starts_with(b"this server") => {
+            RoomEvent::Gap(count) => lost += count,
+            RoomEvent::Message { payload, .. } if !payload.starts_with(b"this server") => {
                 let number = payload.first_chunk().expect("its number");
                 let number = u64::from_le_bytes(*number);
                 assert!(number >= next, "{number} in place of {next}");
@@ -217,7 +217,8 @@ fn count_to(peer: &mut Peer, last: u64) -> (u64, u64) {
     }
 }
 
-/// NATS stops for a moment, and then so long that the nodes give it up. Each message arrives, or is told as missing.
+/// NATS stops for a moment, and then so long that the nodes give it up. Each message arrives, or is reported as
+/// missing.
 #[test]
 fn a_nats_that_is_stopped_and_goes_on_loses_nothing_in_silence() {
     const MESSAGES: u64 = 100;
@@ -242,7 +243,7 @@ fn a_nats_that_is_stopped_and_goes_on_loses_nothing_in_silence() {
     engine.pause(true);
     say(&mut ann, MESSAGES);
     announced(&mut ann, "cut off");
-    // Its node notices later, and would not notice a NATS that goes on now.
+    // Its node notices later, and would not notice a NATS that continues now.
     announced(&mut bob, "cut off");
     say(&mut ann, MESSAGES);
     engine.pause(false);
@@ -284,16 +285,16 @@ fn a_nats_that_comes_back_with_a_smaller_limit_refuses_long_messages() {
     ann.say(&[b'x'; 9_000]);
     loop {
         match ann.hear().expect("an event, not the end") {
-            Heard::Refused(_) => break,
-            Heard::Presence(..) => {}
+            RoomEvent::Refused(_) => break,
+            RoomEvent::Presence(..) => {}
             other => panic!("{other:?}"),
         }
     }
     ann.say(&[b'x'; 6_000]);
     loop {
         match bob.hear().expect("an event, not the end") {
-            Heard::Message { payload, .. } => break assert_eq!(payload.len(), 6_000),
-            Heard::Presence(..) => {}
+            RoomEvent::Message { payload, .. } => break assert_eq!(payload.len(), 6_000),
+            RoomEvent::Presence(..) => {}
             other => panic!("{other:?}"),
         }
     }

@@ -33,7 +33,7 @@ impl Valve {
         self.changed.notify_all();
     }
 
-    /// Waits while it is shut. Returns whether it goes on.
+    /// Waits while it is shut. Returns whether to continue.
     fn pass(&self) -> bool {
         let state = self.state.lock().expect("no panic");
         let is_shut = |(is_shut, has_ended): &mut (bool, bool)| *is_shut && !*has_ended;
@@ -97,8 +97,8 @@ fn copy(mut from: TcpStream, mut to: TcpStream, goes_on: impl Fn() -> bool) {
     }
 }
 
-/// Members of the node are told the exact number of messages that NATS drops for it, and the members of the third node
-/// get everything.
+/// Members of the node are told the exact number of messages that NATS drops, and the members of the third node receive
+/// everything.
 #[test]
 fn a_node_that_takes_nothing_is_cut_off_and_slows_no_other() {
     const BYTES: usize = 16 << 10;
@@ -148,7 +148,7 @@ fn a_node_that_takes_nothing_is_cut_off_and_slows_no_other() {
         MESSAGES + 1
     );
     assert!(metrics.backplane_lost > 0);
-    // A lane that is behind drops announcements and presence, too, which are no messages.
+    // A slow lane drops announcements and presence, too, which are no messages.
     let dropped = metrics.backplane_dropped;
     assert_eq!(metrics.backplane_lost + dropped, lost);
     assert!((0..=dropped).contains(&(got + lost - MESSAGES)));

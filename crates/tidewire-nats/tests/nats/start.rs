@@ -16,7 +16,7 @@ use tidewire_testkit::{NatsServer, TestServer};
 
 use crate::{NatsEngine, announced};
 
-/// The error of NATS behind an error of the backplane.
+/// The error of NATS that caused an error of the backplane.
 fn cause(error: &BackplaneError) -> &NatsError {
     let BackplaneError::Engine(cause) = error else {
         panic!("{error}");
@@ -165,7 +165,7 @@ fn wrong_credentials_are_refused_at_the_start_and_not_shown() {
     );
 }
 
-/// Starts a `nats-server` whose users have these permissions, and are named u0, u1 and so on.
+/// Starts a `nats-server` with users u0, u1 and so on, with these permissions.
 fn with_users(permissions: &[String]) -> Option<NatsServer> {
     let users = permissions.iter().enumerate().map(|(number, may)| {
         format!("{{ user: u{number}, password: p, permissions: {{ {may} }} }}\n")
@@ -174,7 +174,7 @@ fn with_users(permissions: &[String]) -> Option<NatsServer> {
     NatsServer::start_with_streams(&format!("authorization {{ users: [ {users} ] }}"))
 }
 
-/// Regression: a user that may speak to nodes and not to rooms started, and its messages were lost without a word.
+/// Regression: a user that may publish to nodes but not to rooms started, and its messages were lost silently.
 #[test]
 fn permissions_that_are_too_narrow_are_an_error_at_the_start() {
     let mut users: Vec<String> = ["subscribe: \"other.>\"", "publish: \"other.>\""]
@@ -231,8 +231,8 @@ fn permissions_that_are_too_narrow_are_an_error_at_the_start() {
     }
 }
 
-/// The nodes of a second cluster that was given the prefix and the ids of the first one by mistake do not start, and
-/// the first cluster does not notice.
+/// The nodes of a second cluster with the prefix and the ids of the first by mistake do not start, and the first
+/// cluster does not notice.
 #[test]
 fn a_second_cluster_with_the_same_prefix_and_ids_does_not_start() {
     let Some(engine) = NatsEngine::start("") else {

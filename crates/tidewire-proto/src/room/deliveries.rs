@@ -67,11 +67,11 @@ impl Deliveries {
         &self.bytes
     }
 
-    /// Notes that the first `bytes` were written. Call [`Taken::advance`] for each subscriber, in the order of
-    /// gathering.
+    /// Notes that the first `bytes` were written. Call [`WrittenDeliveries::advance`] for each subscriber, in the order
+    /// of gathering.
     #[must_use]
-    pub fn taken(&self, bytes: usize) -> Taken<'_> {
-        Taken {
+    pub fn taken(&self, bytes: usize) -> WrittenDeliveries<'_> {
+        WrittenDeliveries {
             buffer: &self.bytes,
             frames: &self.frames,
             counts: &self.counts,
@@ -83,7 +83,7 @@ impl Deliveries {
 
 /// The written part of [`Deliveries`], to be applied to each subscriber.
 #[derive(Debug)]
-pub struct Taken<'a> {
+pub struct WrittenDeliveries<'a> {
     buffer: &'a [u8],
     /// The frames of the remaining subscribers.
     frames: &'a [Frame],
@@ -93,7 +93,7 @@ pub struct Taken<'a> {
     bytes: usize,
 }
 
-impl Taken<'_> {
+impl WrittenDeliveries<'_> {
     /// Moves the next subscriber past the written bytes. The rest of a torn delivery goes to `output`.
     pub fn advance(
         &mut self,

@@ -29,7 +29,7 @@ mod policy;
 mod subscriber;
 
 pub use coalesce::Coalescer;
-pub use deliveries::{Deliveries, Taken};
+pub use deliveries::{Deliveries, WrittenDeliveries};
 pub use log::{Cursor, RoomLog};
 pub use policy::{LagLimits, Policy, PolicyParseError, Verdict};
 pub use subscriber::{Advance, LatestPiece, Subscriber, ToldLatest};

@@ -1,18 +1,18 @@
-//! Members get what other nodes send from the reply to their join on, and learn who came and left.
+//! After the reply to their join, members receive messages and presence of other nodes.
 
 use tidewire_proto::body::RoomCall;
 use tidewire_proto::message::PresenceEvent;
 
 use super::Engine;
 use super::suite::{announcement, chat, member};
-use crate::peer::{Heard, Peer};
+use crate::peer::{Peer, RoomEvent};
 
 /// Regression: the reply to the first join of a room on a node came before the engine had the node's subscription, so
-/// that messages of other nodes were missing, and nobody was told.
+/// messages of other nodes were missing without a notice.
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn whoever_has_joined_gets_the_next_message_of_another_node<E: Engine>(engine: &mut E) {
+pub fn members_get_messages_of_another_node_after_their_join<E: Engine>(engine: &mut E) {
     const ROUNDS: u64 = 100;
     let [one, two] = ["one", "two"].map(|id| chat(engine, id));
     let mut ann = member(&one, "ann");
@@ -34,12 +34,12 @@ pub fn whoever_has_joined_gets_the_next_message_of_another_node<E: Engine>(engin
     );
 }
 
-/// Joins do not wait for an engine that is gone; the new members are told, also those that come when all others know
-/// it.
+/// Joins do not wait for an unreachable engine. New members are told about it, also members that join after the others
+/// were told.
 ///
 /// # Panics
 /// The behaviour differs.
-pub fn whoever_joins_a_node_that_is_cut_off_is_told<E: Engine>(engine: &mut E) {
+pub fn members_that_join_a_cut_off_node_are_told<E: Engine>(engine: &mut E) {
     let server = chat(engine, "one");
     let mut ann = member(&server, "ann");
     engine.cut();
@@ -65,16 +65,16 @@ fn presence_until(peer: &mut Peer, text: &str) -> Vec<(PresenceEvent, String)> {
     let mut told = Vec::new();
     loop {
         match peer.hear().expect("an event, not the end") {
-            Heard::Presence(event, name) => told.push((event, name)),
-            Heard::Message { payload, .. } if payload == text.as_bytes() => return told,
-            Heard::Message { .. } => {}
+            RoomEvent::Presence(event, name) => told.push((event, name)),
+            RoomEvent::Message { payload, .. } if payload == text.as_bytes() => return told,
+            RoomEvent::Message { .. } => {}
             other => panic!("{other:?}"),
         }
     }
 }
 
-/// A member that comes to one node while the engine is gone, and one that leaves the other node, are told once when it
-/// is back. Then the lists agree.
+/// When the engine is back, a join at one node and a leave at the other during the cut are each announced once. Then
+/// the lists agree.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -97,10 +97,11 @@ pub fn joins_and_leaves_during_a_cut_are_told_once_behind_it<E: Engine>(engine: 
     let joined = (PresenceEvent::Joined, "cleo".to_owned());
     let left = (PresenceEvent::Left, "eva".to_owned());
     for peer in [&mut ann, &mut bob] {
-        // The event of the own node was told at once, but may come from another lane, behind that of the other node.
+        // The event of the own node was sent at once, but may come from another lane, after the event of the other
+        // node.
         let mut told = Vec::new();
         while told.len() < 2 {
-            if let Heard::Presence(event, name) = peer.hear().expect("an event, not the end") {
+            if let RoomEvent::Presence(event, name) = peer.hear().expect("an event, not the end") {
                 told.push((event, name));
             }
         }

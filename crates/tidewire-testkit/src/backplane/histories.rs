@@ -12,7 +12,7 @@ use super::suite::settings;
 use crate::harness::TestServer;
 use crate::wait::DEADLINE;
 
-/// Starts a chat server of two lanes as a node whose rooms keep their messages.
+/// Starts a chat server of two lanes as a node with histories of rooms.
 pub fn chat_with_history<E: Engine>(engine: &E, id: &str, history: History) -> TestServer {
     let builder = Server::builder()
         .lanes(2)
@@ -21,7 +21,7 @@ pub fn chat_with_history<E: Engine>(engine: &E, id: &str, history: History) -> T
     TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), move |_| chat.clone())
 }
 
-/// Starts a publish/subscribe server of two lanes as a node whose topics `lobby` and `state.>` keep their messages.
+/// Starts a publish/subscribe server of two lanes as a node with histories of the topics `lobby` and `state.>`.
 pub fn topics_with_history<E: Engine>(engine: &E, id: &str, history: History) -> TestServer {
     let builder = Server::builder()
         .lanes(2)
@@ -56,7 +56,7 @@ impl HistoryKind {
         }
     }
 
-    /// Enters, as one that has the messages up to a position.
+    /// Enters as a member that has the messages up to a position.
     ///
     /// # Panics
     /// The server refuses it.
@@ -90,7 +90,7 @@ enum Joined {
 }
 
 impl Reader {
-    /// Joins the room, as one that has the messages up to a position.
+    /// Joins the room as a member that has the messages up to a position.
     ///
     /// # Panics
     /// The server refuses it.
@@ -105,7 +105,7 @@ impl Reader {
         Self::new(client, Joined::Room(room), since)
     }
 
-    /// Subscribes to a topic, as one that has the messages up to a position.
+    /// Subscribes to a topic as a subscriber that has the messages up to a position.
     ///
     /// # Panics
     /// The server refuses it.
@@ -278,7 +278,7 @@ pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E, kind: HistoryKind) {
     }
 }
 
-/// A member that leaves one node and comes to the other gets what it missed, once.
+/// A member that moves from one node to the other receives the missed messages, once.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -295,7 +295,7 @@ pub fn a_member_that_comes_back_to_another_node_gets_what_it_missed<E: Engine>(
     let mut carl = kind.reader(&servers[0], "carl", None);
     say_all(&ann, 10..30);
     assert_eq!(without_offsets(carl.take(30)), texts(0..30));
-    // The second node has nobody in the room meanwhile, and a third one never had.
+    // The second node has no member in the room during this time, and the third never had one.
     let third = kind.serve(engine, "three", History::last(100));
     for (server, name) in [(&servers[0], "eva"), (&servers[1], "finn"), (&third, "gus")] {
         let mut bob = kind.reader(server, name, Some(left_at));
@@ -313,7 +313,7 @@ pub fn a_member_that_comes_back_to_another_node_gets_what_it_missed<E: Engine>(
     }
 }
 
-/// Messages that the limit of the history has removed are told with their exact number, on every node.
+/// Every node reports the exact number of messages that the limit of the history has removed.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -344,7 +344,8 @@ pub fn the_missing_number_is_exact_when_the_history_was_too_short<E: Engine>(
     }
 }
 
-/// Messages that are said while the engine is gone wait in their node, and reach everybody once when it is back.
+/// Messages that are sent while the engine is unreachable wait in their node, and reach all members once when it is
+/// back.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -372,7 +373,7 @@ pub fn messages_wait_while_the_engine_is_gone<E: Engine>(engine: &mut E, kind: H
     }
 }
 
-/// A node that was stopped and started again has what was said before and meanwhile.
+/// A node that was stopped and started again has the messages from before and from the time between.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -399,7 +400,7 @@ pub fn a_node_that_starts_again_has_the_history<E: Engine>(engine: &mut E, kind:
     two.stop();
 }
 
-/// Members are told when the history of their room was lost, and the room goes on.
+/// Members are told when the history of their room was lost, and the room continues.
 ///
 /// # Panics
 /// The behaviour differs.

@@ -40,7 +40,7 @@ struct Hub {
     append_losses: usize,
     /// Whether no stream can be made.
     has_no_space: bool,
-    /// Packets of requests and answers that still arrive, and then those that will be lost.
+    /// Numbers of packets of requests and answers that still arrive, and that are then lost.
     directed_losses: (usize, usize),
     /// Requests to services so far.
     asked: usize,
@@ -53,7 +53,7 @@ struct Port {
     node: String,
     events: Sender<Event>,
     subscriptions: HashSet<String>,
-    /// Neither sends nor receives, and does not know it.
+    /// Neither sends nor receives, without noticing.
     is_silent: bool,
 }
 
@@ -94,12 +94,12 @@ impl InprocEngine {
         self.lock().append_losses = packets;
     }
 
-    /// Lets nobody make a new stream, as if the engine had no space, or ends that.
+    /// Refuses new streams, as if the engine had no space, or ends this.
     pub fn run_out_of_space(&self, has_no_space: bool) {
         self.lock().has_no_space = has_no_space;
     }
 
-    /// Makes all streams anew, with sequences below those before, as a node does whose clock is behind. Nodes are not
+    /// Makes all streams again, with sequences below the former ones, like a node with a slow clock. Nodes are not
     /// told.
     pub fn begin_streams_lower(&self) {
         self.lock().streams.begin_lower();
@@ -131,7 +131,7 @@ impl InprocEngine {
         hub.ports.iter().filter(follows).count()
     }
 
-    /// Sends a packet to the nodes that follow a stream, as anybody may who reaches the engine.
+    /// Sends a packet to the nodes that follow a stream, as any program may that reaches the engine.
     pub fn inject_appended(&self, name: &RoomOrTopic, sequence: u64, packet: &[u8]) {
         for port in &self.lock().ports {
             let appended = Event::Appended(name.clone(), sequence, packet.into());
@@ -145,14 +145,14 @@ impl InprocEngine {
         self.lock().directed_losses = (arrive, packets);
     }
 
-    /// Whether all packets that shall be lost are lost.
+    /// Whether all planned losses have happened.
     #[must_use]
     pub fn has_lost_all(&self) -> bool {
         let hub = self.lock();
         hub.losses + hub.append_losses + hub.directed_losses.1 == 0
     }
 
-    /// Lets a node neither send nor receive, as if its process had stopped, or hear and be heard again.
+    /// Stops a node's sending and receiving, as if its process had stopped, or starts both again.
     pub fn silence(&self, node: &str, is_silent: bool) {
         for port in &mut self.lock().ports {
             if port.node == node {
@@ -172,12 +172,12 @@ impl InprocEngine {
             .count()
     }
 
-    /// Sends a packet as anybody may who reaches the engine.
+    /// Sends a packet as any program may that reaches the engine.
     pub fn inject(&self, to: Subject<'_>, packet: &[u8]) {
         self.lock().send(to, packet);
     }
 
-    /// Returns the backplane of a node whose clock is ahead of those of others by this.
+    /// Returns the backplane of a node with a clock that is ahead of others by this time.
     #[must_use]
     pub fn backplane_ahead(&self, ahead: Duration) -> InprocBackplane {
         let engine = self.clone();
@@ -460,7 +460,7 @@ impl Hub {
         }
     }
 
-    /// Whether this packet is one of those to lose.
+    /// Whether to lose this packet.
     fn loses(&mut self, to: Subject<'_>, packet: &[u8]) -> bool {
         let losses = match to {
             Subject::Room(_) | Subject::Topic(_) => &mut self.losses,

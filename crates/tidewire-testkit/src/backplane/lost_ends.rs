@@ -10,7 +10,7 @@ use crate::harness::TestServer;
 /// The messages of a round.
 pub const MESSAGES: usize = 20;
 
-/// Two nodes whose stream has the messages "0 0" to "0 19", with an author at the first one and a reader at each.
+/// Two nodes with a stream of the messages "0 0" to "0 19", an author at the first and a reader at each.
 #[derive(Debug)]
 pub struct Cluster {
     kind: HistoryKind,
@@ -63,8 +63,8 @@ impl Cluster {
         one
     }
 
-    /// Checks that both readers get the messages of a round, and are told that an unknown number is missing in front of
-    /// them. Whoever comes back with a position of the former epoch is told the same.
+    /// Checks that both readers receive the messages of a round, and are told that an unknown number is missing before
+    /// them. A reader that returns with a position of the former epoch is told the same.
     ///
     /// # Panics
     /// They do not, or are not.
@@ -97,10 +97,10 @@ impl Cluster {
     }
 }
 
-/// The engine comes back with an older copy of its streams. Everybody gets what is said from then on, and is told that
-/// an unknown number is missing in front of it.
+/// The engine comes back with an older copy of its streams. All readers receive the later messages, and are told that
+/// an unknown number is missing before them.
 ///
-/// Regression: the stream gave sequences again that the nodes had seen. They took the new messages for late ones.
+/// Regression: the stream gave sequences again that the nodes had seen. They took the new messages for late messages.
 ///
 /// # Panics
 /// The behaviour differs.

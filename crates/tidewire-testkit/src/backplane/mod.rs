@@ -1,4 +1,4 @@
-//! The conformance suite of backplanes, and one within the process.
+//! The conformance suite of backplanes, and a backplane within the process.
 //!
 //! [`suite`], [`entering`], [`services`], and [`histories`], [`topic_histories`] and [`lost_ends`] for histories, check
 //! each sentence of the contract at the top of `tidewire::backplane`, with servers and raw peers. A backplane passes it
@@ -76,8 +76,8 @@ macro_rules! backplane_suite {
             large_rooms_have_counts
         );
         $crate::backplane_suite!(@each entering $make;
-            whoever_has_joined_gets_the_next_message_of_another_node
-            whoever_joins_a_node_that_is_cut_off_is_told
+            members_get_messages_of_another_node_after_their_join
+            members_that_join_a_cut_off_node_are_told
             joins_and_leaves_during_a_cut_are_told_once_behind_it
         );
         $crate::backplane_suite!(@each services $make;

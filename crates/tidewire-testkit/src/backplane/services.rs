@@ -35,8 +35,8 @@ impl Worker {
         self.held.recv_timeout(DEADLINE).expect("a held request")
     }
 
-    /// Waits until the other nodes know what this one works on: two heartbeats, seen by the time of an answer that each
-    /// measures.
+    /// Waits until the other nodes know the requests in work at this node: two heartbeats, observed by the measured
+    /// time of an answer.
     pub fn beat_twice(&self) {
         for _ in 0..2 {
             let lag = || self.server.server().node()?.read().peers.first()?.lag;
@@ -82,7 +82,7 @@ pub fn front<E: Engine>(engine: &E, id: &str, timeout: Duration) -> TestServer {
     front_of(engine, settings(id), timeout)
 }
 
-/// Starts such a node with these settings.
+/// Starts a node without services, with these settings.
 pub fn front_of<E: Engine>(engine: &E, settings: NodeSettings, timeout: Duration) -> TestServer {
     let nodes = Upstream::nodes().timeout(timeout);
     let builder = Server::builder().lanes(2);
@@ -118,7 +118,7 @@ pub fn refusal(client: &Client, method: &str) -> (ErrorCode, String) {
     }
 }
 
-/// Checks that every request to another node has one fate.
+/// Checks that every request to another node ends in exactly one way.
 ///
 /// # Panics
 /// They differ.
@@ -161,7 +161,7 @@ pub fn a_request_goes_to_one_of_the_nodes_that_have_the_service<E: Engine>(engin
     assert!(taken[0] > 0 && taken[1] > 0, "{taken:?}");
 }
 
-/// A handler on another node refuses, answers later, or does neither: the caller always gets an answer.
+/// A handler on another node refuses, answers later, or drops the request: the caller always receives an answer.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -184,7 +184,7 @@ pub fn every_way_to_answer_crosses_nodes<E: Engine>(engine: &mut E) {
     assert_eq!(stop_worker(worker), 3);
 }
 
-/// A request goes to other nodes only, also if the own one has the method for them.
+/// A request goes to other nodes only, also if the own node has the method.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -280,7 +280,7 @@ pub fn requests_of_a_node_that_is_gone_fail<E: Engine>(engine: &mut E) {
         Err(RequestError::Refused { text, .. }) => assert!(text.contains("is gone"), "{text}"),
         other => panic!("{other:?}"),
     }
-    // Its token has nobody to answer.
+    // Its token has no caller to answer.
     held.reply(b"too late").expect("a short reply");
     drop(client);
     let metrics = front.stop();
@@ -288,7 +288,7 @@ pub fn requests_of_a_node_that_is_gone_fail<E: Engine>(engine: &mut E) {
     assert_eq!(metrics.backplane_orphaned, 1);
 }
 
-/// A node that is cut off refuses requests to other nodes, and goes on when it is back.
+/// A node that is cut off refuses requests to other nodes, and continues when it is back.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -354,7 +354,7 @@ pub fn messages_for_a_session_cross_nodes<E: Engine>(engine: &mut E) {
         assert_eq!((message.kind, message.channel), (Kind::OneWay, 7));
         assert_eq!(message.payload, number.to_string().as_bytes());
     }
-    // A server that is not there, and an earlier run of one that is.
+    // A server that does not exist, and an earlier run of an existing server.
     let message = Message::new(Kind::OneWay, 0, b"to nobody");
     for wrong in [
         "three.1.1".to_owned(),

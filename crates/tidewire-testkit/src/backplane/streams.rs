@@ -46,7 +46,7 @@ impl Streams {
         self.all.clone_from(&self.saved);
     }
 
-    /// Makes all streams anew, with sequences below those before.
+    /// Makes all streams again, with sequences below the former ones.
     pub(super) fn begin_lower(&mut self) {
         for stream in self.all.values_mut() {
             self.made += 1;
@@ -67,7 +67,7 @@ impl Streams {
         }
     }
 
-    /// Removes the stream of this epoch, so that the next read makes another one.
+    /// Removes the stream of this epoch, so that the next read makes another stream.
     pub(super) fn replace(&mut self, name: &RoomOrTopic, epoch: u64) {
         if self.all.get(name).is_some_and(|it| it.epoch == epoch) {
             self.all.remove(name);
@@ -121,7 +121,7 @@ impl Streams {
         });
         self.made = self.made.max(stream.epoch);
         let first = stream.last + 1 - stream.packets.len() as u64;
-        // A stream that ends before is another one than the node knows.
+        // A stream that ends earlier is not the stream that the node knows.
         let is_other = from > stream.last && from < u64::MAX;
         let known = from.saturating_sub(first) as usize * usize::from(!is_other);
         let packets = stream.packets.iter().skip(known).cloned().collect();

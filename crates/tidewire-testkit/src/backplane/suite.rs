@@ -13,7 +13,7 @@ use tidewire_proto::message::PresenceEvent;
 
 use super::Engine;
 use crate::harness::TestServer;
-use crate::peer::{Heard, Peer};
+use crate::peer::{Peer, RoomEvent};
 use crate::wait::wait_until;
 
 /// The settings of a test's node: short heartbeats, and a silence that a busy machine does not reach.
@@ -194,8 +194,8 @@ pub fn subscribers_get_what_is_published_at_another_node<E: Engine>(engine: &mut
 fn next_presence(peer: &mut Peer) -> (PresenceEvent, String) {
     loop {
         match peer.hear().expect("an event, not the end") {
-            Heard::Presence(event, name) => return (event, name),
-            Heard::Message { .. } => {}
+            RoomEvent::Presence(event, name) => return (event, name),
+            RoomEvent::Message { .. } => {}
             other => panic!("{other:?}"),
         }
     }
@@ -234,7 +234,7 @@ pub fn presence_spans_nodes<E: Engine>(engine: &mut E) {
     one.stop();
 }
 
-/// A member whose name a member of this node has is shown with its node, whoever comes first.
+/// Of two members of the same name, the member of another node is shown with its node, in any order of joins.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -259,7 +259,7 @@ pub fn a_name_of_another_node_is_shown_with_it<E: Engine>(engine: &mut E) {
     two.stop();
 }
 
-/// A message for one member finds its node, and nobody else gets it.
+/// A message for one member finds its node, and no other member receives it.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -272,7 +272,7 @@ pub fn whispers_cross_nodes<E: Engine>(engine: &mut E) {
         .expect("bob is there");
     let heard = loop {
         match bob.hear().expect("an event, not the end") {
-            Heard::Presence(..) => {}
+            RoomEvent::Presence(..) => {}
             other => break other,
         }
     };
@@ -280,7 +280,7 @@ pub fn whispers_cross_nodes<E: Engine>(engine: &mut E) {
     let (from, private) = ("ann".to_owned(), true);
     assert_eq!(
         heard,
-        Heard::Message {
+        RoomEvent::Message {
             from,
             payload,
             private
@@ -295,14 +295,14 @@ pub fn whispers_cross_nodes<E: Engine>(engine: &mut E) {
     two.stop();
 }
 
-/// A second node with the same id does not start, and the first goes on.
+/// A second node with the same id does not start, and the first continues.
 ///
 /// # Panics
 /// The behaviour differs.
 pub fn a_node_id_in_use_is_refused<E: Engine>(engine: &mut E) {
     let first = chat(engine, "one");
     let mut again = settings("one");
-    // The first one answers at once, but the machine may be busy.
+    // The first node answers at once, but the machine may be busy.
     again.claim = Duration::from_secs(60);
     let second = Server::builder()
         .listen("tcp://127.0.0.1:0")
@@ -326,7 +326,7 @@ pub fn announcement(peer: &mut Peer) -> String {
     String::from_utf8(payload).expect("text")
 }
 
-/// Local delivery goes on without the engine, members are told, and nothing is missing without a gap.
+/// Local delivery continues without the engine, members are told, and every loss is announced by a gap.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -347,7 +347,7 @@ pub fn a_node_that_is_cut_off_serves_its_members_and_tells_gaps<E: Engine>(engin
         ann.say(format!("local {number}").as_bytes());
         assert_eq!(cleo.next_message().1, format!("local {number}").as_bytes());
     }
-    // The node gets them behind the members of its lanes.
+    // The node receives the messages after the members of its lanes.
     one.wait_for("the messages are counted as unsent", |metrics| {
         metrics.backplane_unsent == MISSED
     });
@@ -359,7 +359,7 @@ pub fn a_node_that_is_cut_off_serves_its_members_and_tells_gaps<E: Engine>(engin
     // The gap comes with the place that the node tells when it is back.
     let mut lost = 0;
     while lost < MISSED {
-        if let Heard::Gap(count) = bob.hear().expect("an event, not the end") {
+        if let RoomEvent::Gap(count) = bob.hear().expect("an event, not the end") {
             lost += count;
         }
     }
@@ -394,7 +394,7 @@ pub fn publishers_of_a_node_that_is_cut_off_are_refused_on_request<E: Engine>(en
     ann.say(b"refused");
     let refusal = ann.hear();
     assert!(
-        matches!(&refusal, Some(Heard::Refused(text)) if text.contains("cut off")),
+        matches!(&refusal, Some(RoomEvent::Refused(text)) if text.contains("cut off")),
         "{refusal:?}"
     );
     engine.mend();
@@ -406,8 +406,7 @@ pub fn publishers_of_a_node_that_is_cut_off_are_refused_on_request<E: Engine>(en
     server.stop();
 }
 
-/// With [`WhenCutOff::Fail`] nobody gets what is published to a topic while the engine is gone, and the publisher is
-/// told.
+/// With [`WhenCutOff::Fail`], publications to a topic fail while the engine is unreachable, and the publisher is told.
 ///
 /// # Panics
 /// The behaviour differs.
@@ -433,7 +432,7 @@ pub fn publishers_to_topics_are_refused_on_request_while_the_node_is_cut_off<E: 
         publisher
             .publish("price", text.as_bytes())
             .expect("a topic");
-        // A refusal comes in front of the confirmation, which is one as well then.
+        // A refusal comes before the confirmation, which is then a refusal, too.
         match publisher.flush().wait() {
             Ok(_) | Err(RequestError::Refused { .. }) => {}
             Err(other) => panic!("{other}"),
@@ -488,7 +487,7 @@ pub fn large_rooms_have_counts<E: Engine>(engine: &mut E) {
     wait_until("a message crosses", || {
         crowd[0].say(b"hi");
         match bob.hear().expect("an event, not the end") {
-            Heard::Message { from, .. } => {
+            RoomEvent::Message { from, .. } => {
                 assert_eq!(from, "m0");
                 Some(())
             }

@@ -1,4 +1,4 @@
-//! The behaviours of backplanes that keep the histories of topics, beside those that rooms have, too.
+//! The behaviours of histories of topics that rooms do not have.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ pub fn wildcards_get_live_messages_of_kept_topics_once<E: Engine>(engine: &mut E
     }
 }
 
-/// A node whose clients only publish does not follow the topic, and all messages are in its history.
+/// A node with clients that only publish does not follow the topic, and all messages are in the history.
 ///
 /// # Panics
 /// The behaviour differs.

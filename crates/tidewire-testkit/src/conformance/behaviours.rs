@@ -66,13 +66,13 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         ],
     ),
     alone(
-        "draining_answers_what_was_accepted",
-        lifecycle::draining_answers_what_was_accepted,
+        "draining_answers_accepted_requests",
+        lifecycle::draining_answers_accepted_requests,
         &[Need::Frames, Need::Together],
     ),
     alone(
-        "closes_follow_what_came_before",
-        closing::closes_follow_what_came_before,
+        "closes_follow_earlier_messages",
+        closing::closes_follow_earlier_messages,
         &[Need::Frames],
     ),
     alone(
@@ -81,8 +81,8 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         &[Need::Copies],
     ),
     alone(
-        "silent_peers_are_closed_whatever_they_are_sent",
-        closing::silent_peers_are_closed_whatever_they_are_sent,
+        "silent_peers_are_closed_although_they_are_sent_messages",
+        closing::silent_peers_are_closed_although_they_are_sent_messages,
         &[],
     ),
     alone(
@@ -131,8 +131,8 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         &[Need::Leave],
     ),
     alone(
-        "members_who_close_have_left",
-        rooms::members_who_close_have_left,
+        "members_that_close_have_left",
+        rooms::members_that_close_have_left,
         &[Need::Chat],
     ),
     alone(
@@ -151,13 +151,13 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         &[Need::Whisper],
     ),
     alone(
-        "what_threads_send_arrives",
-        sessions::what_threads_send_arrives,
+        "messages_of_threads_arrive",
+        sessions::messages_of_threads_arrive,
         &[Need::Frames],
     ),
     alone(
-        "broadcasts_reach_whom_they_choose",
-        sessions::broadcasts_reach_whom_they_choose,
+        "broadcasts_reach_the_chosen_sessions",
+        sessions::broadcasts_reach_the_chosen_sessions,
         &[Need::Frames],
     ),
     alone(
@@ -216,8 +216,8 @@ pub const BEHAVIOURS: &[Behaviour] = &[
         &[Need::LateReplies],
     ),
     shared(
-        "one_way_messages_all_arrive_before_what_follows",
-        delivery::one_way_messages_all_arrive_before_what_follows,
+        "one_way_messages_all_arrive_before_later_messages",
+        delivery::one_way_messages_all_arrive_before_later_messages,
         &[Need::Frames],
     ),
     shared(

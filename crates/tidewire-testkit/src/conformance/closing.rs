@@ -10,9 +10,9 @@ use tidewire_proto::codec::Codec;
 use super::{CodecKind, Setup};
 use crate::wait::DEADLINE;
 
-/// The bug: a reply and a close behind a request with a deferred answer ended the session at once. Without ids both
+/// The bug: a reply and a close after a request with a deferred answer ended the session at once. Without ids both
 /// answers were lost.
-pub(super) fn closes_follow_what_came_before(setup: &Setup) {
+pub(super) fn closes_follow_earlier_messages(setup: &Setup) {
     let (sender, taken) = mpsc::channel();
     let mut service = Some(move |cx: &mut Context<'_>, message: Message<'_>| {
         if message.payload == b"later" {
@@ -64,7 +64,7 @@ pub(super) fn closes_follow_what_came_before(setup: &Setup) {
 }
 
 /// The bug: the server's own output counted as a sign of life of a device that only took it.
-pub(super) fn silent_peers_are_closed_whatever_they_are_sent(setup: &Setup) {
+pub(super) fn silent_peers_are_closed_although_they_are_sent_messages(setup: &Setup) {
     let mut builder = setup.builder();
     let mut limits = tidewire::Limits::default();
     limits
@@ -84,7 +84,7 @@ pub(super) fn silent_peers_are_closed_whatever_they_are_sent(setup: &Setup) {
     let id = sessions.recv_timeout(DEADLINE).expect("its only message");
     let device = server.server().sessions().find(id).expect("it is open");
     let command = Message::new(Kind::OneWay, 0, b"do").with_name(setup.codec.method());
-    // The loop ends with the session. It sends one command at a time, so that the end cuts none.
+    // The loop ends with the session. It sends one command at a time, so the end cuts no command.
     while device.send(command).is_ok() && peer.receive().is_some() {}
     peer.drain();
     drop(peer);

@@ -19,7 +19,7 @@ pub enum CodecKind {
     SrmpRpc,
     /// A length in front of the payload.
     LengthField,
-    /// A delimiter behind the payload.
+    /// A delimiter after the payload.
     Delimited,
     /// UVRPC.
     Uvrpc,
@@ -48,7 +48,7 @@ pub enum Need {
     Cancel,
     /// A request cannot be taken back, so its reply may come late.
     LateReplies,
-    /// A peer can subscribe by a frame of its own.
+    /// A peer can subscribe by a special frame.
     Subscribe,
     /// A delivery for a pattern with a wildcard contains its topic.
     Wildcards,
@@ -56,7 +56,7 @@ pub enum Need {
     Chat,
     /// A member can list the members.
     List,
-    /// A member can send to one other member.
+    /// A member can send a message to one member.
     Whisper,
     /// A member can leave and stay connected.
     Leave,
@@ -105,7 +105,7 @@ impl CodecKind {
         }
     }
 
-    /// The method that requests are for, where peers of the codec always name one.
+    /// The method of requests, for codecs that always name one.
     pub(super) const fn method(self) -> &'static str {
         match self {
             Self::SrmpRpc | Self::Uvrpc => "ask",
@@ -119,8 +119,8 @@ impl CodecKind {
         matches!(self, Self::Tw1 | Self::Json)
     }
 
-    /// Whether every behaviour runs over every poller. A poller does not see the codec, so for the other codecs one
-    /// poller is enough for behaviours with a server of their own.
+    /// Whether every behaviour runs over every poller. A poller does not see the codec. So with other codecs,
+    /// behaviours with their own server run over one poller.
     pub(super) const fn is_run_over_every_poller(self) -> bool {
         matches!(self, Self::Tw1 | Self::Lines)
     }

@@ -22,7 +22,7 @@ fn counted(cell: &Cell<'_>, client: &tidewire::Client) -> usize {
     text.parse().expect("a number")
 }
 
-pub(super) fn one_way_messages_all_arrive_before_what_follows(cell: &Cell<'_>) {
+pub(super) fn one_way_messages_all_arrive_before_later_messages(cell: &Cell<'_>) {
     const MESSAGES: usize = 500;
     let client = cell.client();
     let before = counted(cell, &client);
@@ -107,7 +107,7 @@ pub(super) fn rooms_reach_every_codec(cell: &Cell<'_>) {
     };
     for number in 0..MESSAGES {
         send(&mut members[number % 2], &format!("y{number}"));
-        // Each message is received before the next one is sent, so that there is one order for all.
+        // Each message is received before the next is sent, so all members have the same order.
         for (index, member) in members.iter_mut().enumerate() {
             if index != number % 2 {
                 assert_eq!(hear(member), number.to_string(), "member {index}");

@@ -1,4 +1,4 @@
-//! A network that copies, reorders and replays datagrams: what an id identifies is handled once, and no session ends.
+//! A network that copies, reorders and replays datagrams: each request with an id is handled once, and no session ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use super::Setup;
 use crate::harness::TestServer;
 use crate::relay::{Disorder, UdpRelay};
 
-/// Counts requests, and answers each with its payload: at once, or when it is told to.
+/// Counts requests, and answers each with its payload: at once, or on command.
 fn serve(setup: &Setup, handled: &Arc<AtomicU64>) -> TestServer {
     let (handled, method) = (Arc::clone(handled), setup.codec.method());
     setup.serve(move |_| {

@@ -30,8 +30,7 @@ pub(super) fn of_many_sizes(setup: &Setup) {
 pub(super) fn pipelined_requests_get_their_own_replies(setup: &Setup) {
     const REQUESTS: usize = 1000;
     let server = setup.serve(|_| echo);
-    // The number in flight is at most what the smallest buffers of common systems hold; over UDP the rest would be
-    // lost.
+    // The number in flight fits the smallest buffers of common systems. Over UDP more would be lost.
     let client = setup
         .client()
         .request_timeout(DEADLINE)
@@ -103,7 +102,7 @@ pub(super) fn half_closed_clients_get_their_answers(setup: &Setup) {
     assert_eq!(metrics.closed_by("peer_closed"), 1, "{metrics:#?}");
 }
 
-/// Bytes without frames: they come back in order, in whatever pieces they are read.
+/// Bytes without frames come back in order, in any pieces.
 pub(super) fn streams_come_back_whole(setup: &Setup) {
     const BYTES: usize = 1_000_000;
     let server = setup.serve(|_| echo);

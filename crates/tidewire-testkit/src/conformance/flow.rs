@@ -105,7 +105,7 @@ pub(super) fn peers_that_read_nothing_are_paused(setup: &Setup) {
     let mut writer = deaf.wire().try_clone().expect("a descriptor");
     let thread = std::thread::spawn(move || std::io::Write::write_all(&mut writer, &frames));
     server.wait_for("reading pauses", |metrics| metrics.reads_paused > 0);
-    // The server serves others meanwhile, so the lane had every opportunity to read on.
+    // The server serves others at the same time, so the lane could have read more.
     let mut other = server.peer();
     for seed in 0..100 {
         other.ask(&payload_of(seed, 8));

@@ -14,7 +14,7 @@ use crate::fixtures::echo;
 use crate::harness::assert_conserved;
 use crate::wait::DEADLINE;
 
-pub(super) fn draining_answers_what_was_accepted(setup: &Setup) {
+pub(super) fn draining_answers_accepted_requests(setup: &Setup) {
     const REQUESTS: usize = 500;
     let server = setup.serve(|_| echo);
     let mut peer = server.peer();

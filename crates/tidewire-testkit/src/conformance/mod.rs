@@ -1,10 +1,9 @@
 //! The behaviours that every transport, poller and codec must share.
 //!
 //! A [`Setup`] names one cell of the cube transport × poller × codec. A [`Behaviour`] is a function that starts a
-//! server in that cell, talks to it and checks the ledger at the end, or one that does so on the server that a cell's
-//! behaviours share. The macro [`conformance_suite!`](crate::conformance_suite) makes the tests of whole transports. A
-//! behaviour declares its [`Need`]s, a codec declares which ones it does not meet and why, and [`matrix`] shows all of
-//! it.
+//! server in a cell, or uses the server that the cell's behaviours share, talks to it and checks the ledger at the end.
+//! The macro [`conformance_suite!`](crate::conformance_suite) makes the tests of whole transports. A behaviour declares
+//! its [`Need`]s, a codec declares the needs that it does not meet, with the reasons, and [`matrix`] shows them.
 //!
 //! To add a transport, add a variant of [`Transport`] with a way to start a server, and a line in the call of the
 //! macro.
@@ -85,7 +84,7 @@ pub struct Behaviour {
 
 #[derive(Clone, Copy)]
 enum Run {
-    /// It starts a server of its own, talks to it, and checks it.
+    /// It starts its own server, talks to it, and checks it.
     Alone(fn(&Setup)),
     /// It talks to the server that it shares with others of its kind.
     Shared(fn(&Cell<'_>)),
@@ -269,10 +268,10 @@ impl fmt::Debug for Run {
     }
 }
 
-/// Runs the behaviour of this name in this cell, on a server of its own, unless the cell skips it.
+/// Runs the behaviour of this name in this cell, on its own server, unless the cell skips it.
 ///
 /// # Panics
-/// There is no such behaviour, or the cell fails it.
+/// The behaviour does not exist, or fails in the cell.
 pub fn run(setup: &Setup, name: &str) {
     let behaviour = BEHAVIOURS
         .iter()
@@ -302,7 +301,7 @@ pub fn cells() -> impl Iterator<Item = Setup> {
     })
 }
 
-/// Returns the behaviours of each cell as text: one line per cell, then the reasons for skipped ones.
+/// Returns the behaviours of each cell as text: one line per cell, then the reasons for skipped cells.
 #[must_use]
 pub fn matrix() -> String {
     use std::fmt::Write;
@@ -331,7 +330,7 @@ pub fn matrix() -> String {
 }
 
 /// Makes the tests of these transports, with this many test layers over each connection, over every poller and codec:
-/// one for each behaviour with a server of its own, and one for those that share one.
+/// one for each behaviour with its own server, and one for all behaviours that share a server.
 #[macro_export]
 macro_rules! conformance_suite {
     ($($name:ident: $transport:ident, $layers:literal;)*) => {
@@ -375,10 +374,10 @@ macro_rules! conformance_suite {
             peers_that_read_nothing_are_paused
             dribbling_readers_get_everything
             stalled_subscribers_hear_the_newest_of_each_topic
-            draining_answers_what_was_accepted
-            closes_follow_what_came_before
+            draining_answers_accepted_requests
+            closes_follow_earlier_messages
             copies_of_datagrams_change_nothing
-            silent_peers_are_closed_whatever_they_are_sent
+            silent_peers_are_closed_although_they_are_sent_messages
             clients_reconnect_after_a_restart
             lazy_clients_connect_at_their_first_use
             subscriptions_are_made_again_after_a_restart
@@ -388,12 +387,12 @@ macro_rules! conformance_suite {
             members_are_listed
             whispers_reach_one_member
             leaving_ends_delivery
-            members_who_close_have_left
+            members_that_close_have_left
             rooms_span_two_lanes
             rooms_span_three_lanes
             whispers_cross_lanes
-            what_threads_send_arrives
-            broadcasts_reach_whom_they_choose
+            messages_of_threads_arrive
+            broadcasts_reach_the_chosen_sessions
             state_and_timers_belong_to_a_session
             a_paused_session_goes_on_where_it_stopped
             a_session_above_its_rate_waits

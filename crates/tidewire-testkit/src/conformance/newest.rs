@@ -13,13 +13,13 @@ const ROUNDS: usize = 4;
 const PUBLISHED: usize = SYMBOLS * ROUNDS;
 
 fn publish_round(publisher: &mut Peer, codec: &impl Codec, round: usize) {
-    // The first payloads exceed the kernel's buffers; later ones are small.
+    // The first payloads exceed the kernel's buffers. Later payloads are small.
     let payload_bytes = if round < 2 { 400 } else { 4 };
     let mut payload = (round as u32).to_le_bytes().to_vec();
     payload.resize(payload_bytes, b'.');
     let mut frames = Vec::new();
     for step in 0..SYMBOLS {
-        // Each round has an order of its own.
+        // Each round has its own order.
         let symbol = (step * (2 * round + 1) + round) % SYMBOLS;
         let topic = format!("md.s{symbol}");
         let message = Message::new(Kind::Publish, 0, &payload).with_name(&topic);

@@ -17,8 +17,8 @@ fn command(command: u8, number: usize) -> Vec<u8> {
     payload
 }
 
-/// The server answers some at once, and the others later, the last of them first. When replies keep their order, all
-/// wait behind the first held one, so the test sends fewer requests than the server holds.
+/// The server answers some at once, and the others later in reverse order. When replies keep their order, all wait for
+/// the first held reply, so the test sends fewer requests than the server holds.
 pub(super) fn replies_of_any_order_find_their_requests(cell: &Cell<'_>) {
     const REQUESTS: usize = 40;
     const COMMANDS: [u8; 3] = [b'=', b'<', b'<'];

@@ -8,7 +8,7 @@ use tidewire_proto::message::PresenceEvent;
 
 use super::Setup;
 use crate::harness::TestServer;
-use crate::peer::{Heard, Peer};
+use crate::peer::{Peer, RoomEvent};
 
 /// Makes peers in one room, each of whom knows all others.
 fn room_of(server: &TestServer, names: &[&str]) -> Vec<Peer> {
@@ -38,7 +38,7 @@ pub(super) fn everyone_but_the_sender_hears(setup: &Setup) {
         }
     }
     for (index, peer) in peers.iter_mut().enumerate() {
-        // The messages of each author come in order. A message of one's own would be one too many.
+        // The messages of each author come in order. A member's own message would be one too many.
         let mut next = [0; NAMES.len()];
         for _ in 0..ROUNDS * (NAMES.len() - 1) {
             let (from, payload) = peer.next_message();
@@ -68,7 +68,8 @@ pub(super) fn names_are_unique_and_may_be_retried(setup: &Setup) {
     let empty = other.join("lobby", "").expect_err("an empty name");
     assert!(empty.contains("empty"), "{empty}");
     thread::scope(|scope| {
-        // A session that does not answer would give way. With codecs without pings, reading answers those of WebSocket.
+        // A session that does not answer would be replaced. With codecs without pings, reading answers pings of
+        // WebSocket.
         let answering = scope.spawn(|| {
             while let Some(message) = ada.receive() {
                 match message.kind {
@@ -105,13 +106,13 @@ pub(super) fn presence_tells_who_comes_and_goes(setup: &Setup) {
     ada.join("lobby", "ada").expect("a free name");
     let mut bob = server.peer();
     bob.join("lobby", "bob").expect("a free name");
-    let here = Heard::Presence(PresenceEvent::Here, "ada".to_owned());
+    let here = RoomEvent::Presence(PresenceEvent::Here, "ada".to_owned());
     assert_eq!(bob.hear(), Some(here));
-    let joined = Heard::Presence(PresenceEvent::Joined, "bob".to_owned());
+    let joined = RoomEvent::Presence(PresenceEvent::Joined, "bob".to_owned());
     assert_eq!(ada.hear(), Some(joined));
     bob.finish_writing();
     assert_eq!(bob.hear(), None);
-    let left = Heard::Presence(PresenceEvent::Left, "bob".to_owned());
+    let left = RoomEvent::Presence(PresenceEvent::Left, "bob".to_owned());
     assert_eq!(ada.hear(), Some(left));
     drop((ada, bob));
     server.stop();
@@ -133,7 +134,7 @@ pub(super) fn whispers_reach_one_member(setup: &Setup) {
     let mut peers = room_of(&server, &["ada", "bob", "cleo"]);
     let whisper = |to| RoomCall::Whisper { to, text: b"psst" };
     peers[0].call(&whisper("bob")).expect("bob is here");
-    let private = Heard::Message {
+    let private = RoomEvent::Message {
         from: "ada".to_owned(),
         payload: b"psst".to_vec(),
         private: true,
@@ -157,7 +158,7 @@ pub(super) fn leaving_ends_delivery(setup: &Setup) {
     let server = setup.serve(|_| Chat::new());
     let mut peers = room_of(&server, &["ada", "bob", "cleo"]);
     peers[1].leave().expect("bob is in the room");
-    let left = Heard::Presence(PresenceEvent::Left, "bob".to_owned());
+    let left = RoomEvent::Presence(PresenceEvent::Left, "bob".to_owned());
     assert_eq!(peers[0].hear(), Some(left));
     peers[0].say(b"is bob gone?");
     assert_eq!(peers[2].next_message().1, b"is bob gone?");
@@ -165,7 +166,7 @@ pub(super) fn leaving_ends_delivery(setup: &Setup) {
     let again = peers[1].leave().expect_err("bob has left");
     assert!(again.contains("not in"), "{again}");
     peers[1].say(b"may I?");
-    assert!(matches!(peers[1].hear(), Some(Heard::Refused(_))));
+    assert!(matches!(peers[1].hear(), Some(RoomEvent::Refused(_))));
     peers[1].join("lobby", "bob").expect("bob may come back");
     peers[0].hear_of("bob");
     peers[0].say(b"welcome back");
@@ -175,7 +176,7 @@ pub(super) fn leaving_ends_delivery(setup: &Setup) {
     server.stop();
 }
 
-pub(super) fn members_who_close_have_left(setup: &Setup) {
+pub(super) fn members_that_close_have_left(setup: &Setup) {
     let server = setup.serve(|_| Chat::new());
     let mut peers = room_of(&server, &["ada", "bob", "cleo"]);
     // A message sent before closing is delivered, and then the notice that its author has left.
@@ -184,7 +185,7 @@ pub(super) fn members_who_close_have_left(setup: &Setup) {
     bob.finish_writing();
     for peer in &mut peers {
         assert_eq!(peer.next_message(), ("bob".to_owned(), b"bye".to_vec()));
-        let left = Heard::Presence(PresenceEvent::Left, "bob".to_owned());
+        let left = RoomEvent::Presence(PresenceEvent::Left, "bob".to_owned());
         assert_eq!(peer.hear(), Some(left));
     }
     drop((peers, bob));

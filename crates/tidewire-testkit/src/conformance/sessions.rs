@@ -1,4 +1,4 @@
-//! Sessions reached from outside their lane: messages to them arrive, and broadcasts reach the chosen ones.
+//! Sessions reached from outside their lane: messages arrive, and broadcasts reach the selected sessions.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
@@ -46,7 +46,7 @@ fn scene(setup: &Setup, peers: u8) -> (TestServer, Vec<(Peer, SessionHandle)>) {
     (server, peers)
 }
 
-pub(super) fn what_threads_send_arrives(setup: &Setup) {
+pub(super) fn messages_of_threads_arrive(setup: &Setup) {
     const MESSAGES: usize = 300;
     let (server, peers) = scene(setup, 4);
     let lanes: Vec<usize> = peers.iter().map(|(_, session)| session.lane()).collect();
@@ -88,7 +88,7 @@ pub(super) fn what_threads_send_arrives(setup: &Setup) {
     assert_eq!(metrics.closed_by("service"), 4);
 }
 
-pub(super) fn broadcasts_reach_whom_they_choose(setup: &Setup) {
+pub(super) fn broadcasts_reach_the_chosen_sessions(setup: &Setup) {
     const ROUNDS: u64 = 40;
     let (server, mut peers) = scene(setup, 6);
     let sessions = server.server().sessions();
@@ -123,7 +123,7 @@ pub(super) fn broadcasts_reach_whom_they_choose(setup: &Setup) {
 pub(super) fn hear(peer: &mut Peer, text: &str) {
     let message = std::iter::from_fn(|| peer.receive()).find(|message| message.kind != Kind::Ping);
     let message = message.expect("a message, not the end");
-    // UVRPC sends it as a request whose answer is ignored.
+    // UVRPC sends it as a request with an ignored answer.
     let is_one_way =
         message.kind == Kind::OneWay || (message.kind == Kind::Request && message.id == 0);
     assert!(is_one_way, "{message:?}");

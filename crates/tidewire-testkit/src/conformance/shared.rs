@@ -1,7 +1,7 @@
-//! Behaviours that share one server, so that a cell of the cube costs one server and not one for each of them.
+//! Behaviours that share one server, so that a cell of the cube costs one server and not one for each behaviour.
 //!
 //! The first byte of a message selects the action of the server's service. Behaviours run one after the other, each on
-//! a thread that has its name, so that a failure names it.
+//! a thread with its name, so that a failure shows the name.
 
 use tidewire::{
     Client, ClientBuilder, Context, Deferred, HandlerError, HandlerResult, Kind, Limits, Message,
@@ -38,7 +38,7 @@ impl Cell<'_> {
         self.server.peer()
     }
 
-    /// Sends a request, by name if the codec's peers expect one.
+    /// Sends a request, with a name if the codec requires one.
     pub(super) fn ask(&self, client: &Client, payload: &[u8]) -> Request {
         let method = self.setup.codec.method();
         client.request(payload).method(method).send()

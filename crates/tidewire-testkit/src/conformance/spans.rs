@@ -6,7 +6,7 @@ use tidewire::Chat;
 use tidewire_proto::body::RoomCall;
 
 use super::Setup;
-use crate::peer::{Heard, Peer};
+use crate::peer::{Peer, RoomEvent};
 
 pub(super) fn rooms_span_two_lanes(setup: &Setup) {
     rooms_span_lanes(setup, 2);
@@ -32,7 +32,7 @@ pub(super) fn whispers_cross_lanes(setup: &Setup) {
             text: &text,
         };
         ada.call(&whisper).expect("bob is here");
-        let private = Heard::Message {
+        let private = RoomEvent::Message {
             from: "ada".to_owned(),
             payload: text.to_vec(),
             private: true,
@@ -58,7 +58,7 @@ fn rooms_span_lanes(setup: &Setup, lanes: usize) {
         }
         peers.push(peer);
     }
-    // Every member sends and receives at once, on a thread of its own.
+    // Every member sends and receives at the same time, on its own thread.
     let threads: Vec<_> = peers
         .into_iter()
         .enumerate()

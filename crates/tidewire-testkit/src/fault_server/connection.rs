@@ -60,7 +60,7 @@ fn is_list(message: &Message<'_>) -> bool {
     matches!(RoomCall::decode(message.payload), Ok(RoomCall::List))
 }
 
-/// Whether a connection goes on.
+/// Whether a connection continues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Read,
@@ -185,7 +185,7 @@ impl Connection<'_> {
         if is_last(ledger.messages) {
             return Next::End;
         }
-        // The pause begins before the message is delivered, so that at least this one is delayed by all of it.
+        // The pause begins before the message is delivered, so that the whole pause delays at least this message.
         if let Some(stall) = plan.stall
             && ledger.stalls == 0
             && stall.at_message == ledger.messages + 1

@@ -2,8 +2,8 @@
 //!
 //! A message in a room of `n` members offers `n − 1` deliveries; a request or a one-way message offers one, back to its
 //! sender. Each delivery ends in exactly one of three ways: dropped on purpose, written to a socket, or undeliverable
-//! because the socket was gone. The counters of the ends are kept where they happen, apart from those of the offers, so
-//! that their sum checks the server before the server checks anything else.
+//! because the socket was gone. The ends are counted where they happen, separately from the offers, so their sum checks
+//! the server itself.
 
 /// A snapshot of a [`FaultServer`](super::FaultServer)'s accounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,12 +14,12 @@ pub struct FaultLedger {
     pub joins_refused: u64,
     /// Messages accepted from members.
     pub messages: u64,
-    /// Offered deliveries: for each message, one to every other member of its room. They include those to a member that
-    /// the server cut off on purpose, and not those to a member that left or vanished.
+    /// Offered deliveries: for each message, one to every other member of its room. They include deliveries to a member
+    /// that the server cut off on purpose, but not to a member that left or vanished.
     pub offered: u64,
-    /// Deliveries dropped on purpose, including substituted ones.
+    /// Deliveries dropped on purpose, including substituted deliveries.
     pub dropped: u64,
-    /// Copies sent beyond the offered delivery, including those of substitutions.
+    /// Copies sent beyond the offered delivery, including substitutes.
     pub duplicated: u64,
     /// Messages sent to their own sender, beyond the offered deliveries.
     pub echoed: u64,
@@ -36,7 +36,7 @@ pub struct FaultLedger {
     /// Deliveries and copies that were not written because the socket was closed. When a write failed half-way, the
     /// whole write counts here.
     pub undeliverable: u64,
-    /// Deliveries and copies that are neither: still on their way.
+    /// Deliveries and copies that are still on their way.
     pub queued: u64,
     /// Receivers that were cut off on purpose.
     pub disconnected: u64,

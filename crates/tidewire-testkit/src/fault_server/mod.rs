@@ -1,8 +1,8 @@
-//! A chat server that commits faults on purpose and counts exactly which ones.
+//! A chat server that commits faults on purpose and counts each.
 //!
 //! A load instrument that reports no loss proves nothing until it has been shown to detect a real loss. This server
-//! speaks TW1 like the real one, commits the faults of its [`FaultPlan`], and keeps a [`FaultLedger`] to compare the
-//! instrument's figures with.
+//! speaks TW1 like the real one, commits the faults of its [`FaultPlan`], and keeps a [`FaultLedger`] for comparison
+//! with the instrument's figures.
 //!
 //! Rooms are its main purpose. Requests and one-way messages outside of rooms are sent back to their sender.
 //!
@@ -46,8 +46,8 @@ impl FaultServer {
     /// Starts a server that commits the faults of `plan`.
     ///
     /// # Errors
-    /// `InvalidInput` when the plan both swaps and substitutes: a substitute for a message that is held back would be
-    /// neither. Otherwise the error of binding a loopback port or starting a thread.
+    /// `InvalidInput` when the plan both swaps and substitutes, because both would apply to the same message. Otherwise
+    /// the error of binding a loopback port or starting a thread.
     pub fn start(plan: FaultPlan) -> io::Result<Self> {
         if plan.swap.is_some() && plan.substitute.is_some() {
             let text = "a plan cannot both swap and substitute; run them one after the other";

@@ -1,9 +1,8 @@
 //! The faults that a server commits, and when it does.
 //!
-//! A proof needs faults whose number is known in advance or counted exactly, so counting chooses them and not chance:
-//! every Nth delivery, with an offset inside the first N from the seed. A delivery has one fault at most, because a
-//! receiver could not tell apart the effects of two. Probabilities were rejected: a test would need tolerances, and
-//! they hide a wrong count.
+//! A proof needs faults with a known or exactly counted number, so counting selects them: every Nth delivery, with an
+//! offset inside the first N from the seed. A delivery has one fault at most, because a receiver could not distinguish
+//! the effects of two. Probabilities were rejected: a test would need tolerances, and they hide a wrong count.
 
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ pub struct FaultPlan {
     pub announces_drops: bool,
     /// Delay every delivery by at least this long.
     pub delay: Duration,
-    /// Delay the deliveries to one receiver for longer than those to the others.
+    /// Delay the deliveries to one receiver longer than to others.
     pub slow_receiver: Option<SlowReceiver>,
     /// Pause everything for a while.
     pub stall: Option<Stall>,
@@ -141,7 +140,7 @@ impl Chooser {
     }
 
     /// Returns the fault of the next delivery. `substitutable` says whether there is an earlier message to send
-    /// instead. A fault that is due while another takes the delivery waits for the next one.
+    /// instead. If two faults are due, the second waits for the next delivery.
     pub(super) fn next_fault(&mut self, substitutable: bool) -> Option<Fault> {
         for countdown in [
             &mut self.drop,
@@ -216,7 +215,7 @@ impl Countdown {
         }
     }
 
-    /// Takes the hit of the last counted item, if there is one. A second call returns false.
+    /// Takes the hit of the last counted item, if any. A second call returns false.
     pub(super) fn take(&mut self) -> bool {
         let hit = self.overdue > 0 && self.left > 0;
         if hit {

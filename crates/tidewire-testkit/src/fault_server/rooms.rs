@@ -264,7 +264,7 @@ impl Room {
             .find(|member| member.peer.connection == connection)
     }
 
-    /// The members that other members see: without those that were cut off.
+    /// The members that other members see, without members that were cut off.
     fn present(&self) -> impl Iterator<Item = &Member> {
         self.members
             .iter()

@@ -65,8 +65,8 @@ impl Shared {
     /// block on it.
     pub(super) fn register(&self, stream: &TcpStream) -> Option<u64> {
         let mut sockets = lock(&self.sockets);
-        // The check is under the lock: `stop` sets the flag first and then closes the sockets, so at least one side
-        // sees the other.
+        // The check is under the lock. `stop` sets the flag and then closes the sockets, so at least one side notices
+        // the other.
         if self.is_stopped() {
             return None;
         }

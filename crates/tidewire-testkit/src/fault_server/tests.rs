@@ -151,7 +151,7 @@ fn pair(plan: FaultPlan) -> (FaultServer, Client, Client) {
     (server, ada, bob)
 }
 
-/// Returns the numbers that `bob` received when `ada` sent those from 1 to `count`, and the server's ledger.
+/// Lets `ada` send the numbers from 1 to `count`. Returns the numbers that `bob` received, and the server's ledger.
 fn sent_and_received(plan: FaultPlan, count: u32) -> (Vec<u32>, FaultLedger) {
     let (server, mut ada, mut bob) = pair(plan);
     ada.say(1..=count);
@@ -341,14 +341,14 @@ fn a_corruption_spares_the_frame_and_hurts_the_payload() {
 }
 
 #[test]
-fn a_swap_moves_a_message_behind_the_next_of_its_sender() {
+fn a_swap_moves_a_message_after_the_next_of_its_sender() {
     let plan = FaultPlan {
         swap: Some(Every::nth(50)),
         ..FaultPlan::default()
     };
     let (server, mut ada, mut bob) = pair(plan);
     ada.say(1..=1_000);
-    // The last message may wait for a next one, so the test waits for the count and not for a pong.
+    // The last message may wait for a next message, so the test waits for the count and not for a pong.
     let heard = bob.read_deliveries(1_000);
     let ledger = server.finish();
     let back = heard.windows(2).filter(|pair| pair[0] > pair[1]).count() as u64;
@@ -359,7 +359,7 @@ fn a_swap_moves_a_message_behind_the_next_of_its_sender() {
 }
 
 #[test]
-fn a_message_that_waits_in_vain_for_a_next_one_is_delivered_in_order() {
+fn a_message_without_a_next_message_is_delivered_in_order() {
     let plan = FaultPlan {
         swap: Some(Every::nth(1).times_max(1)),
         ..FaultPlan::default()

@@ -2,9 +2,9 @@
 //!
 //! Problem: a test cannot measure the exact rate of a server more precisely than the machine schedules both sides. On a
 //! busy machine that error is larger than the half per cent that a test has to show. Approach: deliveries define the
-//! time. Each of them moves the clock on by its share of a second, and without one it stands still, so a measurement by
-//! it must find the rate, for any pauses of the machine. Rejected: long measurements (a minute for half a per cent),
-//! and repeating until the machine is quiet (it may never be).
+//! time. Each delivery advances the clock by its share of a second, and the clock stands still without deliveries. So a
+//! measurement by this clock must find the rate, for any pauses of the machine. Rejected: long measurements (a minute
+//! for half a per cent), and repeating until the machine is quiet (it may never be).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,7 +20,7 @@ pub struct TokenClock {
 }
 
 impl TokenClock {
-    /// Nanoseconds, comparable with those of the machine's clock before the first delivery.
+    /// Nanoseconds, comparable with the machine's clock before the first delivery.
     #[must_use]
     pub fn now_ns(&self) -> u64 {
         match self.now_ns.load(Ordering::SeqCst) {

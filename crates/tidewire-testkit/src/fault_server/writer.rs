@@ -1,7 +1,7 @@
 //! The output of one receiver: the delay line, the swaps, the cap, the cut, and the socket.
 //!
 //! The delay is the same for all deliveries, so a queue in order of arrival is also in order of time, and the thread
-//! sleeps until the first one is due.
+//! sleeps until the first delivery is due.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -32,7 +32,7 @@ pub(super) struct Delivery {
     pub(super) due: Instant,
     /// Whether to send it after the next one of its sender.
     pub(super) swap: bool,
-    /// Whether the receiver can recognise its sender. Only then can another one be reordered behind it.
+    /// Whether the receiver can recognise its sender. Only then can another delivery be reordered after it.
     pub(super) is_intact: bool,
 }
 
@@ -149,7 +149,7 @@ impl Writer {
         }
     }
 
-    /// Sends a delivery that waited too long for a next one: its sender has probably finished.
+    /// Sends a delivery that waited too long for a next delivery: its sender has probably finished.
     fn release_overdue(&mut self, now: Instant) {
         if self.held.values().all(|held| held.until > now) {
             return;

@@ -1,9 +1,9 @@
-//! A page in headless Chromium, where there is one: by `TIDEWIRE_CHROMIUM`, or in the path as `chromium`.
+//! A page in headless Chromium, if installed: by `TIDEWIRE_CHROMIUM`, or in the path as `chromium`.
 //!
-//! The browser is driven over the pipe of its own protocol (`--remote-debugging-pipe`: JSON, each ended by a zero
-//! byte), which needs no port, no driver and no crate. It reads from descriptor 3 and writes to descriptor 4; a shell
-//! puts its standard input and output there. `.ci/run page` installs the browser and names it, so that the tests cannot
-//! be passed over there.
+//! The browser is driven over a pipe by its own protocol (`--remote-debugging-pipe`: JSON, each ended by a zero byte),
+//! which needs no port, no driver and no crate. It reads from descriptor 3 and writes to descriptor 4; a shell puts its
+//! standard input and output there. `.ci/run page` installs the browser and names it, so that the tests cannot be
+//! passed over there.
 
 use std::env;
 use std::fs;
@@ -26,7 +26,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Starts a browser with a profile of its own and opens an empty page.
+    /// Starts a browser with a separate profile and opens an empty page.
     ///
     /// # Panics
     /// The browser cannot be started, or does not speak its protocol.
@@ -170,7 +170,7 @@ impl Drop for Browser {
     }
 }
 
-/// The browser to test in, if there is one.
+/// The browser for tests, if any.
 #[must_use]
 pub fn chromium() -> Option<PathBuf> {
     if let Some(named) = env::var_os("TIDEWIRE_CHROMIUM") {
@@ -187,7 +187,7 @@ pub fn chromium() -> Option<PathBuf> {
 /// A page is wrong.
 pub fn check_everywhere(pages: &[(&str, String)]) {
     let Some(program) = chromium() else {
-        // Nothing is known then, and nothing is claimed; `.ci/run page` installs one.
+        // Without a browser the test checks nothing; `.ci/run page` installs one.
         return;
     };
     let directory = tempfile::tempdir().expect("a directory");
@@ -231,8 +231,8 @@ pub fn check_everywhere(pages: &[(&str, String)]) {
     }
 }
 
-/// A script that tells what can be seen: how far the page is wider than the window, which texts of drawings are cut
-/// off, which words are broken, which visible tables have to be scrolled, and so on.
+/// A script that reports the visible state: the excess width of the page, cut texts of drawings, broken words, visible
+/// tables that need scrolling, and so on.
 pub const LOOK: &str = r#"(() => {
   const root = document.documentElement;
   const seen = [...document.querySelectorAll("figure svg")].filter((svg) => svg.getClientRects().length > 0);

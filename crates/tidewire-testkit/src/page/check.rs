@@ -48,7 +48,7 @@ pub fn text(node: Node<'_, '_>) -> String {
 /// Checks the rules that hold for every page.
 ///
 /// # Panics
-/// The page breaks one.
+/// The page breaks a rule.
 pub fn check(page: &str) {
     let document = parse(page);
     for forbidden in ["http:", "https:", "//cdn", "@import", "url("] {

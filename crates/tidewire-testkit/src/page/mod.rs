@@ -1,4 +1,4 @@
-//! Checks that hold for every page of a report: in its text, and in a browser if there is one.
+//! Checks that hold for every page of a report: in its text, and in a browser, if any.
 
 mod browser;
 mod check;

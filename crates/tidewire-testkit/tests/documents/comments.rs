@@ -5,7 +5,7 @@ use std::{fs, iter};
 
 use crate::repository;
 
-/// A comment that begins with one of these is a riddle: its reader does not know yet which thing it is about.
+/// A comment that begins with one of these words is a riddle, because its reader does not know its subject yet.
 const RIDDLES: [&str; 9] = [
     "What", "Who", "Whom", "Whose", "Nobody", "Those", "That", "Which", "None",
 ];
@@ -26,7 +26,7 @@ fn no_comment_begins_with_a_riddle() {
     assert!(files.contains(&"deny.toml"), "{} files", files.len());
     let mut riddles = Vec::new();
     for file in files {
-        // A file that is not text has no comments; one that was removed and not yet committed cannot be read.
+        // A file that is not text has no comments. A removed file that is not yet committed cannot be read.
         let Ok(text) = fs::read_to_string(root.join(file)) else {
             continue;
         };

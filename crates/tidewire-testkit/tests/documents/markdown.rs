@@ -40,7 +40,7 @@ impl Page {
             let prose = without_code(line);
             let heading = prose.trim_start_matches('#');
             if heading.len() < prose.len() && heading.starts_with(' ') {
-                // The name of an anchor keeps the words of code, so it is made of the line as it is.
+                // The name of an anchor keeps the words of code, so it is made of the unchanged line.
                 page.add_anchor(line.trim_start_matches('#').trim());
             }
             page.add_links(&prose, index + 1);
@@ -48,7 +48,7 @@ impl Page {
         page
     }
 
-    /// Adds the anchor of a heading, with a number behind it if an earlier heading has the same words.
+    /// Adds the anchor of a heading, with a number at its end if an earlier heading has the same words.
     fn add_anchor(&mut self, heading: &str) {
         let name = anchor(heading);
         let mut unique = name.clone();

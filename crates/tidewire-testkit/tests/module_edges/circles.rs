@@ -1,9 +1,8 @@
 //! The files of a crate use each other in no circle.
 //!
-//! Problem: floors order the folders of a crate, and two files of one folder may still need each other, so that
-//! neither is read alone. Approach: every path of a file is followed through the names that modules pass on, to the
-//! file that has the item. What a file uses of the module that it stands in is no circle: a folder has its common
-//! types in its `mod.rs`.
+//! Problem: floors order the folders of a crate, and two files of one folder may still need each other, so that neither
+//! is read alone. Approach: every path of a file is followed through the names that modules pass on, to the file that
+//! has the item. Uses of a file's own module are no circle, because a folder has its common types in its `mod.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

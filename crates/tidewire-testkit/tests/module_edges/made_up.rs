@@ -29,7 +29,7 @@ fn edge(at: &str, used: &str, stands: &str) -> String {
 const TWO: (&str, &str) = ("lib.rs", "mod low;\nmod high;\n");
 
 #[test]
-fn a_module_may_use_what_stands_below_it() {
+fn a_module_may_use_modules_of_lower_floors() {
     let high = "use crate::low::f;\n\nfn g() {\n    f();\n    self::own();\n}\n\nfn own() {}\n";
     let files = [TWO, ("low.rs", "pub(crate) fn f() {}\n"), ("high.rs", high)];
     assert_eq!(check("low\nhigh", &files), [""; 0]);

@@ -3,7 +3,7 @@
 //! Problem: the compiler accepts modules that use each other in a circle, and then none of them can be read, tested or
 //! moved alone. Approach: [`sources`] and [`finder`] parse the sources and find every path that leads from one
 //! top-level module to another; [`floors`] compares these edges with the blocks of docs/tree.md. Any circle has an edge
-//! that leads up or sideways, so a crate that passes has none. [`circles`] finds those between the files of a folder.
+//! that leads up or sideways, so a crate that passes has none. [`circles`] finds circles between the files of a folder.
 //! Rejected: a search of the text, which does not see paths with `super`, or names that the crate's root re-exports.
 
 mod circles;
@@ -48,7 +48,7 @@ fn modules_use_only_modules_of_lower_floors() {
     assert!(failures.is_empty(), "\n{}\n", failures.join("\n"));
 }
 
-/// The crates, each with its directory: those of this workspace, and the benchmark.
+/// The crates of this workspace and the benchmark, each with its directory.
 fn crates(root: &Path) -> BTreeMap<String, String> {
     let entries = fs::read_dir(root.join("crates")).expect("the crates");
     let directories = entries.map(|entry| entry.expect("a crate's directory"));

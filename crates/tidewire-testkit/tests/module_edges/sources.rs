@@ -182,7 +182,7 @@ impl RootNames {
         }
     }
 
-    /// Returns the target of a name behind `crate::`, if it is in this crate.
+    /// Returns the target of a name after `crate::`, if it is in this crate.
     pub(crate) fn target(&self, name: &str) -> Option<Target> {
         if !self.modules.contains(name) && !self.imported.contains_key(name) {
             return Some(Target::Root(name.to_owned()));

@@ -24,7 +24,7 @@ pub(crate) fn leaves(item: &ItemUse) -> Vec<Leaf> {
     found
 }
 
-/// Adds the names that a tree behind `prefix` imports.
+/// Adds the names that a tree after `prefix` imports.
 pub(crate) fn add_leaves(tree: &UseTree, prefix: &[Ident], found: &mut Vec<Leaf>) {
     let with = |name: &Ident| [prefix, slice::from_ref(name)].concat();
     let named = |name: &Ident| Some(name.unraw().to_string()).filter(|name| name != "_");

@@ -91,12 +91,12 @@ pub enum AddressError {
         /// The address.
         host: String,
     },
-    /// The parameter behind the question mark is unknown.
+    /// The parameter after the question mark is unknown.
     #[error(
         "unknown parameter {parameter:?}; write ?framing=none or ?framing=length, and no other ? in a path"
     )]
     BadParameter {
-        /// The text behind the question mark.
+        /// The text after the question mark.
         parameter: String,
     },
     /// The address has a framing, but its transport preserves the boundaries of messages.

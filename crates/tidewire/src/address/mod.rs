@@ -29,8 +29,8 @@ use websocket::{WebPath, parse_path};
 /// The host `*` listens on every IPv4 address, and `[::]` on every IPv6 address too, unless the same server listens on
 /// every IPv4 address at the same port. Port 0 asks the system for a free port. A host name may have several addresses:
 /// a server takes the first that this machine has, and at `localhost` both loopback addresses; a client keeps the first
-/// that accepts it. A path that begins with `@` is a name in Linux's abstract namespace: it has no file, and every user
-/// of the machine may connect to it. An in-process name is known in its own process only.
+/// that accepts. A path that begins with `@` is a name in Linux's abstract namespace: it has no file, and every user of
+/// the machine may connect to it. An in-process name is known in its own process only.
 ///
 /// A tcp, tls or ipc address may end with `?framing=none` or `?framing=length`. It says how a stream separates frames,
 /// for a codec that leaves the choice. For example, the original implementation of UVRPC writes a length in front of
@@ -116,8 +116,8 @@ impl Address {
 }
 
 impl Address {
-    /// The endpoints at which a server listens, in the order in which to try them, and whether it listens at all of
-    /// them that the machine has, in place of the first. Blocks as [`resolve_all`](Self::resolve_all).
+    /// The endpoints for a server, in the order of attempts, and whether the server listens at all of the machine's
+    /// endpoints or only at the first. Blocks as [`resolve_all`](Self::resolve_all).
     pub(crate) fn resolve_to_listen(&self) -> Result<(Vec<Endpoint>, bool), AddressError> {
         let is_localhost = self
             .host()
@@ -158,7 +158,7 @@ impl Address {
         }
     }
 
-    /// The value of `?framing=`, if there is one.
+    /// The value of `?framing=`, if any.
     #[must_use]
     pub fn framing(&self) -> Option<StreamFraming> {
         self.framing
@@ -224,7 +224,6 @@ impl Address {
         }
     }
 
-    /// Whether messages travel as datagrams.
     pub(crate) fn is_udp(&self) -> bool {
         matches!(self.kind, AddressKind::Udp { .. })
     }

@@ -9,8 +9,8 @@ use tidewire_proto::limits::MOVED_ADDRESS_BYTES_MAX;
 
 use super::{Address, AddressError, AddressKind};
 
-/// The address of the server that clients connect to when another one drains: `tcp://`, `tls://`, `ws://` or `wss://`
-/// with a host that other machines know, and a port.
+/// The address of the server for the clients of a draining server: `tcp://`, `tls://`, `ws://` or `wss://` with a host
+/// that other machines know, and a port.
 ///
 /// ```
 /// use tidewire::address::Successor;

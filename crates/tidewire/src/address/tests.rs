@@ -32,7 +32,7 @@ fn addresses_print_as_they_parse() {
 }
 
 #[test]
-fn framing_stands_behind_a_question_mark() {
+fn framing_follows_a_question_mark() {
     for (text, framing) in [
         ("ipc:///tmp/x.sock?framing=none", StreamFraming::None),
         ("tcp://127.0.0.1:80?framing=length", StreamFraming::Length),

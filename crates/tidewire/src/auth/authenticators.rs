@@ -11,7 +11,7 @@ use super::{
     AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, TableBytes, Users,
 };
 
-/// Asks several authenticators in turn. The first one that knows the peer decides. If none does, the peer is refused. A
+/// Asks several authenticators in turn. The first that knows the peer decides. If none does, the peer is refused. A
 /// late answer is final. An authenticator of your own in a chain must implement [`Authenticate::current`]: its default
 /// would keep identities that the others have withdrawn.
 ///
@@ -52,22 +52,22 @@ use super::{
 #[derive(Default)]
 pub struct Chain(Vec<Box<dyn Authenticate>>);
 
-/// Users who are known by a name in their certificate. [`Chain`] has an example.
+/// Identifies users by a name in their certificate. [`Chain`] has an example.
 #[derive(Debug)]
 pub struct ByCertificate {
     users: Arc<Users>,
     names: Vec<(Box<str>, Box<str>)>,
 }
 
-/// Users who connect through a Unix socket and are known by their user id. [`Chain`] has an example.
+/// Identifies users of a Unix socket by their user id. [`Chain`] has an example.
 #[derive(Debug)]
 pub struct ByUnixUser {
     users: Arc<Users>,
     ids: Vec<(u32, Box<str>)>,
 }
 
-/// Users who are known by their address. Addresses of UDP can be forged unless the codec validates them.
-/// [`Chain`] has an example.
+/// Identifies users by their address. Addresses of UDP can be forged unless the codec validates them. [`Chain`] has an
+/// example.
 #[derive(Debug)]
 pub struct ByAddress {
     users: Arc<Users>,
@@ -101,13 +101,13 @@ pub struct Network {
 pub struct NetworkError(String);
 
 impl Chain {
-    /// Asks nobody yet.
+    /// An empty chain.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds an authenticator behind the others.
+    /// Adds an authenticator after the others.
     #[must_use]
     pub fn then(mut self, next: impl Authenticate) -> Self {
         self.0.push(Box::new(next));
@@ -168,7 +168,7 @@ macro_rules! authenticate_by_proof {
                 }
             }
 
-            /// An identity stays admitted while its proof still is that of its user.
+            /// An identity stays admitted while its proof belongs to its user.
             fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
                 let proof = identity.proof()?;
                 let is_same = self.user_of(proof)? == identity.name();
@@ -182,7 +182,7 @@ macro_rules! authenticate_by_proof {
 
             fn measure(&self, tables: &mut TableBytes) {
                 tables.add_shared(&self.users, Users::measure);
-                // The name in a certificate is about as long as that of its user.
+                // The name in a certificate is about as long as the user's name.
                 let texts = self.$proofs.iter().map(|(_, user)| 2 * user.len());
                 tables.add(size_of_val(&*self.$proofs) + texts.sum::<usize>());
             }
@@ -286,8 +286,8 @@ impl ByAddress {
         }
     }
 
-    /// Also knows peers over UDP whose address is [not proven](AuthRequest::is_address_proven). Use it only if the
-    /// network lets nobody send in the name of another address.
+    /// Also identifies peers over UDP with an address that is [not proven](AuthRequest::is_address_proven). Use it only
+    /// in a network without forged sender addresses.
     #[must_use]
     pub fn accept_unproven(mut self) -> Self {
         self.accepts_unproven = true;
@@ -305,7 +305,7 @@ impl ByAddress {
 }
 
 impl Anonymous {
-    /// Admits peers as the user `anonymous`, if there is one.
+    /// Admits peers as the user `anonymous`, if this user exists.
     #[must_use]
     pub fn new(users: Arc<Users>) -> Self {
         Self(users)

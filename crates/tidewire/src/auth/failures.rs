@@ -1,18 +1,16 @@
-//! Attempts of addresses: those that failed, and those whose answer is not known yet. An address that guesses often is
-//! answered late, and then not checked at all.
+//! Failed and open attempts of addresses. An address that guesses often is answered late, and later not checked.
 //!
-//! Two limits are apart. Guesses of an address are counted for a minute. Attempts whose answer is not known yet have a
-//! limit and a queue of their own, because an authenticator that asks another server answers later: an address must not
-//! have any number of questions open, and a hundred users of one gateway must all be let in. Rejected: one limit for
-//! both, which refused the honest ones.
+//! Two limits are apart. Guesses of an address are counted for a minute. Open attempts have a separate limit and a
+//! queue, because an authenticator that asks another server answers later. The limit bounds the questions of one
+//! address, and the queue admits a hundred users of one gateway. Rejected: one limit for both, which refused honest
+//! users.
 //!
 //! The same wrong token is one guess, because a guesser gains nothing with it. Genuine credentials that have expired,
-//! are not valid yet or were revoked are no guess at all: a fleet of such devices does not lock out the others behind
-//! its address.
+//! are not valid yet or were revoked are no guess: a fleet of such devices does not lock out others at its address.
 //!
-//! The delay is a deadline of the session, so it holds no thread. The table has a bound. When it is full, addresses
-//! whose failures are long past make room; if there are none, a new address counts as one that has failed too often,
-//! because only an attack from very many addresses fills the table.
+//! The delay is a deadline of the session, so it holds no thread. The table has a bound. A full table removes addresses
+//! with old failures. If all failures are recent, a new address counts as one that has failed too often, because only
+//! an attack from very many addresses fills the table.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -44,9 +42,8 @@ struct Recent {
     began_ns: u64,
     failed: u32,
     in_flight: u32,
-    /// Hashes of the wrong tokens.
     tokens: Vec<u64>,
-    /// Attempts that wait until another one ends. Empty while fewer than [`IN_FLIGHT_MAX`] are in flight.
+    /// Attempts that wait until another attempt ends. Empty while fewer than [`IN_FLIGHT_MAX`] are in flight.
     queue: VecDeque<Queued>,
 }
 
@@ -56,7 +53,7 @@ struct Queued {
     turn: Turn,
 }
 
-/// Gives an attempt its turn. Gives the attempt back if nobody takes it any more.
+/// Gives an attempt its turn. Returns the attempt if its peer has left.
 pub(crate) type Turn = Box<dyn FnOnce(Attempt) -> Option<Attempt> + Send>;
 
 impl fmt::Debug for Queued {
@@ -70,7 +67,7 @@ impl fmt::Debug for Queued {
 pub(crate) struct Attempt {
     failures: Arc<Failures>,
     address: IpAddr,
-    /// The hash of its token, if it has one.
+    /// The hash of its token, if any.
     token: Option<u64>,
     /// Whether the table had room for it.
     is_counted: bool,
@@ -117,7 +114,7 @@ impl Failures {
         }))
     }
 
-    /// Ends an attempt of this address. Returns the next one in its queue, which is in flight now.
+    /// Ends an attempt of this address. Returns the next attempt in its queue, now in flight.
     fn end(&self, address: IpAddr) -> Option<Queued> {
         let mut table = self.table();
         let recent = table.by_address.get_mut(&address)?;
@@ -132,7 +129,7 @@ impl Failures {
         None
     }
 
-    /// Counts a failure, unless it is that of a token which failed before. Returns when it should be answered.
+    /// Counts a failure, unless this token failed before. Returns when it should be answered.
     fn note(&self, address: IpAddr, token: Option<u64>, now_ns: u64) -> u64 {
         let mut table = self.table();
         let Some(recent) = table.recent(address, now_ns) else {
@@ -208,7 +205,7 @@ impl Attempt {
         self.failures.note(self.address, self.token, now_ns)
     }
 
-    /// Checks, when an attempt from the queue has its turn, that its address has not guessed too often meanwhile.
+    /// Checks, at the turn of an attempt from the queue, that its address has not guessed too often since.
     ///
     /// # Errors
     /// It has.
@@ -223,8 +220,8 @@ impl Attempt {
 }
 
 impl Drop for Attempt {
-    /// The next attempt in the queue gets the place. Those that nobody takes any more are passed over here, and not by
-    /// dropping each within the drop of the one before.
+    /// The next attempt in the queue gets the place. This loop passes over attempts of peers that have left, because
+    /// nested drops would recurse.
     fn drop(&mut self) {
         let mut holds_place = std::mem::take(&mut self.is_counted);
         while holds_place {
@@ -243,25 +240,23 @@ impl Drop for Attempt {
     }
 }
 
-/// The time over which failures are counted.
 const WINDOW_NS: u64 = 60_000_000_000;
 
-/// Guesses of one address in a minute, after which no more of its credentials are checked. Many clients behind one
-/// address seldom guess, and a guesser gains nothing with 30 tokens.
+/// Guesses of one address in a minute. After them, its credentials are not checked. Many clients behind one address
+/// seldom guess, and a guesser gains nothing with 30 tokens.
 const GUESSES_MAX: u32 = 30;
 
-/// Attempts of one address whose answer is not known yet. A login server that takes a second for each lets some
-/// hundreds in within the time of a handshake; and a guesser has this many guesses more at most.
+/// Attempts of one address without an answer yet. A login server that takes a second for each lets some hundreds in
+/// within the time of a handshake; and a guesser has this many guesses more at most.
 const IN_FLIGHT_MAX: u32 = 64;
 
-/// Attempts of one address that wait until others end. More would not come to their turn within the time of a
-/// handshake.
+/// Attempts of one address that wait until others end. More would not have their turn within the time of a handshake.
 const QUEUED_PER_ADDRESS_MAX: usize = 1_024;
 
 /// Attempts of all addresses that wait, so that the queues hold 2 MB at most.
 const QUEUED_MAX: usize = 16_384;
 
-/// The least time between two searches of a full table for addresses that make room. A search looks at all of them.
+/// The least time between two searches of a full table for old addresses. A search walks all addresses.
 const SWEEP_NS: u64 = 1_000_000_000;
 
 /// Failures that are answered at once. A person mistypes.
@@ -270,7 +265,7 @@ const FAILURES_AT_ONCE: u32 = 3;
 /// Half of the first delay. It doubles with each failure.
 const DELAY_NS_FIRST: u64 = 50_000_000;
 
-/// The longest delay. It is below the usual deadline of the handshake, so that the peer is told the reason.
+/// The longest delay. It is below the usual deadline of the handshake, so the peer receives the reason.
 const DELAY_NS_MAX: u64 = 3_000_000_000;
 
 /// Addresses that are remembered: about 1 MB, and up to 4 MB for their wrong tokens.
@@ -282,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// Begins an attempt of somebody who leaves before its turn comes.
+    /// Begins an attempt of a peer that leaves before its turn.
     fn begin(
         failures: &Arc<Failures>,
         address: IpAddr,
@@ -364,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn an_attempt_whose_address_guessed_too_often_meanwhile_is_not_checked_at_its_turn() {
+    fn an_attempt_of_an_address_with_too_many_guesses_is_not_checked_at_its_turn() {
         let failures = Arc::new(Failures::default());
         let guesser = address(1);
         let attempt = begin(&failures, guesser, b"guess", 0).unwrap().unwrap();
@@ -390,7 +385,7 @@ mod tests {
         assert!(failures.table().by_address.is_empty());
     }
 
-    /// Regression: devices with a revoked token tried again and again, and locked out all others behind their address.
+    /// Regression: devices with a revoked token tried again and again, and locked out all others at their address.
     #[test]
     fn the_same_wrong_token_is_one_failure() {
         let failures = Arc::new(Failures::default());

@@ -63,12 +63,12 @@ pub struct IdentityLimits {
     /// Rooms that each of its sessions may be in.
     pub rooms_max: Option<usize>,
     /// The messages and bytes that all its sessions together may send in a second, in place of the server's rate limit.
-    /// Peers of [`Identity::ANONYMOUS`] share it with those of their address.
+    /// Peers of [`Identity::ANONYMOUS`] share the limit per address.
     pub rate: Option<RateLimit>,
 }
 
-/// The policy for a session that finds all sessions of its identity in use, or the name of its identity taken in the
-/// rooms by another one of its sessions. [`IdentityLimits::when_full`] sets it.
+/// The policy for a session when all sessions of its identity are in use, or when another session of the identity has
+/// its name in the rooms. [`IdentityLimits::when_full`] sets it.
 ///
 /// ```
 /// use tidewire::auth::{Identity, IdentityLimits, Permissions, WhenFull};
@@ -80,17 +80,17 @@ pub struct IdentityLimits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenFull {
-    /// The oldest silent sessions are pinged. The first one that does not answer in 2 s gives way. If all answer, the
-    /// newer session is refused. Only codecs with pings, such as `tw1`, can find out.
+    /// The oldest silent sessions are pinged. The first that does not answer in 2 s ends. If all answer, the newer
+    /// session is refused. This requires a codec with pings, such as `tw1`.
     #[default]
     Refuse,
-    /// The oldest session gives way at once, whether or not it is in use. Its client is told not to come back.
+    /// The oldest session ends at once, even if it is in use. Its client is told not to reconnect.
     Replace,
 }
 
 impl Identity {
-    /// An identity without limits of its own that never expires. Give many identities the same `Arc` of permissions,
-    /// and all of them share one copy.
+    /// An identity without its own limits that never expires. Many identities with the same `Arc` of permissions share
+    /// one copy.
     #[must_use]
     pub fn new(name: &str, permissions: impl Into<Arc<Permissions>>) -> Self {
         Self {
@@ -150,7 +150,7 @@ impl Identity {
         self.expires_at
     }
 
-    /// Whether it stands for all peers that are not known.
+    /// Whether it is the identity of all unknown peers.
     #[must_use]
     pub fn is_anonymous(&self) -> bool {
         self.is_anonymous
@@ -166,7 +166,7 @@ impl Identity {
         self.proof.as_ref()
     }
 
-    /// The name that it has in chats. Anonymous peers choose one.
+    /// Its name in chats. Anonymous peers choose their name.
     pub(crate) fn chat_name(&self) -> Option<&str> {
         (!self.is_anonymous).then_some(&self.name)
     }
@@ -221,8 +221,8 @@ impl Admitted {
         }
     }
 
-    /// The memory that a session takes for its identity. What others use, too, such as the permissions of a user in a
-    /// configuration, is not counted for each session.
+    /// The memory that a session takes for its identity. Shared memory, such as the permissions of a configured user,
+    /// is not counted for each session.
     fn bytes_of(identity: &Arc<Identity>, may_all: bool) -> usize {
         let last_name = if may_all { 0 } else { TOPIC_BYTES_MAX };
         let is_shared = Arc::strong_count(identity) > 1;
@@ -247,12 +247,10 @@ impl Admitted {
         self.last = None;
     }
 
-    /// The rate limit of the identity.
     pub(crate) fn rate(&self) -> Option<Rate> {
         self.rate.as_ref().map(|(rate, _)| *rate)
     }
 
-    /// The bucket that the sessions of the identity share.
     pub(crate) fn bucket(&self) -> Option<&SharedBucket> {
         self.rate.as_ref().map(|(_, bucket)| &**bucket)
     }

@@ -1,4 +1,4 @@
-//! Authentication and permissions: finds out who a peer is, and what it may do.
+//! Authentication and permissions: identifies a peer, and decides its permissions.
 //!
 //! ```text
 //!   hello, or a connection without one ──▶ Failures: has this address failed too often?
@@ -12,9 +12,8 @@
 //! An [`Authenticate`] runs on the thread of a lane, so it must not block. One that must ask a file server or a
 //! database takes a [`LateAnswer`] and answers from another thread. The session waits, and handles no message.
 //!
-//! Permissions are those of NATS: patterns that are allowed and patterns that are denied, for each kind of action. A
-//! denied pattern wins. They are checked once for each topic, room and method of a session, and not again for each
-//! message.
+//! Permissions are those of NATS: allowed patterns and denied patterns, for each kind of action. A denied pattern wins.
+//! They are checked once for each topic, room and method of a session, and not again for each message.
 
 mod authenticators;
 mod failures;
@@ -108,14 +107,14 @@ pub trait Authenticate: Send + Sync + 'static {
         Some(Arc::clone(identity))
     }
 
-    /// Whether this name belongs to an identity, so that nobody else may have it in a chat. It is called when somebody
-    /// without an identity of their own chooses a name. The default is false.
+    /// Whether this name belongs to an identity, so no other peer may have it in a chat. The server calls it when an
+    /// anonymous peer chooses a name. The default is false.
     fn is_reserved(&self, name: &str) -> bool {
         let _ = name;
         false
     }
 
-    /// Adds the memory of its own tables, such as those of a configuration with many users. It counts in
+    /// Adds the memory of its own tables, such as the table of configured users. It counts in
     /// [`MemoryLimits::bytes_max`](crate::MemoryLimits::bytes_max). It is called at the start and by
     /// [`Server::reauthenticate`](crate::Server::reauthenticate). The default adds nothing.
     fn measure(&self, tables: &mut TableBytes) {
@@ -141,7 +140,7 @@ pub enum AuthOutcome {
     Admitted(Arc<Identity>),
     /// The peer is refused.
     Refused(AuthFailure),
-    /// These facts are not for this authenticator. The next one of a [`Chain`] decides; the last one refuses.
+    /// These facts are not for this authenticator. The next of a [`Chain`] decides. The last refuses.
     Unknown,
     /// The [`LateAnswer`] that was taken by [`AuthRequest::later`] decides.
     Later,
@@ -184,7 +183,7 @@ impl<'a> AuthRequest<'a> {
     }
 
     /// Takes the token for an answer from another thread. Return [`AuthOutcome::Later`] then. The deadline of the
-    /// handshake goes on meanwhile.
+    /// handshake stays.
     pub fn later(&mut self) -> LateAnswer {
         (self.later)()
     }
@@ -215,7 +214,7 @@ impl LateAnswer {
         Self(Some(Box::new(send)))
     }
 
-    /// Answers. If the session has ended meanwhile, this does nothing.
+    /// Answers, unless the session has ended.
     pub fn send(mut self, outcome: AuthOutcome) {
         if let Some(send) = self.0.take() {
             send(outcome);
@@ -338,7 +337,6 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// The memory of the authenticator's tables.
     pub(crate) fn table_bytes(&self) -> usize {
         let mut tables = TableBytes::default();
         self.authenticator.measure(&mut tables);
@@ -365,7 +363,7 @@ impl Guard {
         })
     }
 
-    /// Whether a name belongs to an identity. After a panic nobody may take it.
+    /// Whether a name belongs to an identity. After a panic of the authenticator all names do.
     pub(crate) fn is_reserved(&self, name: &str) -> bool {
         let asked = catch_unwind(AssertUnwindSafe(|| self.authenticator.is_reserved(name)));
         asked.unwrap_or_else(|_| {

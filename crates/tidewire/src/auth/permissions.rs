@@ -19,8 +19,8 @@ pub enum Action<'a> {
     Join(&'a str),
     /// It says something in this room, or whispers to a member.
     Say(&'a str),
-    /// It calls this method, or sends a one-way message to it. A method without a name is `#` and its channel, such as
-    /// `#0`.
+    /// It calls this method, or sends the method a one-way message. A method without a name is `#` and its channel,
+    /// such as `#0`.
     Call(&'a str),
     /// It needs no permission, such as a leave, or the service that handles it checks more than the message shows.
     Free,
@@ -79,8 +79,7 @@ pub struct PatternListError {
 }
 
 impl Access {
-    /// Patterns that are allowed, and patterns that are denied. `{name}` in a pattern stands for the name of the
-    /// identity.
+    /// Allowed patterns and denied patterns. `{name}` in a pattern is replaced by the name of the identity.
     ///
     /// # Errors
     /// [`PatternListError`] for the first text that is no pattern.
@@ -148,7 +147,7 @@ impl Access {
         self.allow.iter().any(is_allowed) && !self.deny.iter().any(is_denied)
     }
 
-    /// The patterns that are allowed and of which nothing is left, because one denied pattern covers them.
+    /// The allowed patterns that have no effect, because one denied pattern covers them.
     pub fn useless(&self) -> impl Iterator<Item = (&str, &str)> {
         self.allow.iter().filter_map(|allowed| {
             let allowed = allowed.as_pattern();
@@ -199,7 +198,6 @@ impl Access {
             .any(|it| it.contains(NAME))
     }
 
-    /// The memory of its patterns.
     fn held_bytes(&self) -> usize {
         let texts = self.allowed().chain(self.denied()).map(str::len);
         let entries = self.allow.capacity() + self.deny.capacity();
@@ -261,7 +259,6 @@ impl Permissions {
         self.each().iter().any(|(_, access)| access.has_name())
     }
 
-    /// The memory that they take.
     pub(super) fn held_bytes(&self) -> usize {
         let patterns = self.each().map(|(_, access)| access.held_bytes());
         size_of::<Self>() + patterns.iter().sum::<usize>()
@@ -322,7 +319,7 @@ fn parse<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<PatternBuf>, Pa
     parsed.collect()
 }
 
-/// The part of a pattern that stands for the name of the identity.
+/// The placeholder for the name of the identity.
 const NAME: &str = "{name}";
 
 #[cfg(test)]
@@ -334,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_allowed_is_denied_and_deny_wins() {
+    fn actions_are_denied_by_default_and_deny_wins() {
         let access = access(&["a.>", "b"], &["a.secret", "a.x.>"]);
         for (name, expected) in [
             ("a.b", true),

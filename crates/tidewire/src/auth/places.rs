@@ -1,16 +1,16 @@
 //! The sessions of each identity that has a limit of sessions, and the newcomers that wait for a place.
 //!
-//! Problem: a session whose peer is gone keeps its place until a timeout ends it, and the peer that comes back is
-//! refused. Approach: the newcomer waits for a short time, while the lanes of the oldest sessions find out whether
-//! their peers are still there. Each place that gets free wakes all newcomers of the identity: the first one takes it,
-//! and the others wait on.
+//! Problem: a session of a vanished peer keeps its place until a timeout ends the session, and the peer is refused when
+//! it reconnects. Approach: the newcomer waits for a short time, while the lanes of the oldest sessions check whether
+//! their peers are still there. Each free place wakes all newcomers of the identity: the first takes the place, and the
+//! others wait again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Identity, WhenFull};
 
-/// A session's place among those of its identity. Later places have greater numbers.
+/// A session's place among the sessions of its identity. Later places have greater numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place(u64);
 
@@ -24,7 +24,7 @@ struct Table {
     last_place: u64,
 }
 
-/// The sessions of one identity, by the numbers of sessions.
+/// The sessions of one identity, by their numbers.
 #[derive(Default)]
 struct Sessions {
     by_place: BTreeMap<Place, u64>,
@@ -49,9 +49,8 @@ impl std::fmt::Debug for Sessions {
 pub(crate) struct NoPlace;
 
 impl IdentitySessions {
-    /// Gives the session with this number a place of `next`, in place of the one that it has of `former`. If the
-    /// identity has as many sessions as it may have, everything stays as it was. `None` is the place of a session that
-    /// does not count.
+    /// Replaces the session's place of `former` by a place of `next`. If the identity has as many sessions as it may
+    /// have, everything stays as it was. `None` is the place of a session that does not count.
     pub(crate) fn replace(
         &self,
         former: Option<(&Identity, Place)>,
@@ -85,7 +84,7 @@ impl IdentitySessions {
         Ok(Some(place))
     }
 
-    /// Takes a session out, and wakes those that wait for its place.
+    /// Removes a session, and wakes newcomers that wait for its place.
     pub(crate) fn leave(&self, identity: &Identity, place: Place) {
         let wakes = self.table().take_out(identity.name(), place);
         wake_all(wakes);
@@ -103,7 +102,7 @@ impl IdentitySessions {
         let max = identity.own_limits().sessions_max.unwrap_or(usize::MAX);
         let sessions = table.by_name.get_mut(identity.name());
         let Some(sessions) = sessions.filter(|it| it.by_place.len() >= max) else {
-            // A place has become free since the newcomer looked for one, so nobody would wake the newcomer.
+            // A place became free before the newcomer waited, so no later event would wake the newcomer.
             drop(table);
             wake();
             return Some(Vec::new());
@@ -132,7 +131,7 @@ impl IdentitySessions {
 }
 
 impl Table {
-    /// Takes a session out. Returns those to wake.
+    /// Removes a session. Returns the newcomers to wake.
     fn take_out(&mut self, name: &str, place: Place) -> Vec<(u64, Wake)> {
         let Some(sessions) = self.by_name.get_mut(name) else {
             return Vec::new();
@@ -152,11 +151,11 @@ fn wake_all(wakes: Vec<(u64, Wake)>) {
     }
 }
 
-/// Newcomers of one identity that wait for a place. Each makes its lane and those of the oldest sessions work.
+/// Newcomers of one identity that wait for a place. Each causes work for its lane and for lanes of the oldest sessions.
 const WAITING_MAX: usize = 16;
 
-/// Sessions of an identity that are asked whether their peers are still there. The one that is gone may not be the
-/// oldest, and a user with very many sessions must not make the server ping all of them.
+/// Sessions of an identity that are checked for vanished peers. The vanished peer may not be the oldest, and a user
+/// with very many sessions must not make the server ping all sessions.
 const ASKED_MAX: usize = 8;
 
 #[cfg(test)]
@@ -190,7 +189,7 @@ mod tests {
         assert!(sessions.table().by_name.is_empty());
     }
 
-    /// Regression: a session whose identity changed was counted out before the new one had a place.
+    /// Regression: a session with a new identity lost its former place before it had a new place.
     #[test]
     fn a_session_that_gets_no_place_keeps_its_former_one() {
         let (former, next) = (limited(3, WhenFull::Refuse), limited(2, WhenFull::Refuse));
@@ -236,8 +235,8 @@ mod tests {
         assert_eq!(woken.load(Ordering::Relaxed), WAITING_MAX - 1);
     }
 
-    /// Regression: a place that got free after a newcomer had looked, and before it waited, woke nobody. Of an identity
-    /// without sessions the newcomer was refused.
+    /// Regression: a place that became free after a newcomer's check, and before the newcomer waited, woke no newcomer.
+    /// Of an identity without sessions the newcomer was refused.
     #[test]
     fn a_newcomer_is_woken_at_once_if_a_place_got_free_before_it_waits() {
         for max in [1, 2] {

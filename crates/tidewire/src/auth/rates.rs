@@ -1,9 +1,9 @@
 //! The used rates of identities. They outlive sessions, so that a peer that connects again does not begin with a full
 //! burst.
 //!
-//! All sessions of an identity use one bucket, on every lane. A message costs two atomic operations, and only in
-//! sessions whose identity has a rate of its own. Rejected: a grant of messages for each session, because a session
-//! that ends or falls silent would have to give its rest back.
+//! All sessions of an identity use one bucket, on every lane. A message costs two atomic operations, only in sessions
+//! of an identity with its own rate. Rejected: a grant of messages for each session, because a session that ends or
+//! falls silent would have to give its rest back.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -32,7 +32,7 @@ enum Owner {
 }
 
 impl IdentityRates {
-    /// The rate of an identity, and its bucket. `address` is that of the peer.
+    /// The rate of an identity, and its bucket. `address` is the peer's.
     pub(crate) fn of(
         &self,
         identity: &Identity,
@@ -70,7 +70,7 @@ impl Table {
 /// The least number of buckets at which a search is worth it.
 const SEARCH_MIN: usize = 1_024;
 
-/// Buckets above which those that no session uses are forgotten, even if they are not full: some 8 MB.
+/// Above this number, unused buckets are removed, even if they are not full: some 8 MB.
 const UNUSED_MAX: usize = 65_536;
 
 #[cfg(test)]
@@ -100,7 +100,7 @@ mod tests {
             .count()
     }
 
-    /// Regression: a rate began anew with each connection, so a user sent 54,020 messages in 2 s at a rate of 10.
+    /// Regression: a rate was reset by each connection, so a user sent 54,020 messages in 2 s at a rate of 10.
     #[test]
     fn a_rate_belongs_to_the_identity_and_outlives_its_sessions() {
         let rates = IdentityRates::default();

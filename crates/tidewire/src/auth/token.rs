@@ -74,7 +74,7 @@ pub enum TokenReadError {
     },
 }
 
-/// The credentials of a client: a token, or a function that gets one. For
+/// The credentials of a client: a token, or a function that provides tokens. For
 /// [`ClientBuilder::credentials`](crate::ClientBuilder::credentials). [`Credentials::provider`] has an example.
 #[derive(Clone)]
 pub struct Credentials(Source);
@@ -88,8 +88,8 @@ enum Source {
 type Provider = Arc<dyn Fn() -> Result<Token, Box<dyn Error + Send + Sync>> + Send + Sync>;
 
 impl Credentials {
-    /// Gets a token for each connection, and a newer one before a token expires. The function runs on a thread of its
-    /// own, so it may read a file or ask another server. After a panic or an error the client tries again as after any
+    /// Gets a token for each connection, and a newer token before one expires. The function runs on a separate thread,
+    /// so it may read a file or ask another server. After a panic or an error the client tries again as after any
     /// failure to connect.
     ///
     /// ```
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused_and_never_shown() {
+    fn a_text_that_is_no_token_is_refused_and_never_shown() {
         for (text, error) in [
             ("", TokenError::Empty),
             (" \n", TokenError::Empty),

@@ -1,8 +1,8 @@
 //! Tokens in a file, as hashes.
 //!
 //! Each line has the name of a user, the SHA-256 of a token in hexadecimal digits, and optionally the time at which the
-//! token expires, in seconds since 1970. A user may have several tokens, so that one can replace another without a gap.
-//! The tokens are 32 random bytes, so a plain hash is enough: a slow one protects passwords that can be guessed.
+//! token expires, in seconds since 1970. A user may have several tokens, so a new token can replace an old one without
+//! a gap. Tokens are 32 random bytes, so a plain hash is enough: a slow hash protects passwords, which can be guessed.
 //! Whoever reads the file cannot log in.
 
 use std::collections::HashMap;
@@ -24,7 +24,7 @@ use super::{
 };
 use crate::system::{OpenError, Trust, Untrusted, open_trusted};
 
-/// Users who are known by tokens of a file. Peers without a token are left to the next authenticator.
+/// Identifies users by tokens of a file. Peers without a token are left to the next authenticator.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -46,7 +46,7 @@ use crate::system::{OpenError, Trust, Untrusted, open_trusted};
 #[derive(Debug)]
 pub struct TokenFile {
     users: Arc<Users>,
-    /// By the first bytes of the hash. They say nothing about the token, so this look-up may take any time.
+    /// By the first bytes of the hash. These reveal nothing about the token, so the look-up may take any time.
     by_start: HashMap<[u8; 8], Vec<Entry>>,
 }
 
@@ -85,14 +85,14 @@ pub enum TokenFileError {
         /// The line, from 1.
         line: usize,
     },
-    /// The name cannot stand in a line.
+    /// The name does not fit a line.
     #[error("{0:?} cannot be the name of a user: use letters, digits, - and _")]
     Name(String),
 }
 
 impl TokenFile {
-    /// Reads the file. A token whose user is not known is refused, and the log has a warning: the removal of a user
-    /// must not wait for the removal of its tokens.
+    /// Reads the file. A token of an unknown user is refused, with a warning in the log: the removal of a user must not
+    /// wait for the removal of its tokens.
     ///
     /// # Errors
     /// See [`TokenFileError`].
@@ -213,7 +213,6 @@ impl Authenticate for TokenFile {
 }
 
 impl Entry {
-    /// The identity, proved by this token.
     fn prove(&self, identity: Identity) -> Identity {
         let identity = identity.proved_by(Proof::Token(start_of(&self.hash)));
         match self.expires_at {
@@ -247,11 +246,11 @@ impl Entry {
     }
 }
 
-/// Tokens whose user is not known.
+/// Tokens of unknown users.
 #[derive(Debug, Default)]
 struct WithoutUser {
     count: usize,
-    /// The line of the first one, and its name.
+    /// The line and the name of the first.
     first: Option<(usize, Box<str>)>,
 }
 
@@ -391,7 +390,7 @@ mod tests {
             panic!("not admitted");
         };
         assert!(tokens.current(&ann).is_some() && tokens.is_reserved("ann"));
-        // Another token of hers does not replace the one that is revoked.
+        // Her other token does not replace the revoked token.
         let others = text
             .lines()
             .skip(1)
@@ -402,7 +401,7 @@ mod tests {
         assert!(fewer.current(&ann).is_none());
     }
 
-    /// The bug: a token without its user made the whole file unusable, so a reload revoked nobody.
+    /// The bug: a token without its user made the whole file unusable, so a reload revoked no token.
     #[test]
     fn a_token_whose_user_was_removed_is_refused_and_the_others_are_not() {
         let folder = tempfile::tempdir().unwrap();

@@ -29,7 +29,7 @@ pub struct Users {
     default_permissions: Arc<Permissions>,
     /// The permissions are shared by all sessions of the user, because a configuration may make them large.
     by_name: HashMap<Box<str>, (Arc<Permissions>, IdentityLimits)>,
-    /// The names as they look, so that nobody takes one that looks alike.
+    /// The skeletons of the names, so that no peer takes a name that looks alike.
     skeletons: HashSet<String>,
 }
 
@@ -43,7 +43,7 @@ impl Users {
         }
     }
 
-    /// Adds a user, or replaces the one of this name. `None` stands for the default permissions.
+    /// Adds a user, or replaces the user of this name. `None` means the default permissions.
     ///
     /// # Errors
     /// The name does not fit a pattern with `{name}`.
@@ -74,7 +74,7 @@ impl Users {
         Some(identity.limits(*limits))
     }
 
-    /// The identity of this name: that of a user, or one with the default permissions if there is no such user.
+    /// The identity of the user of this name, or an identity with the default permissions without such a user.
     ///
     /// # Errors
     /// The name does not fit a pattern with `{name}`.
@@ -93,7 +93,6 @@ impl Users {
         self.by_name.keys().map(|name| &**name)
     }
 
-    /// Adds the memory of the users.
     pub(super) fn measure(&self, tables: &mut TableBytes) {
         let own = |permissions: &Permissions, tables: &mut TableBytes| {
             tables.add(permissions.held_bytes());
@@ -109,7 +108,7 @@ impl Users {
         }
     }
 
-    /// Whether the name is, or looks like, that of a user.
+    /// Whether the name is, or looks like, a user's name.
     #[must_use]
     pub fn is_reserved(&self, name: &str) -> bool {
         self.skeletons.contains(&name_skeleton(name))

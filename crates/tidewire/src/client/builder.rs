@@ -148,11 +148,10 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets the longest time for which dropping the last clone of the client waits until its messages are with the
-    /// server: publications, one-way messages and what was said in rooms. Default 1 s. With 0 the drop ends the client
-    /// at once, and what was not written yet is lost. A client whose messages were all [confirmed](Client::flush) does
-    /// not wait, nor one that has sent none. A drop on a lane does not wait either: the client goes on by itself for
-    /// this time.
+    /// Sets the longest wait of the drop of the last clone until the server has its messages: publications, one-way
+    /// messages and messages to rooms. Default 1 s. With 0 the drop ends the client at once, and unwritten messages are
+    /// lost. The drop does not wait if all messages are [confirmed](Client::flush) or none was sent. A drop on a lane
+    /// does not wait either: the client continues in the background for this time.
     #[must_use]
     pub fn linger(mut self, longest: Duration) -> Self {
         self.linger = longest;
@@ -174,9 +173,8 @@ impl ClientBuilder {
     }
 
     /// Sets the size of each event queue in bytes. A payload counts its length, and each event counts 128 more. Default
-    /// 8 MiB. The client's own events have a queue, and so has each [`Subscription`](super::Subscription), which may
-    /// have [bounds of its own](super::Subscribe::event_bytes_max). An empty queue takes any event, however large it
-    /// is.
+    /// 8 MiB. The client's own events have a queue, and each [`Subscription`](super::Subscription) has a queue, perhaps
+    /// with [its own bounds](super::Subscribe::event_bytes_max). An empty queue takes any event, however large it is.
     #[must_use]
     pub fn event_bytes_max(mut self, bytes: usize) -> Self {
         self.event_bounds.bytes_max = bytes;
@@ -206,15 +204,15 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets whether the client goes where a draining server sends it: the next connection is to that address, if it has
-    /// the transport of the first one, `tcp://`, `tls://`, `ws://` or `wss://`. At `tls://` and `wss://` the
+    /// Sets whether the client follows a draining server's go-away to another address: the next connection is to that
+    /// address, if its transport is the same, `tcp://`, `tls://`, `ws://` or `wss://`. At `tls://` and `wss://` the
     /// certificate must be valid for the new host. Credentials go there as they go to an address of your own. Default:
     /// no, and the client connects to the same address again.
     ///
     /// The client stays with the new server until an attempt to connect there fails, and then returns. It needs
-    /// [`reconnect`](Self::reconnect) or [`connect_lazy`](Self::connect_lazy). A client with [`layers`](Self::layers)
-    /// of its own does not follow. Only `tw1` and `json` have such addresses. What a server may not ask for is ignored,
-    /// with a warning in the log.
+    /// [`reconnect`](Self::reconnect) or [`connect_lazy`](Self::connect_lazy). A client with its own
+    /// [`layers`](Self::layers) does not follow. Only `tw1` and `json` have such addresses. The client ignores other
+    /// addresses, with a warning in the log.
     #[must_use]
     pub fn follow_moves(mut self, follow: bool) -> Self {
         self.follow_moves = follow;
@@ -239,7 +237,7 @@ impl ClientBuilder {
         self
     }
 
-    /// Sets how long the client's lane looks for work before it sleeps, in microseconds; see
+    /// Sets how long the client's lane polls for work before it sleeps, in microseconds; see
     /// [`ServerBuilder::spin_us`](crate::ServerBuilder::spin_us).
     #[must_use]
     pub fn spin_us(mut self, microseconds: u32) -> Self {
@@ -248,7 +246,7 @@ impl ClientBuilder {
     }
 
     /// Puts layers such as TLS between the socket and the codec. `make` is called for every connection, with the
-    /// server's address as it was given, host name included. It returns the layers; the first one is next to the
+    /// server's address as it was given, host name included. `make` returns the layers. The first layer is next to the
     /// network.
     #[must_use]
     pub fn layers(
@@ -267,14 +265,14 @@ impl ClientBuilder {
         self
     }
 
-    /// Connects. A host name may have several addresses: the client begins with the one that it was connected to last,
-    /// begins the next one after 250 ms or as soon as one fails, and keeps the first that accepts it. Await the client,
+    /// Connects. A host name may have several addresses: the client begins with the address of its last connection,
+    /// begins the next after 250 ms or as soon as an attempt fails, and keeps the first that accepts. Await the client,
     /// or [`wait`](Connecting::wait) for it. This call does not block: a separate thread looks up the host name. It
-    /// looks the name up again after an attempt has failed with each of its addresses.
+    /// looks up the name again after all addresses have failed.
     ///
     /// # Errors
-    /// See [`ConnectError`]. If several addresses fail, it is the error of the one where a server answered, else of the
-    /// last one. The first attempt is never repeated.
+    /// See [`ConnectError`]. If several addresses fail, the error is of an address with a server that answered, else of
+    /// the last address. The first attempt is never repeated.
     pub fn connect(self, address: &str) -> Connecting {
         Connecting::new(self.start(address, false))
     }
@@ -324,14 +322,13 @@ impl ClientBuilder {
         self.start_to(Target::of(address)?, is_lazy)
     }
 
-    /// Starts a client of this server.
     pub(super) fn start_to(
         mut self,
         target: Target,
         is_lazy: bool,
     ) -> Result<Client, ConnectError> {
         let address = target.address();
-        // A layer of the program may belong to the one server, so a client with layers stays.
+        // The program's layers may belong to this server, so a client with layers does not follow.
         let may_move =
             self.layers.is_none() && address.is_stream_socket() && address.host().is_some();
         let tls = address.is_tls().then(|| ClientConfigs::load(&self.tls));

@@ -22,38 +22,35 @@ use tidewire_io::clock::now_ns;
 use super::error::Disconnected;
 use super::events::Event;
 use super::link::Link;
-use super::moving::{Moved, Mover};
+use super::moving::{Mover, NewServer};
 use super::renewal::Renewal;
 use super::service::ClientService;
 use crate::address::Endpoint;
 use crate::auth::{Credentials, Token};
-use crate::dial::{Backoff, Found, Lookup, Pace, Race, Step, Target};
+use crate::dial::{Backoff, Lookup, LookupResult, Pace, Race, Step, Target};
 use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::session::{CloseReason, SessionId};
 use crate::tls::ClientConfigs;
 use crate::transport::ConnectError;
 
-/// The state of a client's attempts to connect.
 #[derive(Debug)]
 pub(super) struct Dialing {
     /// The address that the program gave.
     pub(super) home: Target,
     /// The server that the client was sent to, and stays with until an attempt there fails.
-    pub(super) moved: Option<Moved>,
+    pub(super) moved: Option<NewServer>,
     /// Present if the client follows moves.
     pub(super) mover: Option<Mover>,
     /// The files of TLS that may change.
     tls: Option<Arc<ClientConfigs>>,
     wait_for_server: bool,
-    /// Whether the client connects again by itself.
     reconnects: bool,
     pace: Pace,
     /// Connects at the first submission instead of at once.
     is_lazy: bool,
     state: State,
     credentials: Option<Credentials>,
-    /// The token of the present or next connection.
     token: Option<Token>,
     pub(super) renewal: Renewal,
 }
@@ -71,7 +68,6 @@ enum State {
     Waiting {
         until_ns: u64,
     },
-    /// The server refused the client for good.
     Refused,
 }
 
@@ -100,7 +96,6 @@ impl Dialing {
         }
     }
 
-    /// Whether the client goes where a draining server sends it.
     pub(super) fn follows_moves(&self) -> bool {
         self.mover.is_some()
     }
@@ -113,7 +108,6 @@ impl Dialing {
         }
     }
 
-    /// Whether the client reconnects by itself when a connection ends.
     pub(super) fn reconnects(&self) -> bool {
         self.reconnects
     }
@@ -142,7 +136,6 @@ impl Dialing {
         matches!(self.state, State::Resolving) || self.renewal.is_asked()
     }
 
-    /// Whether the server refused this client for good.
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.state, State::Refused)
     }
@@ -155,7 +148,6 @@ impl Dialing {
         }
     }
 
-    /// The provider of credentials, if there is one.
     pub(super) fn provider(&self) -> Option<Credentials> {
         let provider = self.credentials.as_ref();
         provider.filter(|it| it.fixed().is_none()).cloned()
@@ -176,7 +168,7 @@ impl Dialing {
         Some(losers)
     }
 
-    /// Ends the attempt that is under way. Returns its race, if there is one.
+    /// Ends the present attempt. Returns its race, if any.
     fn take_race(&mut self) -> Option<Race> {
         if !matches!(self.state, State::Connecting(_)) {
             return None;
@@ -222,7 +214,7 @@ impl ClientService {
         }
     }
 
-    fn handle_found(&mut self, cx: &mut Context<'_>, found: Found) {
+    fn handle_found(&mut self, cx: &mut Context<'_>, found: LookupResult) {
         // Newer credentials for an earlier connection came late. The addresses are still being looked up.
         if found.endpoints.is_none() && self.dialing.target().is_unresolved() {
             return;
@@ -294,7 +286,7 @@ impl ClientService {
         Ok(session)
     }
 
-    /// Takes the session as that of the client. Returns whether it is: the session of another address may have been
+    /// Makes the open session the client's session. Returns whether it is: the session of another address may have been
     /// open before.
     pub(super) fn take_open(&mut self, cx: &mut Context<'_>) -> bool {
         let Some(losers) = self.dialing.note_open(cx.id(), &self.link) else {
@@ -306,7 +298,6 @@ impl ClientService {
         true
     }
 
-    /// Ends the attempt that is under way, if there is one, and returns its failure.
     pub(super) fn end_race(&mut self, cx: &mut Context<'_>) -> Option<ConnectError> {
         let race = self.dialing.take_race()?;
         close_all(cx, race.sessions());
@@ -315,7 +306,7 @@ impl ClientService {
 
     /// Handles a session that ended without being open.
     pub(super) fn handle_failure(&mut self, cx: &mut Context<'_>, failure: ConnectError) {
-        // The session of an address that has lost is not that of the client any more.
+        // The session of an address that lost the race is not the client's session.
         if let State::Connecting(race) = &mut self.dialing.state
             && race.take(cx.id()).is_some()
         {
@@ -335,7 +326,7 @@ impl ClientService {
         }
     }
 
-    /// Handles an attempt that failed: ends the client if it was the first one, else plans the next.
+    /// Handles a failed attempt: ends the client after the first attempt, else plans the next.
     fn handle_unreachable(&mut self, cx: &mut Context<'_>, error: ConnectError) {
         if !self.dialing.is_lazy && !self.ever_open {
             self.link.complete_first(Err(error));
@@ -376,7 +367,6 @@ impl ClientService {
         }
     }
 
-    /// Notes the end of the open connection.
     pub(super) fn note_end(&mut self, reason: CloseReason) {
         self.dialing.pace.note_end(now_ns(), reason);
     }
@@ -424,7 +414,7 @@ fn close_all(cx: &mut Context<'_>, sessions: impl IntoIterator<Item = SessionId>
 pub(super) fn look_up(lookup: Lookup, link: &Arc<Link>) -> std::io::Result<()> {
     let link = Arc::downgrade(link);
     lookup.start(move |found| {
-        // The client may have been dropped meanwhile.
+        // The client may have been dropped.
         if let Some(link) = link.upgrade() {
             link.set_found(found);
         }

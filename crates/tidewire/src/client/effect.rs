@@ -1,4 +1,4 @@
-//! Requests whose effect at the server outlives them: joining a room, subscribing.
+//! Requests with a lasting effect at the server: joining a room, subscribing.
 //!
 //! Problem: the caller gives up such a request because its deadline passed or its future was dropped, and the server
 //! agrees later. Then the client would be a member or a subscriber without knowing it, and the server would refuse the
@@ -6,8 +6,8 @@
 //!
 //! Approach: such a request is never cancelled. It fails for the caller, and the client keeps waiting for the reply. If
 //! the server agrees, the client undoes the effect. A reply may also be in its slot, unread, when the future is
-//! dropped. The lock of the [table](super::table) orders the two, so one side notices it, and the lane undoes the
-//! effect.
+//! dropped. The lock of the [table](super::table) orders the reply and the drop, so one side notices the reply, and the
+//! lane undoes the effect.
 //!
 //! A request that waits for its reply like this still counts as pending. So a server that never replies uses up the
 //! connection's window, but no unbounded memory. Over UDP the reply may be lost, so the client stops waiting for it
@@ -26,18 +26,17 @@ use tidewire_proto::body::RecoveryBody;
 use tidewire_proto::message::{Kind, Message};
 
 use super::error::RequestError;
-use super::pending::{Kept, Pending};
+use super::pending::{Pending, RequestCopy};
 use super::service::ClientService;
 use super::submissions::{RequestHead, WhenWindowFull};
 use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::session::SessionId;
 
-/// Marks a request whose effect at the server outlives it.
+/// Marks a request with a lasting effect at the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Effect(NonZeroU32);
 
-/// The request that undoes an effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Undo {
     /// The connection on which the channel is valid.
@@ -59,7 +58,7 @@ impl Effect {
         Self(NonZeroU32::MIN.saturating_add(1 + key as u32))
     }
 
-    /// Marks a flush, whose reply [confirms](super::unconfirmed) what was sent before it. It needs no undoing.
+    /// Marks a flush. Its reply [confirms](super::unconfirmed) all earlier messages. It needs no undoing.
     pub(crate) const FLUSH: Self = Self(NonZeroU32::new(1 << 29).unwrap());
 
     /// The effect of joining a room, with its key in [`RoomPositions`](super::room_positions::RoomPositions).
@@ -67,7 +66,6 @@ impl Effect {
         Self(NonZeroU32::MIN | OF_JOIN | (key as u32) << 1)
     }
 
-    /// The key of the subscription's entry.
     pub(crate) fn subscription(self) -> Option<usize> {
         if self.0.get() & OF_JOIN != 0 || self == Self::FLUSH {
             return None;
@@ -81,7 +79,7 @@ impl Effect {
         is_join.then_some(((self.0.get() & !(GIVEN_UP | OF_JOIN)) >> 1) as usize)
     }
 
-    /// The effect of a request that its caller gave up and whose reply the client still waits for.
+    /// The effect of a request that its caller gave up. The client still waits for the reply.
     pub(super) fn given_up(self) -> Self {
         Self(self.0 | GIVEN_UP)
     }
@@ -181,7 +179,7 @@ impl Pending {
             when_full: WhenWindowFull::Wait,
             effect: None,
         };
-        self.enqueue(Kept::new(&head, "", &[]));
+        self.enqueue(RequestCopy::new(&head, "", &[]));
         // Send at once, so that it comes before the application's next submissions.
         self.send_queued(cx);
     }
@@ -198,7 +196,7 @@ fn undo_kind(kind: Kind) -> Option<Kind> {
 /// The bit of an [`Effect`] that is a membership with a known room.
 const OF_JOIN: u32 = 1 << 30;
 
-/// The bit of an [`Effect`] whose caller gave up.
+/// The bit of an [`Effect`] of a request that its caller gave up.
 const GIVEN_UP: u32 = 1 << 31;
 
 /// Timeout for the server's confirmation that an effect was undone. The confirmation is ignored.

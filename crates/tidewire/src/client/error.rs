@@ -47,8 +47,8 @@ pub enum RequestError {
     /// [bytes](crate::ConnectionLimits::queue_bytes_max). The request was not sent. Try again after a reply.
     #[error("too many requests wait for their replies; try again after a reply")]
     WindowFull,
-    /// The codec matches replies by their order. Over UDP a reply may get lost, and the next one would be mistaken for
-    /// it. The request was not sent.
+    /// The codec matches replies by their order. Over UDP a reply may be lost, and the next reply would match the wrong
+    /// request. The request was not sent.
     #[error(
         "replies without ids cannot be matched over UDP; use tcp:// or a codec with ids (tw1, json, srmp, srmp-rpc, \
          uvrpc)"
@@ -63,23 +63,24 @@ pub enum RequestError {
     /// The reply does not have the form that this kind of request expects.
     #[error("the reply does not have the form that this request expects")]
     MalformedReply,
-    /// The [flush](crate::Client::flush) confirms nothing: messages that were sent before it went down with their
-    /// connection, or were not sent for lack of one. The next flush does not report them again. Send what was not
-    /// confirmed again. Some of it may come twice.
+    /// The [flush](crate::Client::flush) confirms nothing: earlier messages were lost with their connection, or were
+    /// not sent without a connection. The next flush does not report them again. Send what was not confirmed again.
+    /// Some of it may come twice.
     #[error(
         "the connection ended since the last confirmation: up to {messages} messages may be lost; send again what was \
          not confirmed"
     )]
     MayBeLost {
-        /// The number of messages without a confirmation: publications, one-way messages and what was said in rooms.
+        /// The number of messages without a confirmation: publications, one-way messages and messages to rooms.
         messages: u64,
     },
-    /// The client belongs to another process: this one is its child by `fork`. Nothing was sent from here. Connect
+    /// The client belongs to another process: this process is a child by `fork`. Nothing was sent from here. Connect
     /// after the fork.
     #[error("this client belongs to another process; connect after the fork")]
     OtherProcess,
-    /// The client has ended: it was shut down, its connection ended and it does not reconnect, or the server
-    /// [forbade](crate::GoAwayCode::is_final) that. An earlier [`Event::Closed`](crate::Event::Closed) has the reason.
+    /// The client has ended: it was shut down, its connection ended without reconnecting, or the server
+    /// [forbade](crate::GoAwayCode::is_final) a new connection. An earlier [`Event::Closed`](crate::Event::Closed) has
+    /// the reason.
     #[error("the client has ended")]
     Shutdown,
     /// The call would have waited on a lane, for example in a handler, and so would have stopped all sessions of the

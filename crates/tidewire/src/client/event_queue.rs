@@ -1,11 +1,12 @@
 //! The events from a client's lane to the application, bounded in number and bytes.
 //!
 //! Problem: an application that stops taking events must not cost unbounded memory. Its other traffic must not stop
-//! either, unless the application chooses that. Approach: one pair of bounds, and a policy for what happens at them.
-//! [`State::admit`] applies the policy, and [`Reading`] decides whether the lane reads. An event reports dropped ones.
+//! either, unless the application chooses so. Approach: one pair of bounds, and a policy for what happens at them.
+//! [`State::admit`] applies the policy, and [`Reading`] decides whether the lane reads. An event reports the number of
+//! dropped events.
 //!
-//! Rejected: one bound for all queues of a client. A single queue that is never read, often that of the client's own
-//! events, would use up the room of all others.
+//! Rejected: one bound for all queues of a client. One unread queue, often the queue of the client's own events, would
+//! use up the room of all queues.
 
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -34,7 +35,6 @@ pub trait Queued: PartialEq {
     /// Number of events that this event reports as missing.
     fn missing(&self) -> u64;
 
-    /// Bytes of memory beside the event itself.
     fn heap_bytes(&self) -> usize;
 
     /// The topic, if a newer message of the same topic may replace this event.
@@ -60,15 +60,14 @@ pub(crate) struct Reading {
     full_queues: AtomicUsize,
     /// Whether a queue that can pause reading was created.
     may_be_held: AtomicBool,
-    /// Events that queues dropped because the application did not take them.
     dropped: AtomicU64,
     /// The process with the lane. In a child by `fork` all queues have ended.
     process: Process,
     waker: OnceWaker,
 }
 
-/// A future's registration with a queue. End it with [`EventQueue::forget`], so that there are never more wakers than
-/// futures.
+/// A future's registration with a queue. End the registration with [`EventQueue::forget`], so that there are never more
+/// wakers than futures.
 #[derive(Debug, Default)]
 pub(super) struct Waiter(Option<u64>);
 
@@ -114,13 +113,13 @@ impl<E: Queued> EventQueue<E> {
         } else if is_awaited {
             self.ready.notify_one();
         }
-        // Wake all tasks, because a single one may have stopped polling. Tasks that find no event register again.
+        // Wake all tasks, because one task may have stopped polling. Tasks that find no event register again.
         for (_, waker) in waker.into_iter().chain(others).chain(at_end) {
             waker.wake();
         }
     }
 
-    /// Drops all events, also those that follow, because the application will not take them.
+    /// Drops all events, also later events, because the application will not take them.
     pub(crate) fn discard(&self) {
         if !self.reading.process.is_this() {
             return;
@@ -163,7 +162,7 @@ impl<E: Queued> EventQueue<E> {
         }
     }
 
-    /// Polls the next event. If there is none, the task is woken when there may be one.
+    /// Polls the next event. Without an event, the task is woken when one may have come.
     pub(super) fn poll_next(&self, waiter: &mut Waiter, cx: &mut Context<'_>) -> Poll<E> {
         if !self.reading.process.is_this() {
             return Poll::Ready(E::ended());
@@ -196,7 +195,6 @@ impl<E: Queued> EventQueue<E> {
         Poll::Pending
     }
 
-    /// Removes the wakers of a future that no longer waits.
     pub(super) fn forget(&self, waiter: &mut Waiter) {
         if let Some(number) = waiter.0.take()
             && self.reading.process.is_this()
@@ -282,7 +280,7 @@ impl Reading {
         self.full_queues.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes a queue that has room again, and wakes the lane if it was the last full one.
+    /// Removes a queue that has room again, and wakes the lane if no other queue is full.
     pub(super) fn release(&self) {
         if self.full_queues.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.waker.wake();
@@ -311,11 +309,11 @@ impl<E> Drop for EventQueue<E> {
     }
 }
 
-/// Default number of events that a queue holds.
 const EVENTS_MAX: usize = 65_536;
 
-/// Default bytes that a queue holds. It equals the server's bound for a slow subscriber, so an application that keeps
-/// up with one bound keeps up with the other. It is also the size of `EVENTS_MAX` events without payload.
+/// Default bytes that a queue holds. The default equals the server's bound for a slow subscriber, so an application
+/// that is fast enough for one bound is fast enough for both. It is also the size of `EVENTS_MAX` events without
+/// payload.
 const EVENT_BYTES_MAX: usize = 8 << 20;
 
 /// Bytes that each event counts beside its payload: its element in a list that doubles when it grows, and an

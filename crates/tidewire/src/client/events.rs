@@ -29,8 +29,8 @@ pub enum Event {
     },
     /// A message that answers no request.
     Message(OwnedMessage),
-    /// The server refused a message that has no reply: something said, published or sent one way. [`Client::flush`]
-    /// reports the first such refusal, too.
+    /// The server refused a message without a reply: to a room, a topic, or one way. [`Client::flush`] reports the
+    /// first such refusal, too.
     Refused {
         /// The number of the room or method that the message was for; 0 if it had none.
         channel: u16,
@@ -75,8 +75,8 @@ pub enum Event {
         /// The error.
         cause: String,
     },
-    /// The credentials of this connection expire soon, and the server will end it then. A client with a
-    /// [provider](crate::auth::Credentials::provider) asks it for newer ones now.
+    /// The credentials of this connection expire soon, and the server will then end the connection. A client now
+    /// requests newer credentials from its [provider](crate::auth::Credentials::provider), if any.
     CredentialsExpire {
         /// The time that is left.
         left: Duration,
@@ -91,7 +91,7 @@ pub enum Event {
     Recovered {
         /// The room.
         room: RoomId,
-        /// The number of messages that are missing: 0 if none is, `None` if the server does not know it.
+        /// The number of missing messages; `None` if the server does not know it.
         missing: Option<u64>,
     },
     /// A handler of the server has put this client into a room. Its messages follow as [`Event::Message`] with this
@@ -317,7 +317,7 @@ pub(super) fn poll_stream<E: Queued>(
 }
 
 impl OwnedMessage {
-    /// The room that the channel stands for, where the kind of the message is about a room.
+    /// The room of the channel, for kinds of messages about a room.
     #[must_use]
     pub fn room(&self) -> RoomId {
         RoomId(self.channel)
@@ -339,7 +339,7 @@ impl From<Message<'_>> for OwnedMessage {
 }
 
 impl Event {
-    /// The event for a message that answers nothing. A gap whose number cannot be read counts as one lost message.
+    /// The event for a message that answers nothing. A gap without a readable number counts as one lost message.
     pub(super) fn of_message(message: &Message<'_>) -> Self {
         if message.kind == Kind::Gap {
             return Self::Gap {
@@ -360,7 +360,6 @@ impl Event {
         Self::Message((*message).into())
     }
 
-    /// The event for a placement of this channel.
     pub(super) fn of_placement(channel: u16, placement: &PlacementBody<'_>) -> Self {
         match *placement {
             PlacementBody::Joined {

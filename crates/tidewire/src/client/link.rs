@@ -18,7 +18,7 @@ use super::subscription::TopicQueue;
 use super::sync::WakeLane;
 use super::table::RequestTable;
 use crate::address::Endpoint;
-use crate::dial::Found;
+use crate::dial::LookupResult;
 use crate::session::SendError;
 use crate::transport::ConnectError;
 
@@ -41,12 +41,12 @@ struct First {
     /// Waker of the future that waits for the outcome.
     waker: Option<Waker>,
     /// The results of a lookup that the lane has not taken yet.
-    found: Option<Found>,
+    found: Option<LookupResult>,
     /// The endpoint of the last connection that was open.
     endpoint: Option<Endpoint>,
 }
 
-/// A submission to a client's lane that is neither a request nor a message.
+/// A submission to a client's lane other than a request or a message.
 #[derive(Debug)]
 pub(crate) enum Control {
     Subscribe(Box<Subscribe>),
@@ -58,7 +58,6 @@ pub(crate) enum Control {
     Dropped,
 }
 
-/// A request for a subscription.
 #[derive(Debug)]
 pub(crate) struct Subscribe {
     pub(crate) pattern: Arc<str>,
@@ -66,21 +65,18 @@ pub(crate) struct Subscribe {
     pub(crate) since: Option<Since>,
     pub(crate) queue: Arc<TopicQueue>,
     pub(crate) deadline_ns: u64,
-    /// Slot for the outcome.
     pub(crate) slot: SlotId,
 }
 
-/// A request to join a room.
 #[derive(Debug)]
 pub(crate) struct Join {
     pub(crate) room: Box<str>,
     pub(crate) name: Box<str>,
-    /// The position from which the application asks for messages. Without it the lane knows one from an earlier
+    /// The position from which the application requests messages. Without it the lane uses the position of an earlier
     /// connection.
     pub(crate) since: Option<Since>,
     pub(crate) deadline_ns: u64,
     pub(crate) when_full: WhenWindowFull,
-    /// Slot for the outcome.
     pub(crate) slot: SlotId,
 }
 
@@ -112,7 +108,7 @@ impl Link {
     pub(super) fn set_waker(&self, waker: &Arc<LaneWaker>) {
         self.table.waker().set(waker);
         self.reading.waker().set(waker);
-        // Earlier wakes were lost, and a name lookup may have finished meanwhile.
+        // Earlier wakes were lost, and a name look-up may have finished.
         self.table.waker().wake();
     }
 
@@ -134,12 +130,10 @@ impl Link {
         (at_ns < u64::MAX).then_some(at_ns)
     }
 
-    /// The default bounds of an event queue.
     pub(super) fn event_bounds(&self) -> EventBounds {
         self.event_bounds
     }
 
-    /// Creates a queue for the events of a subscription.
     pub(super) fn new_queue<E: Queued>(&self, bounds: EventBounds) -> EventQueue<E> {
         EventQueue::new(bounds, Arc::clone(&self.reading))
     }
@@ -189,7 +183,6 @@ impl Link {
         }
     }
 
-    /// Stores the endpoint of a connection that is open now.
     pub(super) fn set_endpoint(&self, endpoint: Endpoint) {
         self.lock_first().endpoint = Some(endpoint);
     }
@@ -200,10 +193,10 @@ impl Link {
     }
 
     /// Stores the results of a lookup and wakes the lane. Credentials for an earlier connection may come late. They do
-    /// not take the place of addresses that the lane waits for: it would wait for ever.
-    pub(super) fn set_found(&self, found: Found) {
+    /// not replace addresses, because the lane would wait for the addresses for ever.
+    pub(super) fn set_found(&self, found: LookupResult) {
         let mut first = self.lock_first();
-        let has_addresses = |it: &Found| it.endpoints.is_some();
+        let has_addresses = |it: &LookupResult| it.endpoints.is_some();
         if has_addresses(&found) || !first.found.as_ref().is_some_and(has_addresses) {
             first.found = Some(found);
         }
@@ -216,8 +209,7 @@ impl Link {
         self.lock_first().found.is_some()
     }
 
-    /// Takes the results of a lookup.
-    pub(super) fn take_found(&self) -> Option<Found> {
+    pub(super) fn take_found(&self) -> Option<LookupResult> {
         self.lock_first().found.take()
     }
 

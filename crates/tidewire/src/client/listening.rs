@@ -29,7 +29,6 @@ use crate::broker::Position;
 use crate::limits::nanoseconds;
 use crate::service::Context;
 
-/// All subscriptions of a client.
 #[derive(Debug, Default)]
 pub(super) struct Listening {
     entries: Slab<Entry>,
@@ -86,7 +85,6 @@ impl Listening {
         })
     }
 
-    /// Removes an entry that was never requested.
     pub(super) fn remove(&mut self, key: usize) {
         self.entries.try_remove(key);
     }
@@ -161,8 +159,8 @@ impl Listening {
         }
         match (&result, entry.alias) {
             (Ok(alias), _) => self.agree(key, *alias),
-            // The server had agreed to the same subscription, which was then given up. So it refuses this one as a
-            // duplicate, and the alias of the first is used.
+            // The server had agreed to the same subscription before it was given up. So the server refuses this
+            // duplicate, and the client uses the alias of the first.
             (Err(_), Some(alias)) => {
                 self.unsubscribe_if_unwanted(key);
                 return Ok(alias);
@@ -246,8 +244,8 @@ impl Listening {
         }
     }
 
-    /// Finds a newer entry with the same pattern and policy, if the application dropped this one. The server refuses
-    /// the newer request as a duplicate, because it agreed to this one.
+    /// Finds a newer entry with the same pattern and policy, if the application dropped this entry. The server refuses
+    /// the newer request as a duplicate, because it agreed to this entry.
     fn successor(&self, key: usize) -> Option<usize> {
         let given_up = self
             .entries
@@ -291,8 +289,7 @@ impl Listening {
         }
     }
 
-    /// Passes a published message to every subscription that matches. It is used with codecs whose subscribers
-    /// register.
+    /// Passes a published message to every subscription that matches, with codecs of registering subscribers.
     pub(super) fn handle_broadcast(&self, message: &Message<'_>) {
         for (_, entry) in &self.entries {
             let pattern = Pattern::parse(&entry.pattern);
@@ -308,7 +305,7 @@ impl Listening {
         }
     }
 
-    /// Resolves a step of a codec whose subscribers register: no reply will confirm it.
+    /// Resolves a step without a reply, with codecs of registering subscribers.
     fn resolve(&mut self, key: usize, step: &Step) {
         match step {
             Step::Subscribe { .. } => {
@@ -389,7 +386,6 @@ impl Listening {
         }
     }
 
-    /// Ends all subscriptions, because the client ended.
     pub(super) fn end(&mut self) {
         for entry in self.entries.drain() {
             entry.tell(TopicEvent::Ended);
@@ -398,7 +394,6 @@ impl Listening {
 }
 
 impl ClientService {
-    /// Sends the request of this step.
     pub(super) fn ask(
         &mut self,
         cx: &mut Context<'_>,
@@ -508,7 +503,7 @@ impl ClientService {
 impl Entry {
     /// Returns what to ask of the history when it is subscribed again.
     fn since(&self) -> Option<Since> {
-        // A pattern with a wildcard has no position, and its subscriber is told that some may be missing.
+        // A pattern with a wildcard has no position, so the subscriber learns that messages may be missing.
         let is_wildcard = validate_topic(&self.pattern).is_err();
         let unknown = (is_wildcard && self.was_agreed).then(Position::default);
         self.position.or(unknown).map(Since::Position)
@@ -524,7 +519,7 @@ impl Entry {
 /// Timeout for the server's reply when the client requests a subscription again.
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Interval of registrations. A server forgets a client after a minute, so several may get lost before that.
+/// Interval of registrations. A server forgets a client after a minute, so several registrations may be lost.
 const REGISTER_INTERVAL: Duration = Duration::from_secs(15);
 
 #[cfg(test)]

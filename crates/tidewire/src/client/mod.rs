@@ -1,8 +1,8 @@
 //! A client for programs that are not lanes: threads, scripts, async tasks.
 //!
-//! The connection lives on a lane of its own. A call puts a submission into a bounded queue, and wakes the lane only if
-//! it sleeps. The lane publishes the replies of a turn in blocks. Each call returns a future that runs on any executor
-//! and has a blocking twin.
+//! The connection lives on its own lane. A call puts a submission into a bounded queue, and wakes the lane only if it
+//! sleeps. The lane publishes the replies of a turn in blocks. Each call returns a future that runs on any executor and
+//! has a blocking twin.
 
 mod builder;
 mod dialing;
@@ -83,7 +83,7 @@ pub struct Client {
 struct Inner {
     link: Arc<Link>,
     codec: AnyCodec,
-    /// Whether replies can be matched to requests. False over UDP without ids, because a reply may get lost.
+    /// Whether replies can be matched to requests. False over UDP without ids, because a reply may be lost.
     matches_replies: bool,
     request_timeout: Duration,
     close_timeout: Duration,
@@ -118,8 +118,8 @@ impl Client {
     /// # Errors
     /// [`SendError::QueueFull`] if the queue to the lane is full, [`SendError::Ended`] if the client has ended, and
     /// [`SendError::Encode`] if the codec cannot express the message or it is too large. With `Ok` the message is on
-    /// its way to the socket. If the connection is down by then, an [`Event::Lost`] says so. [`Client::flush`] confirms
-    /// that the server has it.
+    /// its way to the socket. If the connection ends first, an [`Event::Lost`] reports the loss. [`Client::flush`]
+    /// confirms that the server has it.
     pub fn send<'a>(&self, message: impl Into<Message<'a>>) -> Result<(), SendError> {
         let Inner { link, codec, .. } = &*self.inner;
         let (limit, message) = (link.table.frame_bytes_max(), message.into());
@@ -127,8 +127,8 @@ impl Client {
             .send(|out| encode_within(limit, out, |out| codec.encode(&message, out)))
     }
 
-    /// Returns the endpoint of the last connection that was open: of the addresses of a host name, the one that was
-    /// kept. `None` before the first connection.
+    /// Returns the endpoint of the last open connection: for a host name, the address that won. `None` before the first
+    /// connection.
     ///
     /// ```
     /// use tidewire::Client;
@@ -151,11 +151,11 @@ impl Client {
 
     /// Writes the queued messages, closes the connection and ends the client, at the latest after
     /// [`ClientBuilder::close_timeout`]. Messages that the server has not accepted by then are dropped, and
-    /// [`Event::Lost`] says how many one-way messages were still queued. A client that is [connecting
-    /// lazily](ClientBuilder::connect_lazy) and has taken messages waits for that attempt and sends them. Closing does
-    /// not wait for the replies to requests. It takes no events: the remaining ones, and [`Event::Ended`] after them,
-    /// can still be taken. Dropping the last clone closes, too, but waits for [`ClientBuilder::linger`] at most, and
-    /// nobody learns what was lost.
+    /// [`Event::Lost`] has the number of one-way messages in the queue. A client that is [connecting
+    /// lazily](ClientBuilder::connect_lazy) and has taken messages waits for its attempt to connect and sends them.
+    /// Closing does not wait for the replies to requests. The remaining events, and [`Event::Ended`] after them, can
+    /// still be taken. Dropping the last clone closes, too, but waits for [`ClientBuilder::linger`] at most, and does
+    /// not report lost messages.
     ///
     /// The client begins to close at this call. Await the end, [`wait`](Closing::wait) for it, or ignore it.
     pub fn close(&self) -> Closing {
@@ -182,7 +182,7 @@ impl Client {
 
 impl Drop for Inner {
     /// The link may outlive the client, because another thread can still hold a reference to it. In a child by `fork` a
-    /// drop forgets.
+    /// drop does nothing.
     fn drop(&mut self) {
         if !self.link.table.is_here() {
             return;

@@ -1,12 +1,12 @@
 //! Follows a draining server to the address that its go-away has.
 //!
-//! The address comes from a peer, so it is checked as that of an operator, and its transport must be that of the
-//! address that the program gave: what was encrypted stays encrypted. TLS checks the certificate of the new host by its
-//! own name. Credentials go only where they would go from the program's own address; see
+//! The address comes from a peer, so it passes the same checks as an operator's address. Its transport must be that of
+//! the program's address: encryption stays. TLS checks the certificate of the new host by its own name. Credentials go
+//! only where they would go from the program's own address; see
 //! [`ClientBuilder::credentials`](crate::ClientBuilder::credentials).
 //!
 //! The client stays with the new server until an attempt to connect there fails, and then returns to the program's
-//! address. So a wrong address costs one attempt, and a server that is gone is not tried for ever.
+//! address. So a wrong address costs one attempt, and a vanished server is not tried for ever.
 
 use std::sync::Arc;
 
@@ -33,12 +33,12 @@ pub(super) struct Mover {
 
 /// The server that the client was sent to.
 #[derive(Debug)]
-pub(super) struct Moved {
+pub(super) struct NewServer {
     pub(super) target: Target,
     layers: Option<Layers>,
 }
 
-impl Moved {
+impl NewServer {
     /// The layers of a connection there, if it has some.
     pub(super) fn stack(&self) -> Option<Stack> {
         self.layers.as_ref().map(Layers::stack)
@@ -46,7 +46,7 @@ impl Moved {
 }
 
 impl Mover {
-    fn follow(&self, home: &Address, to: &str) -> Result<Moved, String> {
+    fn follow(&self, home: &Address, to: &str) -> Result<NewServer, String> {
         let successor: Successor = to.parse().map_err(|error| format!("{error}"))?;
         if !successor.is_like(home) {
             return Err(format!("its transport is not that of {home}"));
@@ -56,12 +56,12 @@ impl Mover {
         let layers = layers.map_err(|error| error.to_string())?;
         let layers = layers.and_then(|factory| factory.layers(&address));
         let target = Target::of(address).map_err(|error| error.to_string())?;
-        Ok(Moved { target, layers })
+        Ok(NewServer { target, layers })
     }
 }
 
 impl Dialing {
-    /// Makes the server at this address the next one, if the client follows moves and the address is allowed.
+    /// Lets the next connection be to this address, if the client follows moves and the address is allowed.
     pub(super) fn follow(&mut self, to: &str) {
         let Some(mover) = &self.mover else {
             return;
@@ -80,8 +80,8 @@ impl Dialing {
     }
 }
 
-/// Makes the layers of an address, with WebSocket and TLS beneath those of the program if the address asks for it.
-/// `tls` is the configuration for an address with TLS, and `None` for others.
+/// Makes the layers of an address: the program's layers, over WebSocket and TLS if the address requires them. `tls` is
+/// the configuration for an address with TLS, and `None` for others.
 pub(super) fn secured(
     address: &Address,
     tls: Option<&Arc<ClientConfigs>>,

@@ -1,5 +1,5 @@
-//! Calls of a client whose result is not a reply, connecting and closing included: each is a future with a blocking
-//! twin.
+//! Calls of a client with a result other than a reply, such as connecting and closing: each is a future with a blocking
+//! `wait`.
 
 use std::fmt;
 use std::future::Future;
@@ -17,8 +17,8 @@ use crate::transport::ConnectError;
 /// A call that was sent to the server. Its output is made from the reply. Await it with any executor, or
 /// [`wait`](Self::wait) for it.
 ///
-/// Every call of a [`Client`](crate::Client) that takes time returns a future with such a `wait`. The call begins when
-/// the method is called, not at the first poll.
+/// Every call of a [`Client`](crate::Client) that takes time returns a future with a `wait`. The call begins when the
+/// method is called, not at the first poll.
 ///
 /// # Cancel safety
 /// Dropping it before it is ready abandons the call. The server may have processed it or not. The client undoes its
@@ -40,7 +40,6 @@ pub struct Operation<T> {
     finish: Option<Finish<T>>,
 }
 
-/// Makes the output from the reply.
 type Finish<T> = Box<dyn FnOnce(Reply) -> Result<T, RequestError> + Send>;
 
 impl<T> Operation<T> {
@@ -126,7 +125,7 @@ pub struct Connecting {
 /// an example.
 ///
 /// # Cancel safety
-/// Dropping it changes nothing: the client goes on closing as long as a clone of it exists, and then for
+/// Dropping it changes nothing: the client continues to close while a clone exists, and then for
 /// [`ClientBuilder::linger`](super::ClientBuilder::linger) at most.
 #[derive(Debug)]
 #[must_use = "if the client is dropped before, nobody learns whether all was written"]

@@ -1,7 +1,7 @@
 //! The requests that a client's lane has taken: sent requests that wait for their replies, and queued requests.
 //!
-//! A request is queued if the window is full and its caller chose to wait. It is also queued if it may be repeated and
-//! there is no connection. Both kinds share one queue in order of arrival, and each has its deadline.
+//! A request is queued if the window is full and its caller chose to wait. A request that may be repeated also waits
+//! there without a connection. Both kinds share one queue in order of arrival, and each has its deadline.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,11 +28,11 @@ use crate::session::{SendError, SessionId};
 #[derive(Debug)]
 pub(super) struct Pending {
     link: Arc<Link>,
-    /// Whether requests carry ids. Without ids they are one-way messages, and the answers come in the same order.
+    /// Whether requests carry ids. Without ids, requests are one-way messages, and answers come in the same order.
     has_ids: bool,
-    sent: Correlator<Sent>,
+    sent: Correlator<SentRequest>,
     /// In order of arrival.
-    queued: VecDeque<Kept>,
+    queued: VecDeque<RequestCopy>,
     /// The id under which each slot's request was last sent, so that an abandoned request is found without a search. An
     /// answer does not clear its entry. So a reader checks that the request with this id still belongs to the slot.
     sent_ids: Vec<u32>,
@@ -43,7 +43,6 @@ pub(super) struct Pending {
     /// Outcomes that are not published yet.
     pub(super) completions: Completions,
     pub(super) unconfirmed: Unconfirmed,
-    /// The session, while it is open.
     pub(super) session: Option<SessionId>,
     /// The error of the last attempt to connect, if it failed.
     pub(super) unreachable: Option<Arc<str>>,
@@ -53,15 +52,15 @@ pub(super) struct Pending {
 
 /// A request that was sent and waits for its reply.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(super) struct SentRequest {
     pub(super) head: RequestHead,
     /// A copy, if the request may be repeated.
-    kept: Option<Box<Kept>>,
+    kept: Option<Box<RequestCopy>>,
 }
 
 /// A request with its own copy of the bytes: it is queued, or may be repeated.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct RequestCopy {
     head: RequestHead,
     name: String,
     payload: Vec<u8>,
@@ -81,7 +80,6 @@ struct Block<'a> {
 #[derive(Clone, Copy, Debug)]
 enum NotSent {
     WindowFull,
-    /// The session's output is full.
     OutputFull,
     NoSession,
     Encode(EncodeError),
@@ -116,8 +114,8 @@ impl Pending {
         }
     }
 
-    /// Sends the next requests of the list, queues them, or fails them. Requests that the session has no room for stay
-    /// in the list. So do those after a full block, because the block is written first.
+    /// Sends the next requests of the list, queues them, or fails them. Requests without room in the session stay in
+    /// the list. Requests after a full block stay, too, because the block is written first.
     #[inline]
     pub(super) fn send_all(&mut self, cx: &mut Context<'_>, list: &mut Submissions<Control>) {
         let mut block = Block::begin(cx, self.session);
@@ -134,11 +132,13 @@ impl Pending {
                 self.send(&mut block, head, 0, name, payload)
             };
             match sent {
-                Ok(id) if self.repeats(head) => self.keep(id, Kept::new(head, name, payload)),
+                Ok(id) if self.repeats(head) => {
+                    self.keep(id, RequestCopy::new(head, name, payload))
+                }
                 Ok(_) => {}
                 Err(NotSent::OutputFull) => return,
                 Err(not_sent) if self.may_wait(head, &not_sent) => {
-                    self.enqueue(Kept::new(head, name, payload));
+                    self.enqueue(RequestCopy::new(head, name, payload));
                 }
                 Err(not_sent) => self.completions.fail(head.slot, self.error(not_sent)),
             }
@@ -175,7 +175,7 @@ impl Pending {
         while !block.is_full()
             && let Some(kept) = self.queued.pop_front()
         {
-            let Kept {
+            let RequestCopy {
                 head,
                 name,
                 payload,
@@ -219,7 +219,7 @@ impl Pending {
         if !sender.has_room() {
             return Err(NotSent::OutputFull);
         }
-        let sent = Sent {
+        let sent = SentRequest {
             head: *head,
             kept: None,
         };
@@ -255,7 +255,6 @@ impl Pending {
         }
     }
 
-    /// The error of a request when there is no session.
     pub(super) fn not_connected(&self) -> RequestError {
         match &self.unreachable {
             Some(cause) => RequestError::CannotConnect {
@@ -280,13 +279,13 @@ impl Pending {
     }
 
     /// Stores a copy of a sent request, to repeat it.
-    fn keep(&mut self, id: u32, kept: Kept) {
+    fn keep(&mut self, id: u32, kept: RequestCopy) {
         if let Some(sent) = self.sent.find_mut(id) {
             sent.kept = Some(Box::new(kept));
         }
     }
 
-    pub(super) fn enqueue(&mut self, kept: Kept) {
+    pub(super) fn enqueue(&mut self, kept: RequestCopy) {
         if self.queued.len() >= QUEUED_MAX {
             self.drop_abandoned();
         }
@@ -299,13 +298,13 @@ impl Pending {
         self.queued.push_back(kept);
     }
 
-    /// Removes the abandoned requests from the queue, all in one walk.
+    /// Removes the abandoned requests from the queue in one walk.
     fn drop_abandoned(&mut self) {
         let table = &self.link.table;
         if !table.has_abandoned() {
             return;
         }
-        self.queued.retain(|Kept { head, .. }| {
+        self.queued.retain(|RequestCopy { head, .. }| {
             let is_abandoned = table.is_abandoned(head.slot);
             if is_abandoned {
                 self.completions.fail(head.slot, RequestError::Shutdown);
@@ -324,7 +323,6 @@ impl Pending {
         }
     }
 
-    /// Takes the request that an answer with this id is for, if it is pending.
     #[inline]
     pub(super) fn take_answered(&mut self, id: u32) -> Option<RequestHead> {
         self.sent.answer(id).map(|sent| sent.head)
@@ -364,7 +362,6 @@ impl Pending {
         self.sent_ids[slot.index()] = id;
     }
 
-    /// Time of the next search for passed deadlines.
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
         self.due_ns
     }
@@ -405,7 +402,7 @@ impl Pending {
         }
         self.expired = expired;
         next_ns = next_ns.min(self.due_ns.unwrap_or(u64::MAX));
-        self.queued.retain(|Kept { head, .. }| {
+        self.queued.retain(|RequestCopy { head, .. }| {
             let is_due = head.deadline_ns <= now_ns;
             if is_due {
                 self.completions.fail(head.slot, RequestError::TimedOut);
@@ -414,14 +411,14 @@ impl Pending {
             }
             !is_due
         });
-        // At most one search a tick, however many deadlines there are.
+        // At most one search a tick, for any number of deadlines.
         self.due_ns = (next_ns < u64::MAX).then(|| next_ns.max(now_ns + DEADLINE_TICK_NS));
     }
 
     /// Stops waiting for a reply, and sends a cancel if the codec can express it. A request with an
     /// [effect](super::effect) stays pending without a slot until a later deadline, so that its reply can be undone.
     fn give_up(&mut self, cx: &mut Context<'_>, id: u32, error: RequestError) {
-        if let Some(Sent { head, kept }) = self.sent.find_mut(id)
+        if let Some(SentRequest { head, kept }) = self.sent.find_mut(id)
             && let Some(effect) = head.effect
             && !effect.is_given_up()
             && effect != Effect::FLUSH
@@ -432,7 +429,7 @@ impl Pending {
             self.completions.fail(head.slot.take(), error);
             return self.note_deadline(deadline_ns);
         }
-        let Some(Sent { head, .. }) = self.sent.give_up(id) else {
+        let Some(SentRequest { head, .. }) = self.sent.give_up(id) else {
             return;
         };
         self.completions.fail(head.slot, error);
@@ -445,14 +442,14 @@ impl Pending {
         }
     }
 
-    /// Handles the end of the connection: requests that may be repeated are queued for the next one, the others fail.
+    /// Handles the end of the connection: requests that may be repeated wait for the next connection, others fail.
     pub(super) fn handle_close(&mut self, end: &Disconnected) {
         self.session = None;
         self.drop_abandoned();
         let queued = std::mem::take(&mut self.queued);
         let mut again = Vec::new();
         let mut flushes = Vec::new();
-        for Sent { head, kept } in self.sent.drain() {
+        for SentRequest { head, kept } in self.sent.drain() {
             if head.effect == Some(Effect::FLUSH) && !self.link.table.is_abandoned(head.slot) {
                 flushes.push(head.slot);
             }
@@ -489,7 +486,7 @@ impl<'a> Block<'a> {
     }
 }
 
-impl Kept {
+impl RequestCopy {
     pub(super) fn new(head: &RequestHead, name: &str, payload: &[u8]) -> Self {
         Self {
             head: *head,
@@ -516,7 +513,7 @@ const QUEUED_MAX: usize = 4096;
 /// Bytes of names and payloads that fill a block. An output of this size is written at once.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Timeout for the reply to a request with an effect after its caller gave up. A server that replies at all is faster.
+/// Timeout for the reply to a request with an effect after its caller gave up. A working server is faster.
 const LATE_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Resolution of request deadlines.

@@ -1,7 +1,7 @@
-//! Newer credentials for an open connection, before the present ones expire.
+//! Newer credentials for an open connection, before the present credentials expire.
 //!
-//! The server says after which time they expire. That time goes on while this machine sleeps, and the monotonic clock
-//! does not. So the time that has passed is the longer one of the two clocks, and the client looks every few seconds.
+//! The server says after which time they expire. This time also passes while the machine sleeps, but the monotonic
+//! clock stops. So the client compares both clocks every few seconds, and the longer time counts.
 
 use std::time::{Duration, SystemTime};
 
@@ -15,7 +15,6 @@ use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::session::SessionId;
 
-/// The state of the credentials of the present connection.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Renewal {
     /// When they expire, as the server said last.
@@ -28,7 +27,7 @@ pub(super) struct Renewal {
 /// The next step of a renewal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Step {
-    /// The credentials do not expire, or the application got an event and has no newer ones.
+    /// The credentials do not expire, or the application got an event and has no newer credentials.
     #[default]
     None,
     /// Newer credentials are requested at `at_ns`.
@@ -45,7 +44,7 @@ impl Renewal {
         self.step == Step::Asked
     }
 
-    /// The present moment on the monotonic clock, with the time in which that one stood still.
+    /// The present moment on the monotonic clock, plus the time in which this clock stood still.
     fn moment_ns(&self, now_ns: u64, wall: SystemTime) -> u64 {
         let passed = self.told.and_then(|(told_ns, told)| {
             let passed = wall.duration_since(told).ok()?;
@@ -56,7 +55,7 @@ impl Renewal {
 }
 
 impl ClientService {
-    /// Plans the renewal of credentials that the server has just confirmed, or whose expiry it has changed.
+    /// Plans the renewal of credentials after the server confirmed them or changed their expiry.
     pub(super) fn plan_renewal(&mut self, cx: &mut Context<'_>) {
         let now_ns = cx.now_ns();
         let expires_ns = self.session.and_then(|id| expires_ns(cx, id));
@@ -149,7 +148,7 @@ const SHARE_LEFT: u64 = 3;
 /// If less time than this is left, there is no further attempt.
 const LEFT_NS_MIN: u64 = 10_000_000;
 
-/// How often the client looks whether the wall clock went on while the monotonic one stood still.
+/// The interval at which the client compares the wall clock with the monotonic clock.
 const LOOK_NS: u64 = 3_000_000_000;
 
 fn expires_ns(cx: &mut Context<'_>, session: SessionId) -> Option<u64> {

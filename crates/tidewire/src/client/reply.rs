@@ -1,16 +1,16 @@
 //! Replies to requests and other outcomes, from the lane to the threads, and the reuse of their memory.
 //!
-//! The lane collects completions and publishes them in blocks. Publishing each reply alone would cost a lock and a wake
-//! for each, and the woken thread would take the replies one by one. A block costs one lock. A thread that waits for
-//! several replies is woken once and finds all of them.
+//! The lane collects completions and publishes them in blocks. A block costs one lock. Publishing each reply alone
+//! would cost a lock and a wake for each, and the woken thread would take the replies one by one. A thread that waits
+//! for several replies is woken once and finds all of them.
 //!
 //! Memory is reused: a thread fetches a short reply into a buffer, the application drops the reply, and the same thread
 //! fetches its next reply into that buffer. Free buffers belong to a thread, because a lock for them would be a third
 //! of the cost of a request. All clients of a thread share them.
 //!
-//! The lane puts a reply that does not fit its slot into a buffer of its own. The thread that fetches such a reply
-//! leaves a buffer for the lane in exchange. All requests of a client share a [pile](Pile) of them. Rejected: a buffer
-//! in each slot, because there are as many slots as requests were ever open at once.
+//! The lane puts a reply that does not fit its slot into a separate buffer. The thread that fetches the reply gives the
+//! lane a buffer in exchange. All requests of a client share a [pile](Pile) of them. Rejected: a buffer in each slot,
+//! because there are as many slots as requests were ever open at once.
 
 use std::cell::RefCell;
 use std::task::Waker;
@@ -28,8 +28,8 @@ use super::slots::SlotId;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reply {
     payload: Vec<u8>,
-    /// A full word, because it is moved together with the payload: reading a word after a store of two bytes into it
-    /// stalls the processor.
+    /// A full word, because it is moved together with the payload. Reading a word after a store of two bytes stalls the
+    /// processor.
     channel: u64,
 }
 
@@ -48,7 +48,6 @@ pub(super) struct Completions {
     pub(super) undos: Vec<Undo>,
     /// Memory for replies that do not fit into a slot.
     pub(super) memory: Pile,
-    /// Wakers of the published requests.
     pub(super) wakers: Vec<Waker>,
 }
 
@@ -92,7 +91,6 @@ impl Drop for Reply {
 }
 
 impl Completions {
-    /// Adds a failure, if the request has a slot.
     pub(super) fn fail(&mut self, slot: Option<SlotId>, error: RequestError) {
         if let Some(slot) = slot {
             self.outcomes.push((slot, Err(Box::new(error)), None));
@@ -113,7 +111,7 @@ impl Completions {
         !self.wakers.is_empty()
     }
 
-    /// Wakes all waiting tasks of the published requests. It skips a waker that equals the previous one: many futures
+    /// Wakes all waiting tasks of the published requests. It skips a waker that equals the previous waker: many futures
     /// of one task have the same waker, mostly in a row. Call it without a lock, because a woken task may submit at
     /// once and dropping a waker may run foreign code.
     pub(super) fn wake(&mut self) {
@@ -150,7 +148,6 @@ impl Pile {
         self.0.is_empty()
     }
 
-    /// Exchanges all buffers with those of another pile.
     pub(super) fn swap(&mut self, other: &mut Self) {
         std::mem::swap(&mut self.0, &mut other.0);
     }
@@ -187,8 +184,8 @@ thread_local! {
     static RETURNED: RefCell<Pile> = const { RefCell::new(Pile(Vec::new())) };
 }
 
-/// Completions in a block. It is large enough that the cost of a block is small for each, and small enough that the
-/// application can work while the lane goes on reading.
+/// Completions in a block. The block is large enough that its cost is small for each completion, and small enough that
+/// the application works while the lane reads.
 const BLOCK: usize = 256;
 
 /// Words of a short reply: with them and its two states a slot fills two cache lines.
@@ -229,7 +226,7 @@ mod tests {
 
     #[cfg(feature = "typed")]
     #[test]
-    fn what_a_short_payload_was_written_into_is_kept() {
+    fn the_buffer_of_a_short_payload_is_kept() {
         let mut payload = take_memory_to_write();
         payload.push(1);
         let address = payload.as_ptr();

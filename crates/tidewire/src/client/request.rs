@@ -1,9 +1,9 @@
 //! A request: its settings, and the future of its reply with a blocking twin.
 //!
 //! The requests of a thread reuse references to their client's link. Cloning and dropping an `Arc` costs two atomic
-//! operations, and each costs as much as the rest of a request on this side. The kept references do not keep a client
-//! alive for long. The thread that drops a client drops its kept references at once. Any other thread does so when it
-//! next finishes a request, or when it ends.
+//! operations, each as much as the rest of a request on this side. The kept references do not keep a client alive for
+//! long. The thread that drops a client drops its kept references at once. Any other thread does so when it next
+//! finishes a request, or when it ends.
 
 use std::cell::RefCell;
 use std::future::{Future, IntoFuture};
@@ -59,7 +59,6 @@ pub struct Call<'a> {
     when_full: WhenWindowFull,
 }
 
-/// The payload of a request.
 #[derive(Debug)]
 pub(crate) enum Payload<'a> {
     Borrowed(&'a [u8]),
@@ -70,10 +69,10 @@ pub(crate) enum Payload<'a> {
 /// A request that was queued for the client's lane. Await it, or [`Request::wait`] for it.
 /// [`Client::request`](crate::Client::request) has an example.
 ///
-/// Dropping it before its reply abandons the request. The server gets a cancel if the codec can express one.
+/// Dropping it before its reply abandons the request. The server receives a cancel if the codec has cancels.
 ///
-/// If many requests are pending, await the oldest first. Replies come in blocks, so most of the others are there by
-/// then and cost no wait.
+/// If many requests are pending, await the oldest first. Replies come in blocks, so most other replies have then
+/// arrived and cost no wait.
 #[derive(Debug)]
 #[must_use = "a request does nothing useful unless its reply is awaited"]
 pub struct Request {
@@ -83,10 +82,12 @@ pub struct Request {
 #[derive(Debug)]
 enum State {
     /// The request was queued. Its answer may be in the slot already.
-    Sent { link: Arc<Link>, slot: SlotId },
+    Sent {
+        link: Arc<Link>,
+        slot: SlotId,
+    },
     /// The request was not queued.
     Failed(Box<RequestError>),
-    /// The result was taken.
     Done,
 }
 
@@ -138,9 +139,9 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Sends a frame of this kind instead of [`Kind::Request`]. The kind must be one that the server answers. If a
-    /// [`Kind::Join`] or [`Kind::Subscribe`] is given up and the server agrees to it later, the client undoes it with a
-    /// [`Kind::Leave`] or [`Kind::Unsubscribe`].
+    /// Sends a frame of this kind instead of [`Kind::Request`]. The server must answer the kind. If a [`Kind::Join`] or
+    /// [`Kind::Subscribe`] is given up and the server agrees to it later, the client undoes it with a [`Kind::Leave`]
+    /// or [`Kind::Unsubscribe`].
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self.effect = Effect::of(kind);
@@ -168,7 +169,8 @@ impl<'a> Call<'a> {
     }
 
     /// Declares that the request may be processed twice. If the connection ends before the reply, a client that
-    /// reconnects sends it again, until its deadline. The pauses are those of the client's [`Backoff`](crate::Backoff).
+    /// reconnects sends the request again, until its deadline. The pauses are those of the client's
+    /// [`Backoff`](crate::Backoff).
     pub fn idempotent(mut self) -> Self {
         self.idempotent = true;
         self
@@ -247,7 +249,6 @@ impl Request {
         }
     }
 
-    /// Creates a request that was not sent.
     pub(crate) fn failed(error: RequestError) -> Self {
         Self {
             state: State::Failed(Box::new(error)),
@@ -268,9 +269,9 @@ impl Request {
         }
     }
 
-    /// Returns the reply or the error, if it is there already. It never blocks and makes no system call. A task that
-    /// waits for the reply keeps waiting. After a wait for one reply, call this for the next requests in the order they
-    /// were sent, and wait again at the first `None`.
+    /// Returns the reply or the error, if it has arrived. It never blocks and makes no system call. A task that waits
+    /// for the reply keeps waiting. After a wait for one reply, call this for the next requests in the order they were
+    /// sent, and wait again at the first `None`.
     ///
     /// # Panics
     /// When the result was taken before.
@@ -293,7 +294,7 @@ impl Request {
         Some(reply)
     }
 
-    /// Takes the result. If there is none, stores `waker`, if given, to be woken when there is one.
+    /// Takes the result, or stores `waker`, if given, to be woken when there is one.
     #[inline(never)]
     fn fetch_or_wait(&mut self, waker: Option<&Waker>) -> Option<Result<Reply, RequestError>> {
         let result = match &self.state {
@@ -342,7 +343,7 @@ impl Drop for Request {
     }
 }
 
-/// Returns a reference to this link: a kept one, or a new clone.
+/// Returns a reference to this link: a kept reference, or a new clone.
 #[inline]
 pub(super) fn share(link: &Arc<Link>) -> Arc<Link> {
     let shared = LINKS.try_with(|links| links.borrow_mut().pop());
@@ -352,8 +353,7 @@ pub(super) fn share(link: &Arc<Link>) -> Arc<Link> {
     }
 }
 
-/// Keeps a reference for the next request, unless the link has ended. Only references to one link are kept, the last
-/// one used.
+/// Keeps a reference for the next request, unless the link has ended. Only references to the last used link are kept.
 #[inline]
 pub(super) fn give_back_share(link: Arc<Link>) {
     let _ = LINKS.try_with(|links| {

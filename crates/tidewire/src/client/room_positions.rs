@@ -1,4 +1,4 @@
-//! The positions of a client in the rooms that keep a history, so that it gets what it missed when it joins again.
+//! The positions of a client in rooms that keep a history, so that it receives missed messages when it joins again.
 
 use std::collections::HashMap;
 
@@ -22,7 +22,6 @@ pub(super) struct RoomPositions {
     rooms: HashMap<usize, Room>,
     /// The key of the latest room. Keys are not used again, because a reply may come long after its request.
     key_last: usize,
-    /// The rooms of this connection.
     by_alias: HashMap<u16, usize>,
     /// Joins that wait for room in the window.
     waiting: Vec<Join>,
@@ -35,12 +34,12 @@ struct Room {
     position: Option<Position>,
     /// Whether the position is of an earlier connection.
     is_interrupted: bool,
-    /// Joins without a reply. The room is not forgotten meanwhile.
+    /// Joins without a reply. Until then the room is not forgotten.
     joins: u32,
 }
 
 impl RoomPositions {
-    /// Notes a join. Returns the key of the room of this name, and the position to go on from.
+    /// Notes a join. Returns the key of the room, and the position to continue from.
     fn begin_join(&mut self, name: &str) -> (usize, Option<Position>) {
         let found = self.rooms.iter().find(|(_, room)| &*room.name == name);
         let key = found.map_or_else(|| (self.key_last + 1) % KEYS_MAX, |(key, _)| *key);
@@ -87,7 +86,6 @@ impl RoomPositions {
         })
     }
 
-    /// Notes that a join was refused.
     pub(super) fn handle_refused(&mut self, key: usize) {
         self.end_join(key);
     }
@@ -140,7 +138,6 @@ impl RoomPositions {
         })
     }
 
-    /// Handles the end of the connection.
     pub(super) fn handle_close(&mut self) {
         for (_, key) in self.by_alias.drain() {
             if let Some(room) = self.rooms.get_mut(&key) {
@@ -209,7 +206,6 @@ impl ClientService {
         self.rooms.waiting.iter().map(|join| join.deadline_ns).min()
     }
 
-    /// Whether the server of this connection knows positions.
     pub(super) fn server_knows_positions(&self, cx: &Context<'_>) -> bool {
         let session = self.pending.session;
         session.is_some_and(|session| cx.peer_knows_positions(session))
@@ -233,7 +229,7 @@ impl ClientService {
         self.link.events.push(event);
     }
 
-    /// Handles a message of a room that keeps a history, or a position of one.
+    /// Handles a message or a position of a room that keeps a history.
     #[cold]
     pub(super) fn handle_positioned(&mut self, message: &Message<'_>) {
         if message.kind == Kind::Deliver {
@@ -289,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Regression: a room that the client had left was kept for ever, and a later join went on from there.
+    /// Regression: a room that the client had left was kept for ever, and a later join continued from its position.
     #[test]
     fn rooms_that_were_left_or_refused_are_forgotten() {
         let mut rooms = RoomPositions::default();

@@ -63,9 +63,9 @@ impl Client {
     /// join of that room is refused with [`ErrorCode::AlreadyJoined`](crate::ErrorCode::AlreadyJoined).
     ///
     /// If the room keeps a history, its messages follow as [`Event::Message`](crate::Event::Message). A client that was
-    /// in the room on an earlier connection gets only those that it does not have, and before them an
-    /// [`Event::Recovered`](crate::Event::Recovered) that says whether some are missing. Its own messages after the
-    /// last one that it got are among them.
+    /// in the room on an earlier connection receives only the messages after the last one that it received, its own
+    /// among them. Before them comes an [`Event::Recovered`](crate::Event::Recovered) that says whether messages are
+    /// missing.
     ///
     /// # Errors
     /// [`RequestError::Refused`] if the name is empty, malformed or taken (try another) or a limit is reached, and the
@@ -99,8 +99,8 @@ impl<'a> Join<'a> {
         self
     }
 
-    /// Asks for the messages of the room's history after this position, which is that of the last message that the
-    /// application has, for example from an earlier run.
+    /// Requests the messages of the room's history after this position: the position of the application's last message,
+    /// for example from an earlier run.
     pub fn since(mut self, position: Position) -> Self {
         self.since = Some(Since::Position(position));
         self
@@ -178,8 +178,7 @@ impl Room {
         Some(self.joined?.member)
     }
 
-    /// Returns how many members the room had when the client came in, the client among them. `None` as for
-    /// [`Self::own_member`].
+    /// Returns the number of members when the client joined, with the client. `None` as for [`Self::own_member`].
     #[must_use]
     pub fn size_at_join(&self) -> Option<usize> {
         Some(self.joined?.members as usize)

@@ -63,7 +63,7 @@ impl ClientService {
         }
     }
 
-    /// Processes the next submissions of the list: a block of requests, or one other.
+    /// Processes the next submissions of the list: a block of requests, or one other submission.
     fn run_next(&mut self, cx: &mut Context<'_>) {
         if self.list.request().is_some() {
             return self.pending.send_all(cx, &mut self.list);
@@ -96,7 +96,7 @@ impl ClientService {
                 self.ask_due(cx);
             }
             Submission::Control(Control::Close(farewell)) => self.close(cx, farewell),
-            // Only messages are worth a wait: nobody takes replies or events any more.
+            // Only messages are worth a wait, because the application no longer takes replies or events.
             Submission::Control(Control::Dropped) if !self.pending.unconfirmed.is_any() => {
                 cx.stop_lane();
             }
@@ -144,8 +144,8 @@ impl ClientService {
         let mut turn_bytes = 0;
         loop {
             // Accepted submissions must not be dropped because the server is slow. They stay in the queue, and a full
-            // queue refuses new ones. If the output is still full after a flush, the lane waits for the socket, whose
-            // event starts another turn.
+            // queue refuses new submissions. If the output is still full after a flush, the lane waits for the socket,
+            // whose event starts another turn.
             self.is_backed_up = match self.pending.session {
                 None => self.dialing.holds_submissions() && self.may_wait_for_connection(),
                 Some(session) => {
@@ -175,7 +175,7 @@ impl ClientService {
             || self.link.table.has_messages()
     }
 
-    /// Fails requests that wait behind a full output and whose deadlines have passed. Returns the next deadline.
+    /// Fails requests that wait for a full output after their deadlines. Returns the next deadline.
     fn expire_waiting(&mut self, now_ns: u64) -> Option<u64> {
         if !self.is_backed_up {
             return None;
@@ -225,7 +225,7 @@ impl ClientService {
         }
         let completions = &mut self.pending.completions;
         if completions.has_wakers() {
-            // Flush before the wake: a woken task may take the processor, and the server has work meanwhile.
+            // Flush before the wake: a woken task may take the processor, and the server then already has work.
             if let Some(session) = self.session {
                 cx.flush(session);
             }
@@ -318,7 +318,7 @@ impl Service for ClientService {
 
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
         if self.session != Some(cx.id()) {
-            // The session of another address was open before this one.
+            // The session of another address was open first.
             return;
         }
         self.session = None;
@@ -367,7 +367,7 @@ impl Service for ClientService {
             .session
             .is_some_and(|session| cx.is_peer_going(session))
         {
-            // The server would refuse new requests. They wait for the next connection, or fail as without one.
+            // The server would refuse new requests. They wait for the next connection, or fail as without a connection.
             self.pending.session = None;
         }
         self.resume_if_released(cx);
@@ -421,7 +421,7 @@ impl Service for ClientService {
             return true;
         }
         if self.is_backed_up {
-            // Submissions that the lane has seen wait for the socket. New ones may have an earlier deadline.
+            // Submissions that the lane has seen wait for the socket. New submissions may have an earlier deadline.
             return self.link.table.has_news();
         }
         self.link.table.is_occupied()
@@ -459,7 +459,7 @@ fn refusal(cx: &Context<'_>, message: &Message<'_>) -> (ErrorCode, i32, String) 
 }
 
 impl Drop for ClientService {
-    /// Completes everything, because the lane has ended, in order or not. No caller may wait for ever.
+    /// Completes everything, because the lane has ended and no caller may wait for ever.
     fn drop(&mut self) {
         self.listening.end();
         // Requests that were answered before the end keep their replies. All others fail with the error below.

@@ -1,7 +1,7 @@
-//! The states of requests, one slot for each. The application's threads and the lane change them without a lock. What
-//! needs the lock of the [table](super::table) is in [`Waits`].
+//! The states of requests, one slot for each. The application's threads and the lane change them without a lock.
+//! [`Waits`] has the state that needs the lock of the [table](super::table).
 //!
-//! Each side writes a word of its own, so no operation needs an atomic read-modify-write:
+//! Each side writes its own word, so no operation needs an atomic read-modify-write:
 //!
 //! ```text
 //!                     application: interest      lane: answer
@@ -30,14 +30,12 @@ use super::effect::Undo;
 use super::reply::{Outcome, Reply};
 use super::sync::{Payload, Primitives, Word};
 
-/// The index of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotId(NonZeroU32);
 
-/// The slots of a client.
 #[derive(Debug)]
 pub(super) struct Slots<P: Primitives> {
-    /// Each chunk is twice as large as the one before. Slots never move when the table grows.
+    /// Each chunk is twice as large as the chunk before. Slots never move when the table grows.
     chunks: [OnceLock<Box<[Slot<P>]>>; CHUNKS],
 }
 
@@ -122,7 +120,7 @@ impl<P: Primitives> Slots<P> {
         }
     }
 
-    /// Takes a short reply out, if there is one, which frees the slot. Only the request that owns the slot calls it.
+    /// Takes a short reply, if any, which frees the slot. Only the request that owns the slot calls it.
     #[inline(always)]
     pub(super) fn fetch(&self, id: SlotId, memory: impl FnOnce() -> Vec<u8>) -> Option<Reply> {
         let slot = self.slot(id);
@@ -204,7 +202,7 @@ impl Cursor {
         self.len
     }
 
-    /// Starts the next round at the first slot, or adds new slots and goes on with them if most are in use.
+    /// Starts the next round at the first slot, or at new slots if most are in use.
     #[cold]
     fn begin_round(&mut self, slots_min: usize) {
         if self.found * 2 < self.len || self.len == 0 {
@@ -217,7 +215,6 @@ impl Cursor {
 }
 
 impl Waits {
-    /// Whether any task waits.
     pub(super) fn has_wakers(&self) -> bool {
         self.wakers > 0
     }
@@ -299,7 +296,6 @@ const ABANDONED: u32 = 2;
 
 #[cfg(test)]
 impl Waits {
-    /// Number of outcomes that are stored.
     pub(super) fn outcomes(&self) -> usize {
         let outcomes = self.list.iter().filter(|wait| wait.outcome.is_some());
         outcomes.count()

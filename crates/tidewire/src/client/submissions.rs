@@ -1,8 +1,8 @@
 //! The submissions of the application's threads, in order, and their bytes.
 //!
 //! Each list of submissions has one buffer of bytes. The sending thread encodes one-way messages into it, and copies
-//! names and payloads of requests. Both cost one copy, and a submission itself is a few words. Consecutive messages are
-//! one submission. The threads and the lane exchange lists and byte buffers, and never allocate new ones.
+//! names and payloads of requests. Each costs one copy, and a submission itself is a few words. Consecutive messages
+//! are one submission. The threads and the lane exchange lists and byte buffers, and never allocate new ones.
 
 use tidewire_proto::message::Kind;
 
@@ -24,7 +24,7 @@ pub(crate) enum Submission<C> {
     Control(C),
 }
 
-/// A submission that is neither a request nor a message.
+/// A submission other than a request or a message.
 pub(crate) trait Control: std::fmt::Debug {
     /// The deadline, and the slot that gets the error when it has passed.
     fn deadline(&self) -> Option<(u64, SlotId)>;
@@ -57,7 +57,7 @@ pub(crate) struct RequestHead {
     pub(crate) deadline_ns: u64,
     pub(crate) idempotent: bool,
     pub(crate) when_full: WhenWindowFull,
-    /// The effect at the server that outlives the request, if it has one.
+    /// The lasting effect at the server, if any.
     pub(crate) effect: Option<Effect>,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Submissions<C> {
     /// Number of submissions at the front that were taken out.
     taken: usize,
     bytes: Vec<u8>,
-    /// Length of complete submissions in `bytes`. A codec that panicked halfway may have left more behind.
+    /// Length of complete submissions in `bytes`. A codec that panicked may have left more.
     whole: usize,
     /// Bytes of one-way messages among `whole`.
     message_bytes: usize,
@@ -191,7 +191,6 @@ impl<C: Control> Submissions<C> {
         self.list.len() * SUBMISSION_WEIGHT_BYTES + self.whole
     }
 
-    /// Adds a submission.
     #[inline]
     pub(crate) fn push(&mut self, submission: Submission<C>) {
         if let Some((deadline_ns, _)) = submission.deadline()
@@ -270,7 +269,7 @@ impl<C: Control> Submissions<C> {
         self.deadline_ns
     }
 
-    /// Number of one-way messages that were not taken out.
+    /// Number of one-way messages that were not taken.
     pub(crate) fn messages(&self) -> u64 {
         let messages = self.list.iter().map(|submission| match submission {
             Submission::Messages { count, .. } => *count,
@@ -284,8 +283,8 @@ impl<C: Control> Submissions<C> {
 /// one.
 pub(super) const SUBMISSIONS_MAX: usize = 4096;
 
-/// Extra bytes that each submission counts in [`Submissions::weight_bytes`], so that many small ones count as much
-/// work.
+/// Extra bytes that each submission counts in [`Submissions::weight_bytes`], so that many small submissions count as
+/// much work.
 const SUBMISSION_WEIGHT_BYTES: usize = 256;
 
 /// A control type without values, for tests.
@@ -303,7 +302,6 @@ impl Control for Nothing {
 
 #[cfg(test)]
 impl RequestHead {
-    /// A request with this deadline.
     pub(super) fn due_at(deadline_ns: u64) -> Self {
         Self {
             slot: None,

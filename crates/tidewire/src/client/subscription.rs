@@ -61,7 +61,7 @@ pub struct Subscribe<'a> {
 pub enum TopicEvent {
     /// A message was published to a topic of the pattern.
     Message(TopicMessage),
-    /// The server dropped messages before the next one, by the subscription's policy.
+    /// The server dropped messages before the next message, by the subscription's policy.
     Gap {
         /// Number of dropped messages.
         lost: u64,
@@ -81,11 +81,11 @@ pub enum TopicEvent {
     },
     /// The subscription was made again on a new connection.
     Resumed,
-    /// The server keeps a history, and was told a position: that of the last message before
+    /// The server keeps a history, and received a position: that of the last message before
     /// [`TopicEvent::Interrupted`], or [`Subscribe::since`]. The messages after it that the server still has follow.
     Recovered {
-        /// The number of messages that are missing: 0 if none is, `None` if the server does not know it. A pattern with
-        /// a wildcard has no positions, so the number is not known.
+        /// The number of missing messages; `None` if the server does not know it. A pattern with a wildcard has no
+        /// positions, so the number is not known.
         missing: Option<u64>,
     },
     /// The server refused to resume the subscription on a new connection. The subscription has ended.
@@ -113,8 +113,8 @@ impl Client {
     /// the settings of the server and of the client's builder. The operation is done when the server has agreed.
     ///
     /// With the codec of UVRPC over UDP the client registers for all published messages, repeats the registration every
-    /// 15 seconds, and selects the messages that match. The server does not confirm a registration, so this call does
-    /// not wait for one.
+    /// 15 seconds, and selects the messages that match. The server does not confirm registrations, so this call does
+    /// not wait.
     ///
     /// If a subscription is given up or times out, and the server agrees to it later, the client unsubscribes. It can
     /// be made again at once, with the same policy.
@@ -147,13 +147,13 @@ impl Client {
         }
     }
 
-    /// Publishes a message to all subscribers whose pattern matches `topic`, this client included. It is written at the
-    /// end of the lane's turn, together with other messages.
+    /// Publishes a message to all subscribers with a pattern that matches `topic`, also to this client. It is written
+    /// at the end of the lane's turn, together with other messages.
     ///
     /// # Errors
     /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::Send`] if the message cannot be queued.
-    /// With `Ok` the message is on its way to the socket. If the connection is down by then, an
-    /// [`Event::Lost`](super::Event::Lost) says so. [`Client::flush`] confirms that the server has it.
+    /// With `Ok` the message is on its way to the socket. If the connection ends first, an
+    /// [`Event::Lost`](super::Event::Lost) reports the loss. [`Client::flush`] confirms that the server has it.
     pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
         validate_topic(topic)?;
         self.send(Message::new(Kind::Publish, 0, payload).with_name(topic))?;
@@ -161,20 +161,19 @@ impl Client {
     }
 
     /// Asks a publish/subscribe server to reply after it has passed on all earlier messages to the subscriptions. A
-    /// publisher that waits for this reply from time to time never runs ahead of its server. `Ok` confirms all that
-    /// this client has sent before and that no earlier flush has confirmed: publications, one-way messages and what was
-    /// said in rooms.
+    /// publisher that waits for this reply from time to time never runs ahead of its server. `Ok` confirms all earlier
+    /// messages of this client that no earlier flush confirmed: publications, one-way messages and messages to rooms.
     ///
     /// # Errors
-    /// [`RequestError::MayBeLost`], once, if the connection has ended since the last confirmation, although the client
-    /// may have another one by now. [`RequestError::Refused`], once, if the server has refused messages before this
-    /// flush; the text has the first reason. The other [`RequestError`]s if there is no reply. After an error send
-    /// again what is not confirmed. Some of it may then come twice.
+    /// [`RequestError::MayBeLost`], once, if the connection has ended since the last confirmation, even if the client
+    /// has another connection. [`RequestError::Refused`], once, if the server has refused messages before this flush;
+    /// the text has the first reason. The other [`RequestError`]s if there is no reply. After an error send again what
+    /// is not confirmed. Some of it may then come twice.
     ///
     /// If the server is a node whose [backplane keeps histories](crate::backplane::NodeSettings::keeps_histories), the
-    /// reply comes when they have stored all that this client has sent before on the connection to topics and rooms
-    /// with a history. It may take as long as the backplane is gone; [`RequestError::TimedOut`] says that the fate of
-    /// the messages is not known. [`RequestError::Refused`] says that some may not be stored.
+    /// reply comes when the histories have stored all earlier messages of this connection to topics and rooms with a
+    /// history. It may take as long as the backplane is gone; [`RequestError::TimedOut`] says that the fate of the
+    /// messages is not known. [`RequestError::Refused`] says that some may not be stored.
     pub fn flush(&self) -> Request {
         self.request(&[]).flushing().send()
     }
@@ -187,12 +186,12 @@ impl Subscribe<'_> {
         self
     }
 
-    /// Asks for the messages of the topic's history after this position, which is that of the last message that the
-    /// application has, for example from an earlier run. [`TopicEvent::Recovered`] says whether some are missing. A
-    /// server without a history ignores it.
+    /// Requests the messages of the topic's history after this position: the position of the application's last
+    /// message, for example from an earlier run. [`TopicEvent::Recovered`] says whether some are missing. A server
+    /// without a history ignores it.
     ///
-    /// Without it a new subscription gets all that the server keeps. A reconnect needs no such call: the client knows
-    /// the position of the last message.
+    /// Without it a new subscription receives all kept messages. A reconnect needs no such call: the client knows the
+    /// position of the last message.
     pub fn since(mut self, position: Position) -> Self {
         self.since = Some(Since::Position(position));
         self
@@ -253,7 +252,7 @@ impl Subscribe<'_> {
         if let Err(error) = sent {
             return Operation::failed(error);
         }
-        // From here on, dropping `subscription` unsubscribes, whatever the server replies.
+        // From here on, dropping `subscription` unsubscribes, after any reply.
         let subscription = Subscription {
             client: client.clone(),
             pattern,

@@ -13,7 +13,6 @@ use tidewire_io::words::SharedBytes;
 
 use super::reply::SHORT_WORDS;
 
-/// A family of primitives.
 pub(super) trait Primitives: Debug + 'static {
     type Word: Word;
     type Payload: Payload;
@@ -24,7 +23,6 @@ pub(super) trait Primitives: Debug + 'static {
     const SLOTS_MIN: usize;
 }
 
-/// An atomic number.
 pub(super) trait Word: Debug {
     fn new(value: u32) -> Self;
     fn load(&self, ordering: Ordering) -> u32;
@@ -38,7 +36,7 @@ pub(super) trait Payload: Debug + Default {
 
     fn store(&self, bytes: &[u8]);
 
-    /// Returns the first `count` bytes in `memory`, whose content is replaced.
+    /// Replaces the content of `memory` by the first `count` bytes.
     fn load(&self, count: usize, memory: Vec<u8>) -> Vec<u8>;
 }
 

@@ -15,8 +15,8 @@
 //! ```
 //!
 //! The lane takes the lock once for a list, not for each entry. It takes all submissions by swapping their list for an
-//! empty one, and completes all replies of a turn as one block. A thread takes the lock when it submits and when it has
-//! to wait. It fetches a short reply without the lock.
+//! empty list, and completes all replies of a turn as one block. A thread takes the lock when it submits and when it
+//! has to wait. It fetches a short reply without the lock.
 //!
 //! Three rules make this correct. `table/model.rs` runs this code under a model checker, and again with each rule
 //! broken.
@@ -45,14 +45,13 @@ use crate::session::SendError;
 /// The shared state of requests. See the module.
 #[derive(Debug)]
 pub(super) struct RequestTable<C: Control, P: Primitives = Native> {
-    /// Largest number of waiting bytes of one-way messages, and also of requests. The two are counted separately: a
-    /// sender that finds no room for messages sends a request, whose reply tells it that there is room again.
+    /// Largest number of waiting bytes of one-way messages, and also of requests. Both are counted separately: a sender
+    /// without room for messages sends a request, and the reply shows that there is room again.
     queue_bytes_max: usize,
-    /// Whether each message is a submission of its own, because its boundary would be lost in a run of bytes.
+    /// Whether each message is a separate submission, because its boundary would be lost in a run of bytes.
     is_single: bool,
     /// Largest frame that both sides of the connection accept.
     frame_bytes_max: AtomicUsize,
-    /// The process with the lane.
     process: Process,
     shared: P::Lock<TableShared<C>>,
     slots: Slots<P>,
@@ -65,7 +64,6 @@ pub(super) struct RequestTable<C: Control, P: Primitives = Native> {
     waker: P::Waker,
 }
 
-/// The part of the table that the lock protects.
 #[derive(Debug)]
 struct TableShared<C> {
     submissions: Submissions<C>,
@@ -160,7 +158,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         &self,
         push: impl FnOnce(&mut TableShared<C>) -> Result<T, SendError>,
     ) -> Result<T, SendError> {
-        // Asked first, because nobody unlocks in a child what another thread had locked.
+        // Checked first, because in a child no thread unlocks the locks of other threads.
         if !self.is_here() {
             return Err(SendError::OtherProcess);
         }
@@ -177,13 +175,13 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         Ok(added)
     }
 
-    /// Takes a short reply without the lock, if there is one.
+    /// Takes a short reply without the lock, if any.
     #[inline(always)]
     pub(super) fn fetch(&self, slot: SlotId) -> Option<Reply> {
         self.slots.fetch(slot, take_memory)
     }
 
-    /// Takes the outcome of a request. If there is none yet, stores `waker`, if given, to be woken when there is one.
+    /// Takes the outcome of a request, or stores `waker`, if given, to be woken when there is one.
     pub(super) fn poll(&self, slot: SlotId, waker: Option<&Waker>) -> Option<Outcome> {
         if !self.is_here() {
             return Some(Err(Box::new(RequestError::OtherProcess)));
@@ -216,7 +214,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
                 if let Some(memory) = refused {
                     give_back(memory);
                 }
-                // Only the slot's request polls it, and only until it has its outcome. So the outcome is there.
+                // Only the slot's request polls, and only until it has its outcome. So the outcome is there.
                 Some(wait.outcome.unwrap_or_else(ended))
             }
         }
@@ -278,7 +276,6 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         self.is_occupied() && self.shared.lock().submissions.wants_connection()
     }
 
-    /// Whether one-way messages wait.
     pub(super) fn has_messages(&self) -> bool {
         self.is_occupied() && self.shared.lock().submissions.messages() > 0
     }
@@ -441,7 +438,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
 
     /// Finishes a slot for the lane: takes its waker, and frees it if the request was abandoned. Call it with the lock.
     fn conclude(&self, shared: &mut TableShared<C>, slot: SlotId, wakers: &mut Vec<Waker>) {
-        // The reply may have been fetched meanwhile, and another request may have the slot.
+        // The reply may have been fetched, and another request may have the slot.
         if self.slots.answer(slot) == Answer::Pending {
             return;
         }
@@ -455,7 +452,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     /// Records that there is a new submission. Returns whether the caller must wake the lane. Call it with the lock.
     ///
     /// If `news` is `NEW` already, the thread that stored it has woken the lane or is about to. A lane that takes the
-    /// submissions before that wake also takes this one, because taking them needs the lock that the caller holds.
+    /// submissions before the wake also takes this one, because the lane needs the lock that the caller holds.
     /// `Relaxed` is enough: the lock protects the list, and the wake begins with a fence. The fence ensures that the
     /// lane sees the news or the caller sees that the lane sleeps.
     #[inline]

@@ -1,11 +1,11 @@
 //! The messages without a reply that a client has sent and that no flush has confirmed.
 //!
-//! Problem: one-way messages, publications and what is said in rooms have no reply. A flush on the next connection
-//! would be answered like any other, although what was sent before it went down with the connection before. A server
-//! that refuses a publication answers the flush after it, too.
+//! Problem: one-way messages, publications and messages to rooms have no reply. A flush on the next connection would be
+//! answered like any other, although what was sent before it went down with the connection before. A server that
+//! refuses a publication answers the flush after it, too.
 //!
-//! Approach: the lane counts what it has sent, and notes at each flush how much that was. The reply confirms that much.
-//! Messages without a confirmation at the end of a connection fail the next flush, once. So do refused messages.
+//! Approach: the lane counts sent messages, and notes the count at each flush. The reply confirms that much. Messages
+//! without a confirmation at the end of a connection fail the next flush, once. So do refused messages.
 //!
 //! Rejected: failing every flush until the program sends again. The client cannot know what the program sends again.
 
@@ -48,7 +48,6 @@ impl Unconfirmed {
         self.lost += messages;
     }
 
-    /// Notes that the server refused a message.
     pub(super) fn note_refused(&mut self, code: ErrorCode, number: i32, text: String) {
         self.refused += 1;
         self.refusal.get_or_insert(Refusal { code, number, text });
@@ -59,7 +58,7 @@ impl Unconfirmed {
         self.sent > self.confirmed
     }
 
-    /// The messages that may be lost, if there are any. Only one flush gets them.
+    /// Takes the number of messages that may be lost, if any, so only one flush gets it.
     pub(super) fn take_lost(&mut self) -> Option<u64> {
         let messages = std::mem::take(&mut self.lost);
         (messages > 0).then_some(messages)
@@ -145,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_after_the_confirmed_flush_is_told_once() {
+    fn losses_after_the_confirmed_flush_are_reported_once() {
         let mut it = Unconfirmed::default();
         let [first, _] = slots();
         it.note_sent(5);
@@ -171,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_that_failed_with_its_connection_has_told_what_was_before_it() {
+    fn a_flush_that_failed_with_its_connection_has_reported_earlier_messages() {
         let mut it = Unconfirmed::default();
         let [first, _] = slots();
         it.note_sent(5);

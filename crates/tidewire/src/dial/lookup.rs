@@ -2,9 +2,9 @@
 //!
 //! Each may take seconds, and a lane has deadlines to keep. So they are looked up on a thread of their own.
 //!
-//! Problem: the resolver of the system may take a minute, and cannot be interrupted. Approach: a name has as long as a
-//! handshake. Its resolver runs on one thread more, which is left behind after that time. At most [`LOOKUPS_MAX`]
-//! threads are left behind at a time. Credentials and files have no such time: the program provides them, and some ask
+//! Problem: the resolver of the system may take a minute, and cannot be interrupted. Approach: a name has the time of a
+//! handshake. Its resolver runs on one more thread, which is abandoned after this time. At most [`LOOKUPS_MAX`] threads
+//! are abandoned at a time. Credentials and files have no such limit: the program provides them, and some providers ask
 //! another server.
 
 use std::net::IpAddr;
@@ -38,7 +38,6 @@ pub(crate) struct Lookup {
     address: Address,
     /// Resolves the host name, if it is asked for, within this time.
     resolver: Option<(Resolver, Duration)>,
-    /// Gets the credentials, if they are asked for.
     credentials: Option<Credentials>,
     /// The files of TLS, which are read again if they have changed.
     tls: Option<Arc<ClientConfigs>>,
@@ -46,7 +45,7 @@ pub(crate) struct Lookup {
 
 /// The results of a lookup. A field is `None` if the lookup was not asked for it.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub(crate) struct LookupResult {
     pub(crate) endpoints: Option<Result<Vec<Endpoint>, AddressError>>,
     /// Credentials for the server, or why there are none.
     pub(crate) token: Option<Result<Token, String>>,
@@ -111,8 +110,7 @@ impl Target {
         self.endpoints = endpoints;
     }
 
-    /// The endpoints in the order in which to try them: the last good one, and then the others as the resolver has
-    /// them.
+    /// The endpoints in the order of attempts: the last good endpoint, then the others in the resolver's order.
     pub(crate) fn in_order(&self) -> Vec<Endpoint> {
         let mut endpoints = self.endpoints.clone();
         if let Some(good) = &self.last_good
@@ -123,7 +121,6 @@ impl Target {
         endpoints
     }
 
-    /// Notes the endpoint of an open connection.
     pub(crate) fn note_good(&mut self, endpoint: Endpoint) {
         self.last_good = Some(endpoint);
     }
@@ -149,11 +146,11 @@ impl Lookup {
     }
 
     /// Looks up on this thread. It may take seconds.
-    pub(crate) fn run(&self) -> Found {
+    pub(crate) fn run(&self) -> LookupResult {
         if let Some(tls) = &self.tls {
             tls.refresh();
         }
-        Found {
+        LookupResult {
             endpoints: self
                 .resolver
                 .map(|(resolver, timeout)| resolve_within(resolver, &self.address, timeout)),
@@ -162,7 +159,7 @@ impl Lookup {
     }
 
     /// Looks up on a new thread, which passes the results to `done`.
-    pub(crate) fn start(self, done: impl FnOnce(Found) + Send + 'static) -> io::Result<()> {
+    pub(crate) fn start(self, done: impl FnOnce(LookupResult) + Send + 'static) -> io::Result<()> {
         let thread = thread::Builder::new().name("tidewire-resolve".to_owned());
         thread.spawn(move || done(self.run())).map(drop)
     }
@@ -205,7 +202,7 @@ fn resolve_within(
     }
 }
 
-/// The places of threads that ask the resolver. A thread keeps its place until the resolver answers, also if nobody
+/// The places of threads that ask the resolver. A thread keeps its place until the resolver answers, also if no caller
 /// waits for it.
 #[derive(Debug)]
 struct Places {
@@ -265,7 +262,7 @@ mod tests {
 
     /// Regression: a resolver that did not answer kept a client for as long as the system's own timeouts take.
     #[test]
-    fn a_name_has_a_time_and_few_threads_are_left_behind() {
+    fn a_name_has_a_time_and_few_threads_are_abandoned() {
         let resolver: Resolver = |_| {
             LOOKUPS.fetch_add(1, Ordering::SeqCst);
             drop(close_gate());

@@ -1,5 +1,5 @@
-//! How a connection to a server is made and made again: the part that clients and upstreams share. No I/O but in
-//! [`Lookup`], which runs on a thread of its own.
+//! Connecting and reconnecting to a server: the part that clients and upstreams share. Only [`Lookup`] does I/O, on a
+//! separate thread.
 //!
 //! One attempt to connect is a [`Lookup`], if something must be looked up, and then a [`Race`] of the addresses. A
 //! [`Pace`] says when the next attempt may begin.
@@ -8,7 +8,7 @@ mod lookup;
 mod pace;
 mod race;
 
-pub(crate) use lookup::{Found, Lookup, Target};
+pub(crate) use lookup::{Lookup, LookupResult, Target};
 pub use pace::Backoff;
 pub(crate) use pace::Pace;
 pub(crate) use race::{Race, Step};

@@ -1,8 +1,8 @@
 //! The pauses between attempts to connect.
 //!
-//! Problem: a server that accepts a connection and ends it at once looks like a server that works. Pauses that begin
-//! anew at each accepted connection never grow, and such a server is dialled many times a second for ever. Approach:
-//! the pauses begin anew only after a connection that lasted longer than the longest pause.
+//! Problem: a server that accepts a connection and ends it at once looks like a server that works. If each accepted
+//! connection reset the pauses, they would never grow, and such a server would be dialled many times a second for ever.
+//! Approach: only a connection that lasted longer than the longest pause resets the pauses.
 
 use std::time::Duration;
 
@@ -13,16 +13,15 @@ use crate::limits::nanoseconds;
 use crate::transport::ConnectError;
 
 /// The pauses between attempts to reconnect, for [`ClientBuilder::reconnect`](crate::ClientBuilder::reconnect). Each
-/// pause is twice as long as the one before. A random part spreads the clients of a server that comes back. The pauses
-/// begin anew after a connection that lasted longer than `max`.
+/// pause is twice as long as the previous pause. A random part spreads the clients of a server that restarts. A
+/// connection that lasted longer than `max` resets the pauses.
 ///
 /// While a server refuses a client, the pauses are longer: 1 s, and then four times as long each time, up to 60 s. A
-/// refusal is an attempt that ends because of the credentials, and a short connection that the server ends because of
-/// them, or because the client reads too slowly. So few clients behind one address do not use up the failures that a
-/// server allows it.
+/// refusal is an attempt or a short connection that the server ends because of the credentials, or because the client
+/// reads too slowly. So a few clients of one address do not use up the failures that a server allows an address.
 ///
-/// After a handshake that was not answered in time the pause is any time up to 2 s, then up to 4 s and 5 s: the many
-/// clients of a server that signs for each of them must not come back all at once.
+/// After a handshake without an answer in time, the pause is a random time up to 2 s, then up to 4 s and 5 s: the many
+/// clients of a server that signs for each must not return at once.
 ///
 /// [`ClientBuilder`](crate::ClientBuilder) has an example.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +79,6 @@ impl Pace {
         }
     }
 
-    /// Notes that a connection is open.
     pub(crate) fn note_open(&mut self, now_ns: u64) {
         self.opened_ns = now_ns;
         self.timeouts = 0;
@@ -133,7 +131,7 @@ impl Pace {
     }
 }
 
-/// Whether a server is there that does not want this side as it is.
+/// Whether a server is there and refuses this side.
 fn is_refusal(reason: CloseReason) -> bool {
     use GoAwayCode::{SlowSubscriber, Unauthenticated};
     matches!(
@@ -142,23 +140,22 @@ fn is_refusal(reason: CloseReason) -> bool {
     )
 }
 
-/// The least pauses while a server refuses this side. Each is four times as long as the one before, because the number
-/// of refusals counts twice. A server allows an address 30 failures in a minute; so a client has five at most in its
-/// first minute, and two in each later one.
+/// The least pauses while a server refuses this side. Each is four times as long as the previous pause, because the
+/// number of refusals counts twice. A server allows an address 30 failures in a minute. A client has five at most in
+/// its first minute, and two in each later minute.
 const WHILE_REFUSED: Backoff = Backoff {
     first: Duration::from_secs(1),
     max: Duration::from_secs(60),
 };
 
-/// The longest pauses after handshakes without an answer in time. A pause is a random part of one: a herd that comes
-/// back in the second half of its pauses would leave the server idle in the first half. Longer ones would delay the
-/// last clients: 4,000 are back at a server that signs for 6 ms within 29 s.
+/// The longest pauses after handshakes without an answer in time. A pause is a random part of these: clients that
+/// return only in the second half of their pauses would leave the server idle in the first half. Longer pauses would
+/// delay the last clients: 4,000 clients return within 29 s to a server that signs for 6 ms.
 const WHILE_OVERLOADED: Backoff = Backoff {
     first: Duration::from_secs(2),
     max: Duration::from_secs(5),
 };
 
-/// The least of these pauses.
 const OVERLOADED_PAUSE_MIN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
@@ -222,8 +219,8 @@ mod tests {
         assert_eq!(backoff.delay(50, 0.0), Duration::from_millis(500));
     }
 
-    /// Regression: pauses began anew at each accepted connection, and a server that accepts and closes was dialled 5 to
-    /// 19 times a second for ever.
+    /// Regression: each accepted connection reset the pauses, and a server that accepts and closes was dialled 5 to 19
+    /// times a second for ever.
     #[test]
     fn pauses_grow_although_each_connection_is_accepted() {
         let mut pace = Pace::new(Backoff::default());
@@ -249,7 +246,7 @@ mod tests {
         let minute = 60 * SECOND_NS;
         for code in [Unauthenticated, SlowSubscriber] {
             let refused = CloseReason::GoAway(code);
-            // Refused behind the welcome.
+            // Refused after the welcome.
             let dialled = dials(&mut Pace::new(quick), refused, 1_000, minute);
             assert!(dialled <= 5, "{dialled} dials in a minute");
             // Refused before the welcome.

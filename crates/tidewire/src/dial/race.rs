@@ -1,23 +1,23 @@
-//! One attempt to connect to a host with several addresses: the next address begins before the one before has failed,
-//! as in [RFC 8305](https://www.rfc-editor.org/rfc/rfc8305).
+//! One attempt to connect to a host with several addresses: the next address begins before the previous address has
+//! failed, as in [RFC 8305](https://www.rfc-editor.org/rfc/rfc8305).
 //!
-//! Problem: an address may be silent. If addresses are tried one after the other, each silent one costs a whole
-//! timeout. Approach: the next address begins [`STAGGER_NS`] after the one before, or at once if that failed. The first
-//! whose handshake ends wins, and the others are closed. One timeout holds for all of them.
+//! Problem: an address may be silent. One after the other, each silent address costs a whole timeout. Approach: the
+//! next address begins [`STAGGER_NS`] after the previous address, or at once if that failed. The first address to end
+//! its handshake wins, and the others are closed. One timeout holds for all of them.
 //!
-//! A server that refuses is the right one: no further address begins. Those that have begun may still win.
+//! A server that refuses is the right server: no further address begins. Those that have begun may still win.
 
 use crate::address::Endpoint;
 use crate::session::{CloseReason, SessionId};
 use crate::transport::ConnectError;
 
-/// The addresses of one attempt to connect, and how far each is.
+/// The addresses of one attempt to connect, and their progress.
 #[derive(Debug)]
 pub(crate) struct Race {
-    /// The addresses that have not begun, the next one last.
+    /// The addresses that have not begun, the next address last.
     waiting: Vec<Endpoint>,
     running: Vec<(SessionId, Endpoint)>,
-    /// When the next address begins, even if those before it go on.
+    /// When the next address begins, even if earlier addresses continue.
     next_ns: u64,
     deadline_ns: u64,
     /// The failure to report if no address wins.
@@ -29,7 +29,6 @@ pub(crate) struct Race {
 pub(crate) enum Step {
     /// Connect to this address, and then call [`Race::note_started`] or [`Race::note_failure`].
     Connect(Endpoint),
-    /// Wait for the sessions, at most until [`Race::wake_ns`].
     Wait,
     /// No address has won.
     Lost,
@@ -92,14 +91,14 @@ impl Race {
         Some(self.running.swap_remove(index).1)
     }
 
-    /// Notes why an address failed. The next one begins at once.
+    /// Notes why an address failed. The next address begins at once.
     pub(crate) fn note_failure(&mut self, failure: ConnectError) {
         self.next_ns = 0;
         if ends_search(&failure) {
             self.waiting.clear();
         }
-        // The answer of a server says more than that nobody is there.
-        if self.failure.as_ref().is_none_or(is_nobody_there) {
+        // The answer of a server says more than the absence of a server.
+        if self.failure.as_ref().is_none_or(is_without_server) {
             self.failure = Some(failure);
         }
     }
@@ -109,19 +108,19 @@ impl Race {
         self.running.iter().map(|(id, _)| *id)
     }
 
-    /// The failure of the whole attempt: that of a server that answered, else that of the last address.
+    /// The failure of the whole attempt: of an address with a server that answered, else of the last address.
     pub(crate) fn into_failure(self) -> ConnectError {
         let timeout = ConnectError::Closed(CloseReason::HandshakeTimeout);
         match self.failure {
             // Somebody may have been there, and was too slow.
-            Some(failure) if self.running.is_empty() || !is_nobody_there(&failure) => failure,
+            Some(failure) if self.running.is_empty() || !is_without_server(&failure) => failure,
             _ => timeout,
         }
     }
 }
 
 /// Whether no server answered.
-fn is_nobody_there(failure: &ConnectError) -> bool {
+fn is_without_server(failure: &ConnectError) -> bool {
     matches!(
         failure,
         ConnectError::Socket(_) | ConnectError::Closed(CloseReason::HandshakeTimeout)
@@ -140,8 +139,8 @@ fn ends_search(failure: &ConnectError) -> bool {
     ) || failure.is_inproc()
 }
 
-/// The time that an address has for itself before the next one begins: the value that RFC 8305 recommends. It is longer
-/// than a round trip to most servers, and shorter than a person notices.
+/// The head start of an address before the next begins: the value that RFC 8305 recommends. It is longer than a round
+/// trip to most servers, and shorter than a person notices.
 const STAGGER_NS: u64 = 250_000_000;
 
 #[cfg(test)]
@@ -179,7 +178,7 @@ mod tests {
         assert_eq!((race.step(0), race.wake_ns()), (Step::Wait, STAGGER_NS));
         assert_eq!(race.step(STAGGER_NS), Step::Connect(at(2)));
         race.note_started(session(2), at(2));
-        // The second one fails, so the third begins at once.
+        // The second address fails, so the third begins at once.
         assert_eq!(race.take(session(2)), Some(at(2)));
         race.note_failure(nobody());
         assert_eq!(race.step(STAGGER_NS + 1), Step::Connect(at(3)));
@@ -203,7 +202,7 @@ mod tests {
         race.note_started(session(2), at(2));
         race.take(session(2));
         race.note_failure(refused());
-        // The first one has begun and may still win.
+        // The first address has begun and may still win.
         assert_eq!(race.step(STAGGER_NS), Step::Wait);
         race.take(session(1));
         race.note_failure(nobody());

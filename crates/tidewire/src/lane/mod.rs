@@ -322,7 +322,7 @@ impl<S: Service> Lane<S> {
         let (announced, id) = (session.announced, session.id);
         let outgoing = session.connection.handshake().is_outgoing();
         let is_upstream = session.profile.is_upstream();
-        let closing = trace::Entered::close(session, &self.core.config.codec, reason);
+        let closing = trace::SpanGuard::close(session, &self.core.config.codec, reason);
         if is_upstream {
             let failure = self.take_connect_failure(id, reason);
             handle_upstream_end(&mut self.core, id, reason, failure);

@@ -17,7 +17,7 @@ use super::translated::decode_translated;
 use super::{Core, Lane, Served};
 use super::{control, metered};
 use crate::engine::Origin;
-use crate::observe::trace::{Entered, Moving};
+use crate::observe::trace::{Moving, SpanGuard};
 use crate::room::GROWTH_STEP_BYTES;
 use crate::service::{Context, Current, Service, UpstreamSessions, run_answers};
 use crate::session::{CloseReason, Read, Session, close_reason};
@@ -347,7 +347,7 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     }
     cx.current = Current::of(&message);
     note_name(cx, codec, message.name);
-    let handling = Entered::handle(
+    let handling = SpanGuard::handle(
         cx.core.sessions.get(slot),
         &cx.core.config.codec,
         message.kind,

@@ -7,7 +7,7 @@ use tidewire_proto::connection::Farewell;
 use super::Inspection;
 use crate::auth::{Attempt, AuthOutcome, WhenFull};
 use crate::broker::{NodeAnswer, RemoteCall};
-use crate::dial::Found;
+use crate::dial::LookupResult;
 use crate::observe::LaneCounters;
 use crate::session::{Answer, SessionId, SessionShared, Share};
 use crate::transport::{AnyTransport, Arrival, StreamListener};
@@ -63,7 +63,7 @@ pub(crate) enum LaneMessage {
     /// The late answer of an authenticator.
     Authenticated(Box<LateOutcome>),
     /// The results of a lookup for a connection to the upstream of this number.
-    UpstreamFound(Box<(u64, Found)>),
+    UpstreamFound(Box<(u64, LookupResult)>),
     /// The turn of an attempt to log in that waited in the queue of its address.
     AttemptTurn(Box<AttemptTurn>),
     /// A place among the sessions of its identity may be free for this session.

@@ -4,7 +4,7 @@ use super::*;
 
 const SIXTEENTH: usize = 1 << 20;
 
-/// Whichever lane is the last to change the account, the level is that of the bytes.
+/// The level is right after every order of the lanes' changes.
 #[test]
 fn the_level_is_right_when_all_lanes_have_settled() {
     loom::model(|| {
@@ -25,7 +25,7 @@ fn the_level_is_right_when_all_lanes_have_settled() {
             Pressure::Full as u8
         );
 
-        // The pressure falls while another lane looks at it.
+        // The pressure falls while another lane reads it.
         let looking = loom::thread::spawn({
             let account = Arc::clone(&account);
             move || _ = account.pressure()

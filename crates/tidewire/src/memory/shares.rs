@@ -1,11 +1,11 @@
 //! The holders of memory: the bytes that each address and each user hold, and the share that each has when memory is
 //! short.
 //!
-//! Problem: one address with many idle sessions could hold the whole account, and then everybody else was refused.
-//! Approach: nothing is counted for an address while there is room. Under pressure each lane sums what its sessions
-//! hold, by their holders, and notes the sums here. The share is a level, as of water: all who hold less keep what they
-//! have, and what those above hold beyond the level is what must go. So one large holder pays alone, fifty equal ones
-//! pay alike, and a small one notices nothing.
+//! Problem: one address with many idle sessions could hold the whole account, and then all others were refused.
+//! Approach: nothing is counted for an address while there is room. Under pressure each lane sums the memory of its
+//! sessions by holder, and notes the sums here. The share is a level: holders below it keep their memory, and holders
+//! above it must release the excess. So one large holder pays alone, fifty equal holders pay equally, and a small
+//! holder pays nothing.
 //!
 //! Rejected: a fixed part of the limit for each address. A quarter is too much if fifty addresses attack, and too
 //! little for the proxy that all clients come from. Rejected: counting at each change of a buffer, because every
@@ -16,7 +16,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The one that the memory of a session counts for: its user if it has one, else its address.
+/// The owner of a session's memory: its user if it has one, else its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Holder {
     Address(IpAddr),
@@ -100,13 +100,11 @@ impl MemoryShares {
         bytes.is_some_and(|bytes| *bytes > state.level)
     }
 
-    /// Whether a holder has more than its share.
     pub(crate) fn is_any_above(&self) -> bool {
         let state = self.lock();
         state.totals.values().any(|bytes| *bytes > state.level)
     }
 
-    /// The number of holders.
     pub(crate) fn holders(&self) -> usize {
         self.lock().totals.len()
     }
@@ -153,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn the_level_cuts_off_what_is_too_much_and_nothing_else() {
+    fn the_level_cuts_off_exactly_the_excess() {
         assert_eq!(level(&mut [10, 20, 30], 60), usize::MAX);
         assert_eq!(level(&mut [10, 20, 300], 60), 30);
         assert_eq!(level(&mut [300, 1, 300], 61), 30);

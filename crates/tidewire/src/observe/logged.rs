@@ -7,15 +7,15 @@ use tracing::subscriber::with_default;
 
 /// A writer that keeps its bytes. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Kept(Arc<Mutex<Vec<u8>>>);
+pub(crate) struct LogBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Kept {
+impl LogBuffer {
     pub(crate) fn text(&self) -> String {
         String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
     }
 }
 
-impl Write for Kept {
+impl Write for LogBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend_from_slice(bytes);
         Ok(bytes.len())
@@ -28,7 +28,7 @@ impl Write for Kept {
 
 /// The lines that `run` logs, as text.
 pub(crate) fn logged(run: impl FnOnce()) -> String {
-    let kept = Kept::default();
+    let kept = LogBuffer::default();
     let lines = kept.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)

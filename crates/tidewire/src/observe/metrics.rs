@@ -31,7 +31,7 @@ impl Counter {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// Replaces the number by one that the lane's thread counts elsewhere.
+    /// Replaces the number by a count that the lane's thread keeps elsewhere.
     #[inline]
     pub(crate) fn set(&self, count: u64) {
         self.0.store(count, Ordering::Relaxed);
@@ -52,7 +52,7 @@ pub enum DropReason {
     Policy,
     /// The subscriber left the room before the message was written.
     Left,
-    /// The server was near its memory limit: the subscriber was among those furthest behind, or the log could not grow.
+    /// The server was near its memory limit: the subscriber was among the furthest behind, or the log could not grow.
     Memory,
     /// The policy `conflate_by_topic` replaced it by a newer message of the topic, or there were more topics than the
     /// limits of a lagging subscriber allow.
@@ -67,8 +67,8 @@ impl DropReason {
         ["closed", "policy", "left", "memory", "replaced", "replayed"];
 }
 
-/// The reason why a datagram, or the rest of one, was dropped. The last two reasons are about datagrams to send, all
-/// others about received ones. [`Metrics`] has an example.
+/// The reason why a datagram, or the rest of a datagram, was dropped. The last two reasons are about datagrams to send,
+/// all others about received datagrams. [`Metrics`] has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramDrop {
     /// The sender has no session, and the datagram cannot begin one.
@@ -152,7 +152,7 @@ macro_rules! counters {
             /// Bytes that the server's lanes hold for its peers, to within 64 KiB a lane; see
             /// [`MemoryLimits::bytes_max`](crate::MemoryLimits::bytes_max).
             pub memory_bytes: u64,
-            /// The limit of those bytes.
+            /// The limit of the bytes above.
             pub memory_bytes_max: u64,
             /// Times that the memory pressure rose or fell by a level. The levels are normal, high and full.
             pub memory_pressure_changes: u64,
@@ -165,8 +165,8 @@ macro_rules! counters {
         }
 
         impl Metrics {
-            /// The counters that have no reason, each with its name, its meaning as its field documents it, and its
-            /// count. Exporters read them.
+            /// The counters that have no reason: name, meaning, which is the field's documentation, and count.
+            /// Exporters read them.
             ///
             /// ```
             /// let metrics = tidewire::metrics::Metrics { frames_in: 7, ..tidewire::metrics::Metrics::default() };
@@ -476,7 +476,6 @@ impl MetricsReader {
         }
     }
 
-    /// The counters of each lane.
     pub(crate) fn lanes(&self) -> &[Arc<CachePadded<LaneCounters>>] {
         &self.lanes
     }

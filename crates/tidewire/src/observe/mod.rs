@@ -11,7 +11,7 @@ mod quiet;
 pub(crate) mod trace;
 
 #[cfg(all(test, feature = "log"))]
-pub(crate) use logged::Kept;
+pub(crate) use logged::LogBuffer;
 #[cfg(test)]
 pub(crate) use logged::logged;
 pub(crate) use metrics::LaneCounters;

@@ -1,6 +1,6 @@
 //! Limits how often one kind of event is logged, so that a peer or a lasting failure cannot fill the log.
 
-/// Allows one line of a kind in ten seconds, and counts what is not logged meanwhile.
+/// Allows one line of a kind in ten seconds, and counts the lines between.
 #[derive(Debug, Default)]
 pub(crate) struct QuietLog {
     quiet_until_ns: u64,
@@ -19,7 +19,8 @@ impl QuietLog {
     }
 }
 
-/// The time between two lines of a kind: an operator sees soon that it goes on, and a day has at most 8,640.
+/// The time between two lines of a kind: an operator soon sees that the events continue, and a day has at most 8,640
+/// lines.
 pub(crate) const QUIET_NS: u64 = 10_000_000_000;
 
 #[cfg(test)]

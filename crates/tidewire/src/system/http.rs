@@ -1,4 +1,4 @@
-//! The agent of those that send requests by HTTP: the export of spans, and the sets of keys of issuers.
+//! The agent for requests by HTTP: the export of spans, and the sets of keys of issuers.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use ureq::Agent;
 use ureq::tls::{RootCerts, TlsConfig};
 
 /// An agent for HTTP and HTTPS that trusts the authorities of the system. A status is an answer and no error. The agent
-/// follows no redirection: it could lead to another host, which would get the headers, or to one without encryption.
+/// follows no redirection, because the target may be another host, which would get the headers, or may lack encryption.
 #[must_use]
 pub fn http_agent() -> Agent {
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -31,7 +31,7 @@ pub use tidewire_io::poller::{Interest, PollerError};
 pub use tidewire_io::ring::{Readiness, RingStream};
 pub use tidewire_io::socket::{SocketError, listen_tcp};
 
-/// The state of a file when it was read. Another state means that the file was changed, or replaced by another one.
+/// The state of a file when it was read. Another state means that the file was changed or replaced.
 ///
 /// ```
 /// use tidewire::system::FileState;
@@ -49,7 +49,7 @@ pub struct FileState {
 }
 
 impl FileState {
-    /// The present state. `None` if there is no such file at this moment.
+    /// The present state. `None` if the file does not exist.
     #[must_use]
     pub fn of(path: impl AsRef<Path>) -> Option<Self> {
         let metadata = path.as_ref().metadata().ok()?;

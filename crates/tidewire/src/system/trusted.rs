@@ -1,15 +1,15 @@
-//! Files that decide who is let in, or that must stay secret.
+//! Files that decide about access, or that must stay secret.
 //!
-//! Problem: whoever can write a file of tokens, keys or authorities can let himself in, and a server reads such files
-//! again by itself. Approach: one function opens all of them. It looks at the owner and the mode of the file that it
-//! has opened, so nobody can put another file in its place between the look and the read.
+//! Problem: a user who can write a file of tokens, keys or authorities can give access to anyone, and a server reads
+//! such files again automatically. Approach: one function opens all such files. It checks the owner and the mode of the
+//! opened file, so no user can replace the file between check and read.
 //!
 //! The rule is that of OpenSSH: the owner is root or the user of this process, and neither the group nor others may
-//! write. Others may not read a secret; a group may, because servers often read keys as members of one.
+//! write. Others may not read a secret. A group may, because servers often read keys as members of a group.
 //!
-//! Rejected: to allow a group to write, as the rule for users was once. Each member could then make himself an
-//! administrator. Rejected: to look at the folders above. A secret mount and a link have folders that look different,
-//! and a writable folder is a mistake that harms every program.
+//! Rejected: to allow a group to write, as the rule for users was once. Each member could then become an administrator.
+//! Rejected: a check of the folders above. A secret mount and a link have folders that look different, and a writable
+//! folder is a mistake that harms every program.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -21,8 +21,8 @@ use thiserror::Error;
 /// The reason why a file must be trusted. See [`open_trusted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// It decides who is let in: users, tokens, issuers, public keys, authorities. Others may read it and must not
-    /// write it.
+    /// It decides about access: users, tokens, issuers, public keys, authorities. Others may read it and must not write
+    /// it.
     Decides,
     /// Whoever reads it can pass as its owner: keys, tokens, shared secrets.
     Secret,
@@ -115,22 +115,21 @@ pub fn open_trusted(path: &Path, trust: Trust) -> Result<File, OpenError> {
 /// # Errors
 /// See [`OpenError`].
 pub fn check_trust(file: &File, path: &Path, trust: Trust) -> Result<(), OpenError> {
-    let found = Found::of(&file.metadata()?);
+    let found = FileFacts::of(&file.metadata()?);
     Ok(found.judge(path, trust)?)
 }
 
 /// The facts that the system tells of a file.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct FileFacts {
     is_terminal: bool,
     owner: u32,
-    /// The permission bits.
     mode: u32,
     /// The user of this process.
     process: u32,
 }
 
-impl Found {
+impl FileFacts {
     fn of(metadata: &Metadata) -> Self {
         Self {
             is_terminal: metadata.file_type().is_char_device(),
@@ -181,7 +180,7 @@ mod tests {
     use super::*;
 
     fn judge(owner: u32, mode: u32, trust: Trust) -> Result<(), Untrusted> {
-        let found = Found {
+        let found = FileFacts {
             is_terminal: false,
             owner,
             mode,
@@ -191,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn only_root_and_the_own_user_may_change_what_decides() {
+    fn only_root_and_the_own_user_may_change_files_that_decide() {
         for mode in [0o400, 0o600, 0o640, 0o644, 0o444, 0o755] {
             assert!(judge(1000, mode, Trust::Decides).is_ok(), "{mode:o}");
             assert!(judge(0, mode, Trust::Decides).is_ok(), "{mode:o}");

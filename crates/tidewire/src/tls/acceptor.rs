@@ -47,7 +47,8 @@ struct Configs {
 /// Reads the certificate and the key of a running server again. [`Server::tls_reloader`](crate::Server::tls_reloader)
 /// makes it.
 ///
-/// New connections use the new pair; open sessions go on. If the new pair cannot be used, the server keeps the old one.
+/// New connections use the new pair, and open sessions continue. If the new pair cannot be used, the server keeps the
+/// old pair.
 ///
 /// ```no_run
 /// use tidewire::tls::ServerTls;
@@ -102,10 +103,10 @@ impl Acceptor {
         ServerConnection::new(Arc::clone(config))
     }
 
-    /// Reads the files again. Returns whether they hold something else than what is in use. Tickets of earlier sessions
-    /// become invalid then, so that nobody comes back with an identity whose authority was taken away.
+    /// Reads the files again. Returns whether their content has changed. Tickets of earlier sessions then become
+    /// invalid, so that no peer returns with an identity of a removed authority.
     pub(super) fn reload(&self) -> Result<bool, TlsError> {
-        // Held to the end, so that of two reloads at once the later one reads the later files.
+        // Held to the end, so that the later of two concurrent reloads reads the later files.
         let mut seen = self.seen();
         *seen = self.settings.files();
         let content = self.settings.content()?;
@@ -171,7 +172,7 @@ impl TlsLayers {
     /// they were read. The log says how it ended.
     ///
     /// # Errors
-    /// The new pair cannot be used, and the old one stays.
+    /// The new pair cannot be used, and the old pair stays.
     pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
         if !self.0.has_changed() {
             return Ok(false);
@@ -209,7 +210,7 @@ impl TlsReloader {
     /// [`tls_reloads_refused`](crate::metrics::Metrics::tls_reloads_refused) count it.
     ///
     /// # Errors
-    /// The new pair cannot be used, and the server keeps the old one.
+    /// The new pair cannot be used, and the server keeps the old pair.
     pub fn reload(&self) -> Result<bool, TlsError> {
         let outcome = self.acceptor.reload_and_tell();
         match &outcome {
@@ -234,8 +235,8 @@ impl TlsReloader {
 }
 
 impl ServerTls {
-    /// Makes the server's side of TLS for one connection, as a layer. `protocol` is the name that is offered by ALPN,
-    /// which is that of the codec.
+    /// Makes the server's side of TLS for one connection, as a layer. `protocol` is the name that is offered by ALPN:
+    /// the codec's name.
     ///
     /// # Errors
     /// See [`TlsError`].
@@ -308,7 +309,7 @@ impl ServerTls {
         if matches!(self.clients, ClientAuth::Off) {
             config.ticketer = ticketer().map_err(unusable)?;
         } else {
-            // A resumed session would keep the client's certificate without a look at its validity.
+            // A resumed session would keep the client's certificate without a check of its validity.
             config.send_tls13_tickets = 0;
             config.session_storage = Arc::new(NoServerSessionStorage {});
         }
@@ -316,7 +317,7 @@ impl ServerTls {
     }
 }
 
-/// The ALPN name of WebSocket, which begins as HTTP. Browsers offer no other one.
+/// The ALPN name of WebSocket, which begins as HTTP. Browsers offer no other name.
 pub(super) const HTTP: &str = "http/1.1";
 
 /// The ALPN name that a client offers for its codec, beneath WebSocket or not.
@@ -324,7 +325,6 @@ pub(crate) fn protocol(is_web: bool, codec: &AnyCodec) -> &'static str {
     if is_web { HTTP } else { codec.name() }
 }
 
-/// Reads the certificates of authorities.
 pub(super) fn authorities(ca: &Pem) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in ca.certificates(PemPart::Authorities)? {

@@ -24,22 +24,22 @@ use crate::system::FileState;
 
 /// The configuration of connections to servers, from files that are read again when they have changed.
 ///
-/// Reading may block, so it happens at the start, and later on a thread that is no lane: before an attempt to connect
-/// of a client or an upstream, and once a second for the connections of handlers.
+/// Reading may block, so files are read at the start, and later on a thread that is no lane: before a client or an
+/// upstream connects, and once a second for the connections of handlers.
 #[derive(Debug)]
 pub(crate) struct ClientConfigs {
     settings: ClientTls,
-    present: Mutex<Present>,
-    /// Held while files are read, so that of two reads at once the later one reads the later files.
+    present: Mutex<CurrentConfig>,
+    /// Held while files are read, so that the later of two concurrent reads reads the later files.
     reading: Mutex<Reading>,
 }
 
 /// The configuration in use.
 #[derive(Debug)]
-struct Present {
+struct CurrentConfig {
     /// It offers no name by ALPN.
     base: ClientConfig,
-    /// Configurations with a name, which share the tickets of `base`. There are few names: that of the codec, and
+    /// Configurations with a name, which share the tickets of `base`. There are two names: the codec's name and
     /// [`HTTP`].
     named: Vec<(&'static str, Arc<ClientConfig>)>,
 }
@@ -73,7 +73,7 @@ impl ClientConfigs {
     /// Reads what the settings name.
     pub(crate) fn load(settings: &ClientTls) -> Result<Arc<Self>, TlsError> {
         let seen = Some(settings.states());
-        let present = Present::new(settings.config()?);
+        let present = CurrentConfig::new(settings.config()?);
         Ok(Arc::new(Self {
             settings: settings.clone(),
             present: Mutex::new(present),
@@ -89,8 +89,8 @@ impl ClientConfigs {
         self.settings.pems().any(|pem| matches!(pem, Pem::File(_)))
     }
 
-    /// Reads the files again if one of them has changed. If the new ones cannot be used, the old ones stay, and the log
-    /// says so. It blocks, so never call it on a lane.
+    /// Reads the files again if one of them has changed. If the new files cannot be used, the old configuration stays,
+    /// with a warning in the log. It blocks, so never call it on a lane.
     pub(crate) fn refresh(&self) {
         let mut reading = lock(&self.reading);
         let states = self.settings.states();
@@ -100,7 +100,7 @@ impl ClientConfigs {
         match self.settings.config() {
             Ok(config) => {
                 reading.seen = Some(states);
-                *lock(&self.present) = Present::new(config);
+                *lock(&self.present) = CurrentConfig::new(config);
                 tracing::info!(
                     files = ?self.settings.pems().collect::<Vec<_>>(),
                     "new connections use the certificates that were read again"
@@ -150,7 +150,7 @@ impl ClientConfigs {
     }
 }
 
-impl Present {
+impl CurrentConfig {
     fn new(base: ClientConfig) -> Self {
         let named = Vec::new();
         Self { base, named }
@@ -196,7 +196,7 @@ impl OutgoingTls {
 }
 
 impl Connector {
-    /// Makes the layers of connections to a host. `protocol` is the name to offer, that of the codec or [`HTTP`].
+    /// Makes the layers of connections to a host. `protocol` is the name to offer: the codec's name or [`HTTP`].
     pub(crate) fn new(
         configs: &Arc<ClientConfigs>,
         host: &str,
@@ -224,7 +224,6 @@ impl Connector {
         &self.configs
     }
 
-    /// Makes the layer of a new connection.
     pub(crate) fn layer(&self) -> Box<dyn Layer> {
         layer(self.connection())
     }
@@ -256,7 +255,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl ClientTls {
     /// Makes the client's side of TLS for one connection, as a layer. `host` is the host of the server's address, and
-    /// `protocol` the name that is offered by ALPN, which is that of the codec.
+    /// `protocol` the name that is offered by ALPN: the codec's name.
     ///
     /// # Errors
     /// See [`TlsError`].
@@ -267,7 +266,7 @@ impl ClientTls {
         Ok(layer(ClientConnection::new(Arc::new(config), server)))
     }
 
-    /// The authorities, the certificate chain and the key, as far as they are set.
+    /// The authorities, the certificate chain and the key, if set.
     fn pems(&self) -> impl Iterator<Item = &Pem> {
         let identity = self.identity.iter();
         let identity = identity.flat_map(|(chain, key)| [chain, key]);
@@ -319,5 +318,5 @@ fn no_roots(error: &rustls::Error) -> TlsError {
     TlsError::NoSystemRoots { detail }
 }
 
-/// How often the files of connections that handlers make are compared: the same as those of a server.
+/// The interval of checks of the files for connections that handlers make: the same as for a server's files.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);

@@ -124,7 +124,7 @@ pub enum PemError {
         /// The fault of the file.
         source: Untrusted,
     },
-    /// The file is longer than such a file may be.
+    /// The file is too long.
     #[error(
         "the {} {origin} is longer than {limit} bytes; give only what belongs to this side", part.name()
     )]

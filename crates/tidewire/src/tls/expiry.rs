@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use tidewire_proto::layer::certificate_expiry;
 
-/// Returns when a certificate in DER expires. `None` if its bytes are not those of a certificate.
+/// Returns the expiry of a certificate in DER. `None` if the bytes are no certificate.
 pub(super) fn expiry(certificate: &[u8]) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(certificate_expiry(certificate)?)
 }

@@ -15,7 +15,6 @@ use tidewire_proto::layer::{
 };
 use tidewire_proto::text::escaped;
 
-/// One side of a TLS connection.
 #[derive(Debug)]
 pub(super) struct TlsLayer {
     connection: Connection,
@@ -125,7 +124,7 @@ impl Layer for TlsLayer {
 
     fn transmit(&mut self, network: &mut Vec<u8>) {
         if std::mem::take(&mut self.is_plain_peer) {
-            // A client in plain text finds out by this record.
+            // This record shows a client in plain text the reason.
             network.extend_from_slice(&UNEXPECTED_MESSAGE);
             return;
         }
@@ -139,7 +138,7 @@ impl Layer for TlsLayer {
         !self.connection.is_handshaking()
     }
 
-    /// A server signs in its first answer, or in its second one if the first one asks for another hello.
+    /// A server signs in its first answer, or in its second if the first requests another hello.
     fn awaits_costly_bytes(&self) -> bool {
         let Connection::Server(server) = &self.connection else {
             return false;
@@ -226,7 +225,7 @@ fn certificate_fault(error: &CertificateError) -> TlsFault {
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             TlsFault::WrongPurpose
         }
-        // The verifier of the system has no public type for this one.
+        // The verifier of the system has no public type for this error.
         CertificateError::Other(error) if error.to_string() == WRONG_PURPOSE => {
             TlsFault::WrongPurpose
         }

@@ -5,12 +5,12 @@
 //! [`ServerTls`] has an example.
 //!
 //! TLS 1.3 is spoken, and 1.2 where it is allowed. There is no 0-RTT, because its data can be replayed. Sessions are
-//! resumed: a server that asks for no client certificates gives tickets, and a client keeps them in memory. The codec's
-//! name is offered by ALPN, so that two sides with different codecs find out in the handshake; a peer that offers no
-//! name is accepted.
+//! resumed: a server that requests no client certificates gives tickets, and a client keeps the tickets in memory. ALPN
+//! offers the codec's name, so two sides with different codecs fail in the handshake. A peer that offers no name is
+//! accepted.
 //!
-//! The other modules see only a [`Layer`](crate::layer::Layer). All of rustls is behind this folder, because its next
-//! version changes who owns the buffers.
+//! The other modules see only a [`Layer`](crate::layer::Layer). Only this folder uses rustls, because the next version
+//! of rustls changes the owner of the buffers.
 
 mod acceptor;
 mod connector;
@@ -59,7 +59,7 @@ pub struct ServerTls {
 enum ClientAuth {
     /// It does not ask.
     Off,
-    /// A certificate must be signed by this authority. A client without one is accepted.
+    /// A certificate must be signed by this authority. A client without a certificate is accepted.
     Optional(Pem),
     /// Every client needs a certificate of this authority.
     Required(Pem),
@@ -68,8 +68,8 @@ enum ClientAuth {
 /// The TLS settings of a client, of an upstream, or of connections that handlers make.
 ///
 /// Files are read again when they have changed: before each attempt to connect of a client or an upstream, and within a
-/// second for connections that handlers make. If the new files cannot be used, the old ones stay, and the log says so.
-/// The authorities of the system are read once.
+/// second for connections that handlers make. If the new files cannot be used, the old configuration stays, with a
+/// warning in the log. The authorities of the system are read once.
 ///
 /// [`ServerTls`] has an example.
 #[derive(Clone, Debug, Default)]
@@ -77,7 +77,6 @@ pub struct ClientTls {
     ca: Option<Pem>,
     /// Whether the authorities of the system are not trusted.
     trusts_ca_only: bool,
-    /// The certificate chain and the key.
     identity: Option<(Pem, Pem)>,
     server_name: Option<String>,
     allows_tls12: bool,
@@ -103,7 +102,7 @@ impl ServerTls {
         self
     }
 
-    /// Asks clients for a certificate, signed by one of these authorities. A client may come without one.
+    /// Asks clients for a certificate, signed by one of these authorities. A client may connect without a certificate.
     #[must_use]
     pub fn accept_clients_of(mut self, ca: impl Into<Pem>) -> Self {
         self.clients = ClientAuth::Optional(ca.into());
@@ -125,7 +124,7 @@ impl ClientTls {
         Self::default()
     }
 
-    /// Trusts these authorities beside those of the system. A system without any is no error then.
+    /// Trusts these authorities and the system's authorities. A system without any is no error then.
     #[must_use]
     pub fn ca(mut self, ca: impl Into<Pem>) -> Self {
         self.ca = Some(ca.into());
@@ -133,8 +132,8 @@ impl ClientTls {
         self
     }
 
-    /// Trusts these authorities, and not those of the system. Use it where all servers have certificates of your own
-    /// authority: then no public authority can vouch for a false one.
+    /// Trusts only these authorities. Use it when all servers have certificates of your own authority: then no public
+    /// authority can sign a false certificate.
     #[must_use]
     pub fn only_ca(mut self, ca: impl Into<Pem>) -> Self {
         self.ca = Some(ca.into());
@@ -142,7 +141,7 @@ impl ClientTls {
         self
     }
 
-    /// Shows the server this certificate, if it asks for one.
+    /// Shows the server this certificate on request.
     #[must_use]
     pub fn identity(mut self, chain: impl Into<Pem>, key: impl Into<Pem>) -> Self {
         self.identity = Some((chain.into(), key.into()));

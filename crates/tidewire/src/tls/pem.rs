@@ -54,7 +54,6 @@ impl Pem {
         }
     }
 
-    /// Reads a key.
     pub(super) fn key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
         let part = PemPart::Key;
         PrivateKeyDer::from_pem_slice(&self.read(part)?).map_err(|error| match error {
@@ -111,7 +110,7 @@ fn read_file(path: &Path, part: PemPart, limit: usize) -> Result<Vec<u8>, PemErr
     let file = match part {
         PemPart::Key => open_trusted(path, Trust::Secret).map_err(refused)?,
         PemPart::Authorities => open_trusted(path, Trust::Decides).map_err(refused)?,
-        // A certificate is public, and a false one does not fit the key.
+        // A certificate is public, and a false certificate does not fit the key.
         PemPart::Chain => File::open(path).map_err(unreadable)?,
     };
     let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! The one choice of cryptography: ring, or aws-lc-rs by the feature of that name.
+//! The choice of cryptography: ring, or aws-lc-rs with the feature of this name.
 
 use std::sync::{Arc, OnceLock};
 
@@ -17,7 +17,7 @@ pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::clone(provider)
 }
 
-/// Makes session tickets with a key of its own, which it replaces every few hours.
+/// Makes session tickets with a key that is replaced every few hours.
 pub(super) fn ticketer() -> Result<Arc<dyn ProducesTickets>, rustls::Error> {
     chosen::Ticketer::new()
 }

@@ -10,7 +10,7 @@ use rustls::{ClientConnection, ServerConnection};
 use super::acceptor::HTTP;
 use super::*;
 
-/// A server's settings that require no certificate, those that accept one, and those of a client.
+/// Settings of servers without and with client certificates, and of their clients.
 fn settings() -> [(ServerTls, ClientTls); 2] {
     let key = KeyPair::generate().unwrap();
     let params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
@@ -121,7 +121,6 @@ fn browsers_agree_on_http_at_wss_and_on_nothing_at_tls() {
     }
 }
 
-/// Whether a client trusts a server.
 fn trusts(connector: &Connector, server: &ServerTls) -> bool {
     let acceptor = Acceptor::load(server.clone(), "tw1").unwrap();
     let mut client = connector.connection().unwrap();
@@ -137,7 +136,7 @@ fn trusts(connector: &Connector, server: &ServerTls) -> bool {
     client.process_new_packets().is_ok()
 }
 
-/// Regression: a client read its authorities and its certificate once, and was cut off for ever after a renewal.
+/// Regression: a client read its authorities and its certificate once, and could not connect after a renewal.
 #[test]
 fn files_of_a_client_are_read_again_and_unusable_ones_change_nothing() {
     let directory = tempfile::tempdir().unwrap();

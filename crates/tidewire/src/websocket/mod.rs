@@ -1,8 +1,8 @@
 //! WebSocket for `ws://` and `wss://` addresses, so that browsers reach a server.
 //!
 //! The subprotocol is the codec's name: a page opens `new WebSocket("ws://HOST:PORT/PATH", "tw1")`. A peer that names
-//! no subprotocol is accepted; one that names others only is refused. The bytes of binary messages are those of a
-//! connection over `tcp://`, wherever messages begin and end. Codecs of text
+//! no subprotocol is accepted. A peer that names only others is refused. The bytes of binary messages are those of a
+//! connection over `tcp://`, and the boundaries of messages have no meaning. Codecs of text
 //! ([`Format::is_text`](crate::codec::Format::is_text)) send text messages of whole lines, and a received message
 //! without a line end gets one.
 //!
@@ -71,7 +71,7 @@ impl WebSocketAcceptor {
         (!terms.is_empty()).then_some(Self { terms })
     }
 
-    /// Makes the layer of an accepted connection, if its address has one.
+    /// Makes the layer of an accepted connection, if its address is of WebSocket.
     pub(crate) fn layer(&self, address: &Address) -> Option<Box<dyn Layer>> {
         let (_, terms) = self.terms.iter().find(|(known, _)| known == address)?;
         Some(Box::new(WebSocketLayer::accepting(Arc::clone(terms))))
@@ -82,7 +82,7 @@ impl WebSocketAcceptor {
 #[derive(Debug)]
 pub(crate) struct WebSocketConnector {
     terms: Arc<ClientTerms>,
-    /// Its keys come from the system. Each connection has masks of its own.
+    /// Its keys come from the system. Each connection has its own masks.
     random: RandomState,
 }
 
@@ -97,7 +97,7 @@ impl WebSocketConnector {
         })
     }
 
-    /// Returns a connector for an address whose name is not known. The request names the IP address.
+    /// Returns a connector for an address without a host name. The request names the IP address.
     pub(crate) fn of_endpoint(endpoint: &WebSocketEndpoint, codec: &AnyCodec) -> Self {
         let (host, path) = (endpoint.address().to_string(), endpoint.path());
         let terms = ClientTerms::new(host, path, codec.name(), kind_of(codec));
@@ -109,7 +109,6 @@ impl WebSocketConnector {
         }
     }
 
-    /// Makes the layer of a new connection.
     pub(crate) fn layer(&self) -> Box<dyn Layer> {
         let connection = RandomState::new();
         let seed = [

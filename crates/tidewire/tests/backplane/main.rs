@@ -25,7 +25,7 @@ use tidewire_testkit::backplane::services::{
 use tidewire_testkit::backplane::suite::{chat, chat_of, member, settings};
 use tidewire_testkit::backplane::{Engine, InprocEngine};
 use tidewire_testkit::fixtures::{codec, tw1};
-use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer, wait_until};
+use tidewire_testkit::{DEADLINE, Peer, RoomEvent, TestServer, wait_until};
 
 tidewire_testkit::backplane_suite!(Some(InprocEngine::default()));
 
@@ -34,8 +34,8 @@ fn next_with_gaps(peer: &mut Peer) -> (u64, Vec<u8>) {
     let mut lost = 0;
     loop {
         match peer.hear().expect("an event, not the end") {
-            Heard::Gap(count) => lost += count,
-            Heard::Message { payload, .. } => return (lost, payload),
+            RoomEvent::Gap(count) => lost += count,
+            RoomEvent::Message { payload, .. } => return (lost, payload),
             _ => {}
         }
     }
@@ -84,7 +84,7 @@ fn lost_packets_are_told_as_gaps_with_the_exact_number() {
 }
 
 #[test]
-fn the_loss_of_the_last_message_is_told_without_a_next_one() {
+fn the_loss_of_the_last_message_is_reported_without_a_next_message() {
     let engine = InprocEngine::default();
     let [one, two] = ["one", "two"].map(|id| chat(&engine, id));
     let (mut ann, mut bob) = (member(&one, "ann"), member(&two, "bob"));
@@ -99,8 +99,8 @@ fn the_loss_of_the_last_message_is_told_without_a_next_one() {
         // be lost.
         told = loop {
             match bob.hear().expect("an event, not the end") {
-                Heard::Gap(lost) => break lost,
-                Heard::Message { .. } => break 0,
+                RoomEvent::Gap(lost) => break lost,
+                RoomEvent::Message { .. } => break 0,
                 _ => {}
             }
         };
@@ -126,7 +126,7 @@ fn a_dead_node_leaves_with_its_members_and_comes_back_without_a_silent_gap() {
     ann.say(b"before");
     assert_eq!(next_with_gaps(&mut bob), (0, b"before".to_vec()));
     engine.silence("one", true);
-    let left = Heard::Presence(PresenceEvent::Left, "ann".to_owned());
+    let left = RoomEvent::Presence(PresenceEvent::Left, "ann".to_owned());
     while bob.hear() != Some(left.clone()) {}
     ann.say(b"unheard");
     one.wait_for("the message is lost", |metrics| metrics.backplane_sent == 2);
@@ -134,8 +134,8 @@ fn a_dead_node_leaves_with_its_members_and_comes_back_without_a_silent_gap() {
     let (mut lost, mut is_back) = (0, false);
     while lost == 0 || !is_back {
         match bob.hear().expect("an event, not the end") {
-            Heard::Gap(count) => lost += count,
-            Heard::Presence(PresenceEvent::Joined, name) => is_back |= name == "ann",
+            RoomEvent::Gap(count) => lost += count,
+            RoomEvent::Presence(PresenceEvent::Joined, name) => is_back |= name == "ann",
             _ => {}
         }
     }
@@ -288,8 +288,8 @@ fn hostile_packets_neither_stop_a_node_nor_fill_its_memory() {
     ann.say(b"still here");
     loop {
         match bob.hear().expect("an event, not the end") {
-            Heard::Message { payload, .. } => break assert_eq!(payload, b"still here"),
-            Heard::Presence(..) | Heard::Gap(_) => {}
+            RoomEvent::Message { payload, .. } => break assert_eq!(payload, b"still here"),
+            RoomEvent::Presence(..) | RoomEvent::Gap(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -299,7 +299,7 @@ fn hostile_packets_neither_stop_a_node_nor_fill_its_memory() {
 
 /// Regression: members of two other nodes with one name had one name here, too, and a whisper reached either.
 #[test]
-fn members_of_two_other_nodes_with_one_name_are_told_apart() {
+fn members_of_two_other_nodes_with_one_name_are_distinguished() {
     let engine = InprocEngine::default();
     let [one, two, three] = ["one", "two", "three"].map(|id| chat(&engine, id));
     let mut carl = member(&three, "carl");
@@ -315,10 +315,10 @@ fn members_of_two_other_nodes_with_one_name_are_told_apart() {
     for (peer, expected) in [(&mut first, "ann"), (&mut second, "ann@two")] {
         loop {
             match peer.hear().expect("an event, not the end") {
-                Heard::Message { payload, .. } => {
+                RoomEvent::Message { payload, .. } => {
                     break assert_eq!(payload, expected.as_bytes());
                 }
-                Heard::Presence(..) => {}
+                RoomEvent::Presence(..) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -376,7 +376,10 @@ fn messages_at_the_limit_of_packets_cross_and_longer_ones_are_refused() {
     }
     ann.say(&vec![b'x'; LONGEST + 1]);
     let refusal = ann.hear();
-    assert!(matches!(refusal, Some(Heard::Refused(_))), "{refusal:?}");
+    assert!(
+        matches!(refusal, Some(RoomEvent::Refused(_))),
+        "{refusal:?}"
+    );
     drop((ann, bob));
     assert_eq!(one.stop().backplane_unsent, 0);
     assert_eq!(two.stop().backplane_lost, 0);
@@ -537,7 +540,7 @@ fn open_rooms(rooms: usize) -> usize {
     // The node tells all its rooms first, so the server may ping bob meanwhile.
     loop {
         match bob.hear().expect("an event, not the end") {
-            Heard::Presence(_, name) if name == "p0" => break,
+            RoomEvent::Presence(_, name) if name == "p0" => break,
             _ => {}
         }
     }

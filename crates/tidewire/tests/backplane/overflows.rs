@@ -10,7 +10,7 @@ use crate::next_with_gaps;
 
 /// Each overflow is counted, and each message arrives or is told as missing.
 #[test]
-fn overflows_are_counted_and_what_they_dropped_is_told() {
+fn overflows_are_counted_and_their_losses_reported() {
     const OVERFLOWS: u64 = 5;
     let engine = InprocEngine::default();
     let [one, two] = ["one", "two"].map(|id| chat(&engine, id));
@@ -60,7 +60,7 @@ fn overflows_are_counted_and_what_they_dropped_is_told() {
 /// After an overflow a node reads its streams. So it gets the last message, although no next one shows that it is
 /// missing.
 #[test]
-fn what_an_overflow_dropped_of_a_kept_room_or_topic_is_read_from_the_stream() {
+fn messages_that_an_overflow_dropped_are_read_from_the_stream() {
     const MESSAGES: usize = 5;
     for kind in [HistoryKind::Room, HistoryKind::Topic] {
         let engine = InprocEngine::default();

@@ -74,7 +74,7 @@ fn lose(relay: &Relay, client: &Client, sample: &Message<'_>, send: impl Fn()) {
 
 /// Regression: `Ok`, `Ok`, and the subscriber had nothing.
 #[test]
-fn a_flush_on_the_next_connection_tells_what_was_lost_with_the_last_one() {
+fn a_flush_on_the_next_connection_reports_messages_lost_with_the_last() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| PubSub::new());
     let relay = Relay::to(&server.url());
     let subscriber = Client::connect(&server.url()).wait().unwrap();
@@ -108,7 +108,7 @@ fn a_flush_tells_of_lost_one_way_messages() {
 }
 
 #[test]
-fn a_flush_tells_of_what_was_said_in_a_room_and_lost() {
+fn a_flush_reports_lost_messages_to_a_room() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| Chat::new());
     let relay = Relay::to(&server.url());
     let client = persistent(&relay.url());
@@ -221,7 +221,7 @@ fn a_dropped_client_has_sent_more_than_the_socket_takes_at_once() {
 
 /// It would wait for ever if it waited at all.
 #[test]
-fn a_drop_does_not_wait_for_what_was_confirmed_nor_without_a_linger() {
+fn a_drop_waits_neither_for_confirmed_messages_nor_without_a_linger() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| PubSub::new());
     let relay = Relay::to(&server.url());
     let connect = |linger| {

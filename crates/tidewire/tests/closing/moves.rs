@@ -141,7 +141,7 @@ fn an_encrypted_connection_moves_only_to_a_host_with_a_valid_certificate() {
 }
 
 #[test]
-fn a_codec_without_go_away_ends_as_ever() {
+fn a_codec_without_go_away_ends_as_usual() {
     let builder = || Server::builder().codec(codec("length-field"));
     let (old, new) = (serve(builder(), "tcp://127.0.0.1:0"), plain());
     let client = moving().codec(codec("length-field"));

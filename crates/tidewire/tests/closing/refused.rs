@@ -25,7 +25,7 @@ fn refuse_one(listener: &TcpListener, code: GoAwayCode) {
     peer.drain();
 }
 
-fn assert_nobody_came_back(listener: &TcpListener) {
+fn assert_no_client_returned(listener: &TcpListener) {
     listener.set_nonblocking(true).unwrap();
     let next = listener.accept().unwrap_err();
     assert_eq!(next.kind(), ErrorKind::WouldBlock);
@@ -62,7 +62,7 @@ fn a_lazy_client_that_is_refused_for_good_tells_why() {
         assert_eq!(events, [closed, Event::Lost { count: 1 }, Event::Ended]);
         let late = client.request(b"late").wait().unwrap_err();
         assert_eq!(late, RequestError::Shutdown);
-        assert_nobody_came_back(&listener);
+        assert_no_client_returned(&listener);
     }
 }
 
@@ -78,7 +78,7 @@ fn a_client_that_is_refused_for_good_while_it_reconnects_tells_why() {
         let again = again.send();
         let listener = TcpListener::bind(address.trim_start_matches("tcp://")).unwrap();
         refuse_one(&listener, GoAwayCode::Removed);
-        assert_nobody_came_back(&listener);
+        assert_no_client_returned(&listener);
         drop(directory);
         again
     };
@@ -93,7 +93,7 @@ fn a_client_that_is_refused_for_good_while_it_reconnects_tells_why() {
 }
 
 #[test]
-fn whoever_waits_for_a_connection_that_is_refused_for_good_learns_why() {
+fn waiting_calls_learn_why_their_connection_is_refused_for_good() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let connecting = Client::connect(&address);
@@ -107,5 +107,5 @@ fn whoever_waits_for_a_connection_that_is_refused_for_good_learns_why() {
         "{error}"
     );
     assert!(error.to_string().contains("spam"), "{error}");
-    assert_nobody_came_back(&listener);
+    assert_no_client_returned(&listener);
 }

@@ -43,7 +43,7 @@ fn said(name: &str, close: fn(&mut Context<'_>)) -> Vec<Vec<u8>> {
 
 /// Regression: both answers were lost, because the close did not wait for queued answers.
 #[test]
-fn a_reply_and_a_close_behind_a_deferred_answer_are_delivered() {
+fn a_reply_and_a_close_after_a_deferred_answer_are_delivered() {
     for name in ["length-field", "delimited", "lines"] {
         let answers = said(name, |cx| cx.close());
         assert_eq!(answers, [b"later", &b"now"[..]], "{name}");

@@ -39,7 +39,7 @@ fn moderated() -> Chat {
 }
 
 #[test]
-fn hooks_refuse_and_change_what_comes_over_tw1() {
+fn hooks_refuse_and_change_messages_over_tw1() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| moderated());
     let [ada, bob, eve] = [(); 3].map(|()| Client::connect(&server.url()).wait().unwrap());
     let room = ada.join("lobby").named("ada").wait().unwrap();
@@ -64,7 +64,7 @@ fn hooks_refuse_and_change_what_comes_over_tw1() {
 }
 
 #[test]
-fn hooks_refuse_and_change_what_comes_over_lines() {
+fn hooks_refuse_and_change_messages_over_lines() {
     let server = TestServer::over_tcp(Server::builder(), &lines(), |_| moderated());
     let (mut ada, mut bob) = (server.peer(), server.peer());
     assert_eq!(ada.join("lobby", "eve").unwrap_err(), "eve is banned");
@@ -142,7 +142,7 @@ fn the_hook_is_told_once_for_each_way_of_leaving() {
 
 /// Regression: the hook ran for messages that were then refused.
 #[test]
-fn the_hook_sees_only_what_will_be_said() {
+fn the_hook_sees_only_messages_that_will_be_sent() {
     let mut limits = Limits::default();
     limits.connections.set_frame_bytes_max(1_000);
     let (sender, seen) = mpsc::channel();

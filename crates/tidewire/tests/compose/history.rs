@@ -141,7 +141,7 @@ fn lines_have_a_history_too() {
 /// Members of all lanes send while others join. Each new member gets all messages of each sender, from the history or
 /// live.
 #[test]
-fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
+fn a_member_that_joins_while_others_talk_gets_each_message_once() {
     const MESSAGES: u32 = 400;
     const NEWCOMERS: usize = 24;
     for lanes in 1..=3 {
@@ -196,7 +196,7 @@ fn who_joins_while_others_talk_misses_nothing_and_hears_nothing_twice() {
 
 /// Many members join at once on all lanes, and each gets the messages of a former run once.
 #[test]
-fn a_room_begins_with_what_a_former_run_kept() {
+fn a_room_begins_with_the_messages_of_a_former_run() {
     for lanes in 1..=3 {
         let kept = |numbers: std::ops::Range<u8>| {
             let forged = ("\u{1b}[2J".to_owned(), b"no such name".to_vec());

@@ -64,7 +64,7 @@ fn heard(peer: &mut Peer) -> Vec<Vec<u8>> {
 
 /// Regression: a reply overtook what its handler had published to the same session before.
 #[test]
-fn a_reply_comes_after_what_its_handler_published_and_said_before() {
+fn a_reply_comes_after_earlier_messages_of_its_handler() {
     let expected = |peer: &mut Peer, request: &[u8]| {
         let mut expected: Vec<Vec<u8>> =
             (0..MESSAGES).map(|it| it.to_le_bytes().to_vec()).collect();

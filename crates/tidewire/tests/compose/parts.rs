@@ -165,7 +165,7 @@ fn topics_are_authorized() {
 
 /// Regression: the hook ran for messages that were then refused.
 #[test]
-fn the_hook_sees_only_what_will_be_published() {
+fn the_hook_sees_only_messages_that_will_be_published() {
     let mut limits = Limits::default();
     limits.connections.set_frame_bytes_max(1_000);
     let (sender, seen) = mpsc::channel();

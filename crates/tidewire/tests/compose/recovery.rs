@@ -186,7 +186,7 @@ fn cut_readers(lanes: usize, history: History, large_bytes: usize) -> Vec<Ledger
 }
 
 #[test]
-fn who_is_cut_off_at_random_misses_nothing_of_a_topic_and_gets_nothing_twice() {
+fn a_subscriber_with_random_cuts_gets_each_message_of_a_topic_once() {
     for lanes in 1..=3 {
         let history = History {
             messages_max: 100_000,
@@ -201,7 +201,7 @@ fn who_is_cut_off_at_random_misses_nothing_of_a_topic_and_gets_nothing_twice() {
 }
 
 #[test]
-fn what_a_short_history_has_lost_is_told_exactly() {
+fn losses_of_a_short_history_are_reported_exactly() {
     for lanes in 1..=3 {
         cut_readers(lanes, History::last(3), 8);
     }
@@ -209,7 +209,7 @@ fn what_a_short_history_has_lost_is_told_exactly() {
 
 /// Regression: a message that was too large to keep was told as missing by the reply, and again as a gap in its place.
 #[test]
-fn what_was_too_large_to_keep_is_told_exactly() {
+fn messages_too_large_for_the_history_are_counted_exactly() {
     for lanes in 1..=3 {
         let history = History {
             messages_max: 1_000,
@@ -223,7 +223,7 @@ fn what_was_too_large_to_keep_is_told_exactly() {
 
 /// Members on all lanes speak, and one that is cut off at random hears each of them in order and in full.
 #[test]
-fn who_is_cut_off_at_random_misses_nothing_in_a_room() {
+fn a_member_with_random_cuts_misses_nothing_in_a_room() {
     const MESSAGES: u64 = 600;
     const SPEAKERS: usize = 3;
     for lanes in 1..=3 {
@@ -309,7 +309,7 @@ fn listen(cutter: &Cutter, speakers: usize, messages: u64) -> Vec<Ledger> {
 
 /// A history that is larger than an output is sent in pieces, while others go on to speak.
 #[test]
-fn a_large_history_comes_in_pieces_with_the_live_messages_behind_it() {
+fn a_large_history_comes_in_pieces_before_the_live_messages() {
     const KEPT: u64 = 4_000;
     const LIVE: u64 = 200;
     for lanes in 1..=2 {

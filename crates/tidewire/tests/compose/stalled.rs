@@ -39,7 +39,7 @@ fn who_stalls(server: &TestServer, topics: &[String]) -> Peer {
 ///
 /// Regression: a session that its lane had listed three times was given three pieces of the history at once.
 #[test]
-fn many_who_come_back_at_once_and_do_not_read_cost_little_and_hold_up_nobody() {
+fn many_returning_clients_that_do_not_read_cost_little_and_delay_no_other() {
     const KEPT: u64 = 4_000;
     const LIVE: u64 = 500;
     const STALLED: u64 = 300;
@@ -113,7 +113,7 @@ fn many_who_come_back_at_once_and_do_not_read_cost_little_and_hold_up_nobody() {
 
 /// A session that comes back to several topics is sent one piece at a time for all of them.
 #[test]
-fn who_comes_back_to_several_topics_and_does_not_read_holds_one_piece() {
+fn a_client_that_returns_to_several_topics_and_does_not_read_holds_one_piece() {
     const TOPICS: usize = 6;
     const KEPT: usize = 1_000;
     let history = History {

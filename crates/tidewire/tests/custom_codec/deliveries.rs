@@ -186,7 +186,7 @@ fn the_contract_knows_headers_of_deliveries() {
 
 /// Two subscribers of one pattern, one of them with a second pattern, over every kind of transport.
 #[test]
-fn each_subscriber_hears_its_own_number_in_front_of_what_is_shared() {
+fn each_subscriber_gets_its_number_before_the_shared_part() {
     const ROUNDS: usize = 20;
     const MESSAGES: usize = 50;
     let codec = AnyCodec::custom(Topical);
@@ -233,7 +233,7 @@ fn each_subscriber_hears_its_own_number_in_front_of_what_is_shared() {
 
 /// The slow subscriber reads nothing until messages were dropped. The fast one receives all.
 #[test]
-fn a_slow_subscriber_hears_its_number_in_what_is_left_and_in_gaps() {
+fn a_slow_subscriber_gets_its_number_in_the_rest_and_in_gaps() {
     let mut limits = Limits::default();
     limits.rooms.set_lag_bytes_max(16 * 1024);
     let codec = AnyCodec::custom(Topical);
@@ -276,7 +276,7 @@ fn a_slow_subscriber_hears_its_number_in_what_is_left_and_in_gaps() {
 
 /// The messages fill the socket's buffer many times, so writes end at any byte.
 #[test]
-fn what_waits_behind_a_full_socket_arrives_whole_and_in_order() {
+fn bytes_that_wait_for_a_full_socket_arrive_in_order() {
     const MESSAGES: usize = 10_000;
     let codec = AnyCodec::custom(Topical);
     let server = TestServer::over_tcp(Server::builder(), &codec, |_| serve);

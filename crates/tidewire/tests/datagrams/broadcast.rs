@@ -38,7 +38,7 @@ pub(crate) fn client(server: &TestServer) -> Client {
 }
 
 #[test]
-fn who_is_registered_gets_a_datagram_for_each_publication() {
+fn registered_subscribers_get_a_datagram_for_each_publication() {
     const MESSAGES: u64 = 50;
     for lanes in [1, 2] {
         let server = serve(Server::builder().lanes(lanes));

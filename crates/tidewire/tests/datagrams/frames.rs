@@ -82,7 +82,7 @@ fn frames_that_only_a_datagram_ends_travel_alone() {
 }
 
 #[test]
-fn what_a_room_hears_is_cut_between_frames_only() {
+fn deliveries_of_a_room_are_cut_between_frames_only() {
     const MESSAGES: usize = 400;
     let tw1 = codec("tw1");
     let builder = limited(|limits| {
@@ -127,7 +127,7 @@ fn what_a_room_hears_is_cut_between_frames_only() {
 }
 
 #[test]
-fn what_makes_no_sense_is_counted_and_the_session_goes_on() {
+fn invalid_messages_are_counted_and_the_session_continues() {
     let tw1 = codec("tw1");
     let builder = limited(|limits| {
         limits.connections.set_frame_bytes_max(2_000);

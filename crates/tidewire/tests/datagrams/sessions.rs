@@ -137,7 +137,7 @@ fn both_families_and_all_addresses_are_served() {
 }
 
 #[test]
-fn a_draining_server_takes_nobody_up_and_tells_who_is_there() {
+fn a_draining_server_refuses_newcomers_and_tells_its_sessions() {
     let tw1 = codec("tw1");
     let server = TestServer::over_udp(Server::builder(), &tw1, |_| echo);
     let reader = server.server().metrics_reader();
@@ -180,7 +180,7 @@ fn a_codec_that_frames_datagrams_otherwise_is_not_mixed() {
 }
 
 #[test]
-fn what_comes_for_a_session_that_is_held_back_is_counted() {
+fn messages_for_a_paused_session_are_counted() {
     // Each request pauses the session until it is answered, which never happens.
     let codec = codec("length-field");
     let builder = limited(|limits| {

@@ -3,7 +3,7 @@
 use tidewire::metrics::DatagramDrop;
 use tidewire::{AnyCodec, CloseReason, Context, HandlerResult, Kind, Message, Server};
 use tidewire_proto::codec::Codec;
-use tidewire_testkit::{Heard, Peer, TestServer, challenge_answer, hello_frame};
+use tidewire_testkit::{Peer, RoomEvent, TestServer, challenge_answer, hello_frame};
 
 use crate::{
     arrived, codec, echo, frame, limited, one_way, payloads, port_of, received, unknown_peer,
@@ -107,7 +107,7 @@ fn amplify(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 }
 
 #[test]
-fn replies_beyond_what_an_unproven_address_sent_are_dropped_and_counted() {
+fn replies_beyond_the_bytes_of_an_unproven_address_are_dropped_and_counted() {
     const REQUESTS: usize = 100;
     let codec = codec("raw");
     for is_trusted in [false, true] {
@@ -186,7 +186,7 @@ fn no_codec_sends_an_unproven_address_more_than_came_from_it() {
 }
 
 #[test]
-fn what_is_sent_unasked_goes_to_proven_or_trusted_addresses_only() {
+fn unrequested_messages_go_to_proven_or_trusted_addresses_only() {
     let lines = codec("lines");
     for is_trusted in [false, true] {
         let builder = Server::builder().trust_datagram_peers(is_trusted);
@@ -249,7 +249,7 @@ fn floods_of_addresses_meet_the_limits_of_sessions() {
 }
 
 #[test]
-fn a_full_server_says_so_to_those_who_proved_themselves() {
+fn a_full_server_answers_proven_addresses() {
     let tw1 = codec("tw1");
     let builder = limited(|limits| {
         limits.sessions.set_max(1);
@@ -260,7 +260,7 @@ fn a_full_server_says_so_to_those_who_proved_themselves() {
     second.write(&hello_frame());
     let challenge = second.receive().unwrap();
     second.write(&challenge_answer(&challenge.payload));
-    assert_eq!(second.hear(), Some(Heard::GoingAway));
+    assert_eq!(second.hear(), Some(RoomEvent::GoingAway));
     assert_eq!(second.receive(), None);
     drop((first, second));
     assert_eq!(server.stop().sessions_refused, 1);

@@ -151,7 +151,7 @@ const REFUSED: Option<ErrorCode> = Some(ErrorCode::Draining);
 /// Regression: docs/protocol.md said that new requests are refused after a go-away, but all of them were answered until
 /// the deadline.
 #[test]
-fn an_echo_refuses_what_is_new_after_go_away() {
+fn an_echo_refuses_new_requests_after_go_away() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
     let mut peer = server.peer();
     peer.ask(b"before");
@@ -205,7 +205,7 @@ fn publications_and_subscriptions_are_refused_after_go_away() {
 }
 
 #[test]
-fn what_is_said_is_refused_after_go_away() {
+fn messages_are_refused_after_go_away() {
     let chat = Chat::new();
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| chat.clone());
     let mut peer = server.peer();
@@ -230,7 +230,7 @@ fn what_is_said_is_refused_after_go_away() {
 
 /// In codecs without a go-away the end of the server's stream says it. Input after that is not handled silently.
 #[test]
-fn what_comes_after_the_end_of_a_servers_stream_is_not_handled() {
+fn bytes_after_the_end_of_a_servers_stream_are_not_handled() {
     for codec in ["raw", "delimited", "length-field", "srmp", "lines"] {
         let codec = AnyCodec::by_name(codec).unwrap();
         let handled = Arc::new(AtomicU64::new(0));

@@ -2,7 +2,7 @@
 
 use tidewire::{AnyCodec, Chat, Client, ConnectError, Kind, Message, Server};
 use tidewire_proto::body::GoAwayCode;
-use tidewire_testkit::{Heard, Peer, TestServer, hello_frame};
+use tidewire_testkit::{Peer, RoomEvent, TestServer, hello_frame};
 
 use crate::{echo, last_words, limited, lines, told_why, tw1, whole_story};
 
@@ -93,7 +93,10 @@ fn a_peer_that_vanishes_is_counted_and_its_room_is_told() {
     ada.hear_of("bob");
     bob.into_wire().vanish().unwrap();
     let left = tidewire_proto::message::PresenceEvent::Left;
-    assert_eq!(ada.hear(), Some(Heard::Presence(left, "bob".to_owned())));
+    assert_eq!(
+        ada.hear(),
+        Some(RoomEvent::Presence(left, "bob".to_owned()))
+    );
     drop(ada);
     let metrics = server.stop();
     assert_eq!(metrics.closed_by("peer_reset"), 1, "{metrics:#?}");
@@ -228,7 +231,7 @@ fn words_of_another_protocol_after_a_frame_are_a_broken_frame() {
 }
 
 #[test]
-fn text_to_a_native_server_is_named_for_what_it_is() {
+fn text_to_a_native_server_is_named_as_text() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
     let mut person = Peer::silent(server.wire(), &tw1());
     person.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");

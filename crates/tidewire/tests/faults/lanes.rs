@@ -158,12 +158,12 @@ fn delivered(peer: &mut Peer) -> Vec<u8> {
 }
 
 #[test]
-fn the_other_lane_goes_on_when_the_second_dies() {
+fn the_other_lane_continues_when_the_second_dies() {
     one_of_two_dies(1);
 }
 
 #[test]
-fn the_other_lane_goes_on_when_the_one_that_accepts_dies() {
+fn the_other_lane_continues_when_the_accepting_lane_dies() {
     one_of_two_dies(0);
 }
 
@@ -185,7 +185,7 @@ fn a_dead_lane_does_not_delay_the_shutdown() {
 
 /// The lanes end one after another, by a panic or by the service. While one lane lives, the server accepts connections.
 #[test]
-fn the_last_lane_accepts_what_the_first_did() {
+fn the_last_lane_accepts_connections_like_the_first() {
     let server = TestServer::over_ipc(Server::builder().lanes(4), &tw1(), |_| Fragile);
     let mut living: Vec<u8> = vec![0, 1, 2, 3];
     for end in [&b"panic"[..], b"leave", b"panic"] {

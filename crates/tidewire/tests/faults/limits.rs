@@ -4,7 +4,7 @@ use tidewire::{
     Chat, Client, ConnectError, ConnectionLimits, Kind, Limits, RequestError, ServeError, Server,
 };
 use tidewire_proto::body::{ErrorCode, GoAwayCode};
-use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
+use tidewire_testkit::{Peer, RoomEvent, TestServer, wait_until};
 
 use crate::{echo, last_words, limited, lines, tw1, whole_story};
 
@@ -184,7 +184,7 @@ fn saying_too_much_is_refused_and_the_session_goes_on() {
     ada.hear_of("bob");
     ada.say(&vec![b'x'; 2048 - 8]);
     match ada.hear() {
-        Some(Heard::Refused(text)) => assert!(text.contains("limit"), "{text}"),
+        Some(RoomEvent::Refused(text)) => assert!(text.contains("limit"), "{text}"),
         other => panic!("not refused: {other:?}"),
     }
     ada.say(b"shorter");
@@ -194,7 +194,7 @@ fn saying_too_much_is_refused_and_the_session_goes_on() {
 }
 
 #[test]
-fn a_line_that_fits_alone_but_not_behind_its_name_is_refused() {
+fn a_line_that_fits_alone_but_not_after_its_name_is_refused() {
     let server = TestServer::over_tcp(Server::builder(), &lines(), |_| Chat::new());
     let mut ada = server.peer();
     ada.join("lobby", "ada").unwrap();
@@ -202,7 +202,7 @@ fn a_line_that_fits_alone_but_not_behind_its_name_is_refused() {
     bob.join("lobby", "bob").unwrap();
     ada.hear_of("bob");
     ada.say(&vec![b'x'; 8190]);
-    assert!(matches!(ada.hear(), Some(Heard::Refused(_))));
+    assert!(matches!(ada.hear(), Some(RoomEvent::Refused(_))));
     ada.say(b"shorter");
     assert_eq!(bob.next_message().1, b"shorter");
     drop((ada, bob));

@@ -74,7 +74,7 @@ fn a_file_that_is_no_socket_is_left_alone() {
 }
 
 #[test]
-fn nobody_at_an_address_is_named_with_its_remedy() {
+fn an_address_without_a_server_is_an_error_with_a_remedy() {
     let server = serve("tcp://127.0.0.1:0").unwrap();
     let address = server.to_string();
     drop(server);

@@ -126,7 +126,7 @@ fn a_person_who_gives_no_name_is_closed_after_the_time_for_a_login() {
 }
 
 #[test]
-fn who_has_given_a_name_may_listen_for_longer_than_a_login_takes() {
+fn a_named_person_may_listen_for_longer_than_a_login_takes() {
     // Long enough for a login on a busy machine.
     const LOGIN: Duration = Duration::from_secs(3);
     let builder = limited(|limits| {

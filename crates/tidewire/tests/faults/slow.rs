@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidewire::metrics::{DropReason, Metrics};
 use tidewire::{AnyCodec, Chat, Limits, Server, ServerBuilder};
 use tidewire_proto::room::Policy;
-use tidewire_testkit::{Heard, Peer, TestServer, wait_until};
+use tidewire_testkit::{Peer, RoomEvent, TestServer, wait_until};
 
 use crate::{lines, tw1};
 
@@ -175,7 +175,7 @@ fn catch_up(peer: &mut Peer, total: usize) -> (usize, usize, usize) {
     let (mut heard, mut lost, mut last) = (0, 0, 0);
     while heard + lost < total {
         match peer.hear() {
-            Some(Heard::Message { payload, .. }) => {
+            Some(RoomEvent::Message { payload, .. }) => {
                 assert_eq!(
                     number_of(&payload),
                     heard + lost,
@@ -184,7 +184,7 @@ fn catch_up(peer: &mut Peer, total: usize) -> (usize, usize, usize) {
                 last = number_of(&payload);
                 heard += 1;
             }
-            Some(Heard::Gap(count)) => lost += count as usize,
+            Some(RoomEvent::Gap(count)) => lost += count as usize,
             other => panic!("neither a message nor a gap: {other:?}"),
         }
     }
@@ -241,7 +241,7 @@ fn disconnects(stage: &Stage) {
     let mut next = 0;
     while let Some(heard) = scene.stalled.hear() {
         match heard {
-            Heard::Message { payload, .. } => {
+            RoomEvent::Message { payload, .. } => {
                 assert_eq!(number_of(&payload), next);
                 next += 1;
             }
@@ -277,7 +277,7 @@ fn drop_oldest_tells_the_loss_over_tcp_and_in_lines() {
 }
 
 #[test]
-fn drop_newest_keeps_what_waits_and_tells_the_loss() {
+fn drop_newest_keeps_waiting_messages_and_reports_the_loss() {
     let (heard, _, last) = drops_and_tells(&unix(), Policy::DropNewest);
     assert!(heard as u64 >= LAG_MESSAGES_MAX);
     assert_eq!(

@@ -43,7 +43,7 @@ fn refused(result: Result<tidewire::Reply, RequestError>) -> (ErrorCode, String)
 }
 
 #[test]
-fn futures_answer_in_any_order_and_refuse_with_what_they_say() {
+fn futures_answer_in_any_order_and_refuse_with_their_text() {
     for name in ["tw1", "lines"] {
         let (service, tasks) = by_hand(shout);
         let server = serve(name, &service);
@@ -154,7 +154,7 @@ fn a_cancelled_request_gives_its_future_up() {
 }
 
 #[test]
-fn one_way_messages_are_refused_where_they_can_be_told_apart() {
+fn one_way_messages_are_refused_where_they_differ_from_requests() {
     let (service, _tasks) = by_hand(shout);
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| service.clone());
     let client = Client::connect(&server.url()).wait().unwrap();

@@ -23,7 +23,7 @@ fn addresses(folder: &TempDir) -> Vec<String> {
 }
 
 #[test]
-fn a_token_tells_who_the_peer_is_over_every_transport() {
+fn a_token_identifies_the_peer_over_every_transport() {
     let tokens = Tokens::new();
     let ann = tokens.add("ann");
     let everything = Permissions::everything();
@@ -175,7 +175,7 @@ const GUESSES: u64 = 10_000;
 /// Regression: 31 devices behind one address whose tokens had expired, or whose users were removed, locked out
 /// everybody there for a minute. Such tokens are genuine, and no guesses.
 #[test]
-fn expired_and_revoked_tokens_lock_nobody_out() {
+fn expired_and_revoked_tokens_lock_no_other_device_out() {
     let tokens = Tokens::new();
     let ann = tokens.add("ann");
     let expired: Vec<Token> = (0..40).map(|_| tokens.add("old")).collect();

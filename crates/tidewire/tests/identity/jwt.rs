@@ -28,7 +28,7 @@ fn token(key: &SigningKey, kid: &str, claims: &Value) -> Token {
 }
 
 #[test]
-fn a_jwt_tells_who_the_peer_is() {
+fn a_jwt_identifies_the_peer() {
     let key = SigningKey::new();
     let server = serve_with(keys(&key, "a"), |_| tell_name);
     let client = connect(&server, Some(&token(&key, "a", &claims("ann", 600)))).unwrap();

@@ -53,7 +53,7 @@ fn tw1() -> AnyCodec {
 }
 
 #[test]
-fn a_late_answer_opens_the_session_and_what_was_sent_before_is_handled() {
+fn a_late_answer_opens_the_session_and_earlier_messages_are_handled() {
     for codec in [tw1(), raw()] {
         let slow = Slow::default();
         let server = slow.server(codec.clone(), Limits::default());
@@ -114,7 +114,7 @@ fn a_backend_that_panics_drops_its_answer_or_lies_refuses() {
 
 /// Regression: attempts counted at their answer only, so an address could have any number of them in flight.
 #[test]
-fn answers_in_flight_are_bounded_for_an_address_and_who_left_keeps_its_place() {
+fn answers_in_flight_are_bounded_per_address_and_departed_peers_keep_their_place() {
     let slow = Slow::default();
     let server = slow.server(tw1(), Limits::default());
     let waiting: Vec<_> = (0..64).map(|_| greet(&server, b"guess")).collect();

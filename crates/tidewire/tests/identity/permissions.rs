@@ -141,7 +141,7 @@ fn rooms_are_joined_and_spoken_in_by_permission_under_ones_own_name() {
 }
 
 #[test]
-fn nobody_takes_the_name_of_an_identity() {
+fn no_peer_takes_the_name_of_an_identity() {
     let tokens = Tokens::new();
     let ann = tokens.add("ann1");
     let everything = Permissions::everything();
@@ -284,7 +284,7 @@ fn limits_of_an_identity_hold_for_each_of_its_sessions() {
 }
 
 #[test]
-fn a_limit_of_bytes_refuses_what_is_above_it() {
+fn a_limit_of_bytes_refuses_larger_messages() {
     let rate = RateLimit::new(WhenExceeded::Refuse)
         .bytes_per_second(1)
         .burst(Duration::from_secs(4_000));
@@ -383,7 +383,7 @@ fn a_whisper_stays_in_its_room() {
 
 /// Regression: a message that was allowed in a room was still allowed when its channel no longer meant the room.
 #[test]
-fn what_was_allowed_in_a_room_is_checked_again_behind_it() {
+fn permissions_of_a_room_are_checked_again_after_it() {
     let permissions = Permissions {
         join: Access::everything(),
         say: Access::everything(),

@@ -142,7 +142,7 @@ fn with_replace_the_newest_session_stays_and_the_older_client_does_not_come_back
 
 /// Regression: the name of a peer that was gone stayed taken for a minute, and `tidewire chat` ended at once.
 #[test]
-fn a_name_of_a_silent_session_goes_to_whoever_wants_it() {
+fn a_name_of_a_silent_session_goes_to_a_newcomer() {
     let server = Server::builder()
         .lanes(2)
         .listen("tcp://127.0.0.1:0")

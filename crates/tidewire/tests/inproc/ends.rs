@@ -8,7 +8,7 @@ use tidewire::{
 };
 use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::Codec;
-use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer, Wire};
+use tidewire_testkit::{DEADLINE, Peer, RoomEvent, TestServer, Wire};
 
 use crate::caller::{Caller, Told, alone, next};
 use crate::{codec, echo, endpoint, stop};
@@ -26,7 +26,10 @@ fn a_dropped_peer_is_a_close() {
     bob.write(&frame[..frame.len() - 1]);
     drop(bob);
     let left = tidewire_proto::message::PresenceEvent::Left;
-    assert_eq!(ada.hear(), Some(Heard::Presence(left, "bob".to_owned())));
+    assert_eq!(
+        ada.hear(),
+        Some(RoomEvent::Presence(left, "bob".to_owned()))
+    );
     // The same before the handshake.
     drop(server.wire());
     server.wait_for("both are counted", |metrics| {
@@ -210,7 +213,7 @@ impl Service for Mirror {
 }
 
 #[test]
-fn a_stalled_subscriber_is_dropped_or_thrown_out_and_nobody_else_notices() {
+fn a_stalled_subscriber_is_dropped_or_closed_without_harm_to_others() {
     const MESSAGES: usize = 2000;
     for (policy, reason) in [
         (Policy::Disconnect, "slow_subscriber"),
@@ -242,8 +245,8 @@ fn a_stalled_subscriber_is_dropped_or_thrown_out_and_nobody_else_notices() {
             let (mut heard, mut lost) = (0, 0);
             while heard + lost < MESSAGES {
                 match stalled.hear() {
-                    Some(Heard::Message { .. }) => heard += 1,
-                    Some(Heard::Gap(count)) => lost += count as usize,
+                    Some(RoomEvent::Message { .. }) => heard += 1,
+                    Some(RoomEvent::Gap(count)) => lost += count as usize,
                     other => panic!("{other:?}"),
                 }
             }

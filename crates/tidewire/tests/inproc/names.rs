@@ -20,7 +20,7 @@ fn the_address_alone_switches_the_transport() {
 }
 
 #[test]
-fn connecting_before_binding_fails_and_says_what_to_do() {
+fn connecting_before_binding_fails_with_the_remedy() {
     let error = connect_failure(Client::connect("inproc://nobody").wait());
     assert!(matches!(error, ConnectError::NotListening { .. }));
     let text = error.to_string();

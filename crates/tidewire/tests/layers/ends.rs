@@ -108,7 +108,7 @@ fn read_all(peer: &mut Peer) -> u32 {
 }
 
 #[test]
-fn a_session_that_closes_behind_a_slow_reader_ends_in_order() {
+fn a_session_that_closes_after_a_slow_reader_ends_in_order() {
     for layers in [1, 2] {
         let (server, mut peer) = flooded(layers);
         assert_eq!(read_all(&mut peer), REPLIES);
@@ -118,7 +118,7 @@ fn a_session_that_closes_behind_a_slow_reader_ends_in_order() {
 }
 
 #[test]
-fn a_drain_waits_for_what_layers_hold() {
+fn a_drain_waits_for_bytes_in_layers() {
     for layers in [1, 2] {
         let (server, mut peer) = flooded(layers);
         let stopping = thread::spawn(move || server.stop_unchecked());
@@ -130,7 +130,7 @@ fn a_drain_waits_for_what_layers_hold() {
 }
 
 #[test]
-fn a_drain_counts_who_had_not_taken_what_layers_hold() {
+fn a_drain_counts_sessions_with_bytes_left_in_their_layers() {
     let (server, peer) = flooded(1);
     let stopped = server.shutdown(Duration::from_millis(50));
     assert_conserved(&stopped);

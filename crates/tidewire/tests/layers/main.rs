@@ -30,7 +30,7 @@ fn connecting(_: &Address) -> Vec<Box<dyn Layer>> {
 }
 
 #[test]
-fn what_is_no_handshake_is_refused_and_counted() {
+fn connections_without_a_handshake_are_refused_and_counted() {
     let server = serve(Server::builder(), 1);
     let mut peer = Wire::connect(server.address()).unwrap();
     peer.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
@@ -77,7 +77,7 @@ fn a_handshake_of_a_layer_that_never_ends_is_timed_out_on_both_sides() {
 }
 
 #[test]
-fn a_client_whose_layers_the_server_refuses_learns_why_it_failed() {
+fn a_client_learns_why_the_server_refuses_its_layers() {
     let server = serve(Server::builder(), 1);
     let client = Client::builder().layers(|_| layers_of(2, XorLayer::connecting));
     // The second layer's handshake is no frame of the protocol.

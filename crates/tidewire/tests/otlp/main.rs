@@ -131,7 +131,7 @@ fn finished(export: SpanExport, offered: u64) -> SpanMetrics {
 }
 
 #[test]
-fn what_waits_at_the_end_is_exported_in_batches() {
+fn spans_that_wait_at_the_end_are_exported_in_batches() {
     let collector = Collector::start([]);
     let export = export_to(collector.url());
     make_spans(&export, 1300);
@@ -206,7 +206,7 @@ fn the_end_waits_once_for_a_post_that_is_on_its_way() {
 }
 
 #[test]
-fn what_a_collector_refuses_is_counted_and_not_sent_again() {
+fn spans_that_a_collector_refuses_are_counted_and_not_sent_again() {
     let replies = [Reply::Partial(2), Reply::Status(404), Reply::Garbage];
     let collector = Collector::start(replies);
     let export = export_to(collector.url());

@@ -47,7 +47,7 @@ fn backed_up(name: &str) -> (Client, UnixStream, u64) {
 /// Regression: deadlines started when a request was sent, so a request behind a full output waited without a limit. An
 /// earlier deadline behind a later one must work, too.
 #[test]
-fn requests_behind_a_full_output_fail_at_their_deadlines() {
+fn requests_that_wait_for_a_full_output_fail_at_their_deadlines() {
     let (client, server, _) = backed_up("deadlines");
     let patient = client
         .request(b"patient")

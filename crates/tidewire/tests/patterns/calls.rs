@@ -174,7 +174,7 @@ fn flaky(
 }
 
 #[test]
-fn what_is_idempotent_is_sent_again_after_a_reconnect() {
+fn idempotent_requests_are_sent_again_after_a_reconnect() {
     for name in CODECS {
         let seen = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&seen);

@@ -217,7 +217,7 @@ fn a_session_with_many_unanswered_requests_is_not_read() {
 }
 
 #[test]
-fn a_peer_that_ends_its_side_still_gets_what_it_asked_for() {
+fn a_peer_that_ends_its_side_still_gets_its_replies() {
     for name in ["tw1", "lines"] {
         let desk = Desk::open(name);
         let mut peer = desk.server.peer();

@@ -130,7 +130,7 @@ fn replies_over_srmp_rpc_repeat_the_name() {
 }
 
 #[test]
-fn a_message_nobody_answers_to_an_unknown_method_is_only_counted() {
+fn a_one_way_message_to_an_unknown_method_is_only_counted() {
     let server = serve("tw1");
     let mut peer = server.peer();
     peer.send(&Message::new(Kind::OneWay, 0, b"hi").with_name("nothing"));

@@ -104,7 +104,7 @@ fn a_full_pool_refuses_with_a_code_to_act_on() {
 }
 
 #[test]
-fn what_is_being_worked_on_is_answered_before_a_shutdown_ends() {
+fn requests_in_work_are_answered_before_a_shutdown_ends() {
     let (pool, is_started, open) = gated();
     let server = serve(&pool, "tw1");
     let mut peer = server.peer();

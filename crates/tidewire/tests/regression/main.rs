@@ -18,7 +18,7 @@ use tidewire::{
 use tidewire_proto::body::{ErrorCode, RoomCall};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 use tidewire_testkit::fixtures::{echo, limited, lines, tw1};
-use tidewire_testkit::{DEADLINE, Heard, Peer, TestServer};
+use tidewire_testkit::{DEADLINE, Peer, RoomEvent, TestServer};
 
 /// Regression: reading pauses when the output is full. After the output had gone, the buffered frames waited for an
 /// event that no peer would cause, and the lane slept with complete requests.
@@ -178,7 +178,7 @@ fn a_tiny_frame_limit_refuses_instead_of_ending_the_lane() {
     let mut peer = server.peer();
     peer.join("r", "a").unwrap();
     peer.say(b"hi");
-    assert!(matches!(peer.hear(), Some(Heard::Refused(_))));
+    assert!(matches!(peer.hear(), Some(RoomEvent::Refused(_))));
     drop(peer);
     assert_eq!(server.stop().refused, 1);
 }
@@ -260,7 +260,7 @@ impl Service for Gatekeeper {
 /// Regression: a failed write to a closed peer ended its session at once, and its last messages were not read. Over a
 /// Unix socket that lost the last messages of every client that sent and closed.
 #[test]
-fn what_a_peer_said_before_it_closed_is_heard_although_it_cannot_be_written_to() {
+fn messages_of_a_peer_before_its_close_arrive_although_writing_fails() {
     let (seen_sender, seen) = mpsc::channel();
     let (go_on, go_on_receiver) = mpsc::channel();
     let mut service = Some(Gatekeeper {

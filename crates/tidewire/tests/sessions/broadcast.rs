@@ -15,7 +15,7 @@ use crate::{
 };
 
 #[test]
-fn a_broadcast_reaches_exactly_whom_it_chooses_on_all_lanes() {
+fn a_broadcast_reaches_exactly_its_sessions_on_all_lanes() {
     const ROUNDS: u8 = 50;
     for transport in TRANSPORTS {
         let scene = Scene::set(transport, 3, patient());

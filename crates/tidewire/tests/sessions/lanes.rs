@@ -17,7 +17,7 @@ fn tell_lane(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
 /// Regression: the lanes got connections in turn, so a health check after each connection that stays sent all of these
 /// to one lane.
 #[test]
-fn connections_that_stay_are_spread_over_the_lanes_whatever_ends_between_them() {
+fn connections_that_stay_are_spread_over_the_lanes_after_any_ends() {
     let folder = tempfile::tempdir().unwrap();
     let ipc = format!("ipc://{}", folder.path().join("lanes").display());
     for address in [
@@ -45,7 +45,7 @@ fn connections_that_stay_are_spread_over_the_lanes_whatever_ends_between_them() 
 
 /// Behind a proxy the lane is chosen when the header has come.
 #[test]
-fn connections_behind_a_proxy_are_spread_in_the_same_way() {
+fn connections_of_a_proxy_are_spread_in_the_same_way() {
     let builder = behind_loopback(Server::builder().lanes(2));
     let server = TestServer::over_tcp(builder, &tw1(), |_| tell_lane);
     let at = server.address().socket_address().unwrap();

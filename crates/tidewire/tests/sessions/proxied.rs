@@ -141,7 +141,7 @@ fn limits_count_for_the_client_and_not_for_the_proxy() {
 /// Regression: until its header was whole, a connection counted for the proxy, so silent ones locked out the clients of
 /// the proxy.
 #[test]
-fn connections_whose_headers_are_awaited_keep_out_nobody() {
+fn connections_without_their_header_keep_no_client_out() {
     let server = server(limited(|limits| {
         limits.sessions.set_per_address_max(1);
     }));
@@ -217,7 +217,7 @@ fn the_address_of_a_proxy_proves_no_user() {
 }
 
 #[test]
-fn what_is_no_header_ends_the_connection_and_is_counted() {
+fn bytes_that_are_no_header_end_the_connection_and_are_counted() {
     let server = server(Server::builder());
     let longest = [SIGNATURE, &[0x21, 0x11, 0xff, 0xff], &vec![0; 65_535]].concat();
     let text = b"PROXY TCP4 203.0.113.7 192.0.2.1 4000 443\n".to_vec();

@@ -24,7 +24,7 @@ fn send_patiently(session: &SessionHandle, payload: &[u8]) -> u64 {
 }
 
 #[test]
-fn what_threads_send_arrives_once_and_in_their_order() {
+fn messages_of_threads_arrive_once_and_in_their_order() {
     const THREADS: u8 = 3;
     const MESSAGES: u32 = 3000;
     for transport in TRANSPORTS {
@@ -120,7 +120,7 @@ fn a_session_that_takes_nothing_is_full_until_it_reads() {
 }
 
 #[test]
-fn what_cannot_be_framed_is_the_senders_to_know() {
+fn a_message_that_fits_no_frame_is_an_error_of_its_sender() {
     let scene = Scene::set(TransportKind::Tcp, 1, patient());
     let (peer, id) = scene.peer();
     let session = scene.server.server().sessions().find(id).unwrap();
@@ -138,7 +138,7 @@ fn what_cannot_be_framed_is_the_senders_to_know() {
 }
 
 #[test]
-fn a_close_comes_after_what_the_same_thread_sent() {
+fn a_close_comes_after_the_messages_of_the_same_thread() {
     for transport in TRANSPORTS {
         let scene = Scene::set(transport, 2, patient());
         for _ in 0..2 {
@@ -202,7 +202,7 @@ fn sends_to_sessions_that_end_are_taken_or_counted() {
 }
 
 #[test]
-fn a_server_that_stops_takes_or_counts_what_was_sent() {
+fn a_server_that_stops_takes_or_counts_sent_messages() {
     for transport in TRANSPORTS {
         let scene = Scene::set(transport, 2, patient());
         let peers: Vec<(Peer, SessionId)> = (0..2).map(|_| scene.peer()).collect();

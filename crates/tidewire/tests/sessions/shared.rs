@@ -84,7 +84,7 @@ fn the_services_of_all_lanes_share_one_state() {
 }
 
 #[test]
-fn closures_share_what_they_have_clones_of() {
+fn closures_share_their_clones() {
     let count = Arc::new(AtomicU64::new(0));
     let server = three_lanes()
         .listen("inproc://sessions/shared-closure")

@@ -38,7 +38,7 @@ fn plaintext_comes_whole_in_pieces_of_any_size() {
 }
 
 #[test]
-fn what_waits_is_sealed_in_records_of_16_kib_wherever_slices_end() {
+fn waiting_bytes_are_sealed_in_records_of_16_kib_for_all_slices() {
     let (mut client, mut server) = ready(usize::MAX);
     let plain = [7; 32 << 10];
     let slices: Vec<IoSlice<'_>> = plain.chunks(1 << 10).map(IoSlice::new).collect();
@@ -113,7 +113,7 @@ fn a_cut_anywhere_is_no_end_and_a_changed_byte_is_refused() {
 }
 
 #[test]
-fn what_is_no_record_is_refused_at_its_first_byte_and_answered_by_an_alert() {
+fn bytes_that_are_no_record_are_refused_at_the_first_byte_by_an_alert() {
     for bytes in [
         &b"x"[..],
         b"GET / HTTP/1.1\r\n",

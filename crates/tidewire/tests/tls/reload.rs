@@ -75,7 +75,7 @@ fn new_connections_use_the_new_pair_and_a_broken_one_changes_nothing() {
 }
 
 #[test]
-fn a_client_whose_authority_was_taken_away_does_not_come_back_by_its_ticket() {
+fn a_client_of_a_removed_authority_does_not_return_by_its_ticket() {
     let directory = TempDir::new().unwrap();
     let servers = Authority::new("servers");
     let clients = Authority::new("clients");

@@ -57,7 +57,7 @@ fn each_subscription_that_matches_gets_a_message_once_even_of_one_session() {
 }
 
 #[test]
-fn who_publishes_need_not_be_subscribed_and_hears_its_own_if_it_is() {
+fn a_publisher_gets_its_own_messages_only_if_it_subscribes() {
     let server = serve(1);
     let listener = Client::connect(&server.url()).wait().unwrap();
     let speaker = Client::connect(&server.url()).wait().unwrap();

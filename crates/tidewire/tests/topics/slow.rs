@@ -100,7 +100,7 @@ impl Scene {
 }
 
 #[test]
-fn what_a_dropping_policy_drops_is_announced_exactly() {
+fn drops_of_a_policy_are_announced_exactly() {
     for policy in [Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
         // With layers, a frame that a layer has accepted in part is completed, whatever is dropped after it.
         for (lanes, layers) in [(1, 0), (2, 0), (1, 1), (2, 2)] {
@@ -121,7 +121,7 @@ fn what_a_dropping_policy_drops_is_announced_exactly() {
 }
 
 #[test]
-fn a_disconnecting_policy_ends_the_slow_one_and_nobody_else() {
+fn a_disconnecting_policy_ends_only_the_slow_session() {
     for layers in [0, 1] {
         let mut scene = Scene::set(Policy::Disconnect, 2, layers);
         scene.publish_all();

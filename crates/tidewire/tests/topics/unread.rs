@@ -82,7 +82,7 @@ fn a_client_that_pauses_reading_leaves_it_to_the_servers_policy() {
 
 /// If a client paused reading by default, a thread that waits for a reply before it takes events would wait for ever.
 #[test]
-fn by_default_replies_come_while_nobody_takes_events() {
+fn by_default_replies_come_while_events_wait() {
     let server = serve(1);
     let client = client(&server, |builder| builder);
     let subscription = client.subscribe("a.b").wait().unwrap();

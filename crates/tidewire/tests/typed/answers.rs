@@ -232,7 +232,7 @@ fn is_internal<T>(result: &Result<T, CallError>) -> bool {
 }
 
 #[test]
-fn what_has_no_spelling_or_no_room_is_an_error_and_not_a_silence() {
+fn messages_without_a_spelling_or_room_are_errors() {
     for name in CODECS {
         let codec = AnyCodec::by_name(name).unwrap();
         let mut limits = Limits::default();

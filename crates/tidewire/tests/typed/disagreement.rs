@@ -70,7 +70,7 @@ fn another_version_or_signature_is_another_method_everywhere() {
 }
 
 #[test]
-fn types_that_differ_under_one_name_are_told_apart_from_failures() {
+fn types_that_differ_under_one_name_are_distinguished_from_failures() {
     everywhere(|place, running| {
         let client = running.client();
         let liar = LiarClient::new(client.clone());

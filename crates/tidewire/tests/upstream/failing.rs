@@ -69,7 +69,7 @@ fn a_backend_that_is_down_fails_fast_and_is_asked_again_when_it_is_up() {
 }
 
 #[test]
-fn requests_have_a_deadline_and_what_comes_late_matches_nothing() {
+fn requests_have_a_deadline_and_late_replies_match_nothing() {
     for name in ["tw1", "srmp", "length-field"] {
         let codec = AnyCodec::by_name(name).unwrap();
         let (backend, kept) = keeper(&codec);
@@ -148,7 +148,7 @@ fn no_more_requests_are_on_their_way_than_allowed() {
 }
 
 #[test]
-fn what_a_session_asked_is_taken_back_when_it_ends() {
+fn questions_of_a_session_are_withdrawn_when_it_ends() {
     let (backend, kept) = keeper(&tw1());
     let upstream = Upstream::new(&backend.url()).unwrap();
     let server = serve(&tw1(), |_| gateway(&upstream));
@@ -202,7 +202,7 @@ fn requests_fail_with_their_connection_and_the_next_ones_make_another() {
 }
 
 #[test]
-fn a_server_that_stops_resolves_what_it_has_asked() {
+fn a_server_that_stops_resolves_its_requests() {
     let (backend, kept) = keeper(&tw1());
     let upstream = Upstream::new(&backend.url()).unwrap();
     let server = serve(&tw1(), |_| gateway(&upstream));
@@ -244,7 +244,7 @@ fn a_drain_waits_for_the_answers_of_upstreams() {
 /// Regression: where answers are matched by order, a cancelled request occupies the window until its answer comes. No
 /// request was sent at that moment, so others waited until their deadlines.
 #[test]
-fn an_answer_that_nobody_wants_any_more_lets_the_next_request_go() {
+fn an_abandoned_answer_lets_the_next_request_go() {
     let codec = AnyCodec::by_name("length-field").unwrap();
     let (backend, kept) = keeper(&codec);
     let upstream = Upstream::new(&backend.url()).unwrap().in_flight_max(1);

@@ -102,7 +102,7 @@ fn a_request_with_both_headers_is_refused() {
 /// Regression: until its handshake was over, a connection counted for the proxy, so one client could use up the share
 /// of all.
 #[test]
-fn one_client_of_a_proxy_cannot_use_up_what_its_other_clients_need() {
+fn one_client_of_a_proxy_cannot_use_up_the_limits_of_others() {
     let mut limits = Limits::default();
     limits.sessions.set_per_address_max(2);
     limits.handshakes.set_per_address_per_second_max(1);
@@ -131,7 +131,7 @@ fn one_client_of_a_proxy_cannot_use_up_what_its_other_clients_need() {
 /// Regression: at a full server a connection of a proxy displaced a session of another address before its client was
 /// known.
 #[test]
-fn a_silent_connection_of_a_proxy_displaces_nobody_and_a_named_client_may() {
+fn a_silent_connection_of_a_proxy_displaces_no_client_and_a_named_client_may() {
     let mut limits = Limits::default();
     limits.sessions.set_max(4);
     let server = server("127.0.0.1", limits);

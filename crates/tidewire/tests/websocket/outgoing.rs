@@ -105,7 +105,7 @@ fn a_handler_without_settings_of_tls_does_not_connect_by_wss() {
 }
 
 #[test]
-fn an_upstream_may_be_behind_a_websocket() {
+fn an_upstream_may_be_a_websocket() {
     for backend in [serve("tw1"), serve_encrypted()] {
         let upstream = Upstream::new(&backend.url()).unwrap();
         let upstream = upstream.tls(usual().0.client()).unwrap();

@@ -60,7 +60,7 @@ fn a_peer_that_answers_no_ping_of_websocket_is_closed() {
 /// Regression: a silent peer of a codec without pings kept its name for the whole idle timeout, although WebSocket has
 /// pings.
 #[test]
-fn a_name_of_a_silent_peer_without_pings_goes_to_whoever_wants_it() {
+fn a_name_of_a_silent_peer_without_pings_goes_to_a_newcomer() {
     let json = codec("json");
     let server = TestServer::over_websocket(Server::builder(), &json, |_| Chat::new());
     let mut gone = open(&server);

@@ -248,7 +248,7 @@ fn a_ping_flood_ends_the_session() {
 
 /// The bug: a session that ended for its unread pongs was neither logged nor counted as refused.
 #[test]
-fn pings_whose_pongs_are_not_read_end_the_session_with_a_counter_and_a_log_line() {
+fn unread_pongs_end_the_session_with_a_counter_and_a_log_line() {
     let logs = Logs::capture();
     // The small buffer keeps each read below the number of pings that is a flood by itself.
     let sockets = SocketOptions {

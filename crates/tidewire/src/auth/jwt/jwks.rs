@@ -1,7 +1,8 @@
 //! Key sets of issuers, in the form of RFC 7517 (JWKS).
 //!
-//! A set has keys for many purposes. Those that check signatures by a public key are used, each with one algorithm: the
-//! one that it names, or the usual one of its kind. A secret in a set is never used, because a set is published.
+//! A set has keys for many purposes. Keys that check signatures by a public key are used, each with one algorithm: the
+//! algorithm that the key names, or the usual algorithm of its kind. A secret in a set is never used, because a set is
+//! published.
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -15,7 +16,6 @@ use serde_json::Value;
 use super::key::{INTEGER, RSA_BITS_MIN, SEQUENCE, modulus_bits};
 use super::{JwtAlgorithm, JwtKeyError};
 
-/// A key of a set.
 pub(super) struct SetKey {
     pub(super) kid: Option<String>,
     pub(super) algorithm: JwtAlgorithm,
@@ -150,14 +150,14 @@ fn element(tag: u8, content: &[u8]) -> Vec<u8> {
 /// Keys of a set that are looked at. Login servers publish a handful.
 const KEYS_MAX: usize = 64;
 
-/// The longest number of a key, in base64: that of RSA with 16,384 bits has 2,731.
+/// The longest number of a key, in base64. An RSA key with 16,384 bits has 2,731.
 const NUMBER_BYTES_MAX: usize = 4_096;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// The example of RFC 7517, appendix A.1, whose first key is for encryption, and of RFC 8037, appendix A.2.
+    /// The examples of RFC 7517, appendix A.1, with a first key for encryption, and of RFC 8037, appendix A.2.
     const RFC: &str = r#"{"keys":[
         {"kty":"EC","crv":"P-256","x":"MKBCTNIcKUSDii11ySs3526iDZ8AiTo7Tu6KPAqv7D4",
          "y":"4Etl6SRW2YiLUrN5vfvVHuhp7x8PxltmWWlbbM4IFyM","use":"enc","kid":"1"},
@@ -188,7 +188,7 @@ mod tests {
         assert_eq!(names(&rfc()), expected);
         let pss = rfc().replace("RS256", "PS512");
         assert_eq!(names(&pss)[0].1, "PS512");
-        // A key that names an algorithm of another kind, or one that is no signature, is none.
+        // A key with an algorithm of another kind, or without signatures, is not used.
         for other in ["ES256", "HS256", "RSA-OAEP", "none", "future"] {
             assert_eq!(names(&rfc().replace("RS256", other)).len(), 1, "{other}");
         }
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_set_of_keys_is_refused_with_the_reason() {
+    fn a_text_that_is_no_set_of_keys_is_refused_with_the_reason() {
         for (text, told) in [
             ("", "it is no set of keys"),
             ("[]", "it is no set of keys"),

@@ -24,7 +24,7 @@ pub struct JwtAlgorithm(pub(super) Algorithm);
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JwtKeyError {
-    /// There is no such algorithm, or it is not supported. `none` is not.
+    /// The algorithm does not exist, or is not supported. `none` is not.
     #[error(
         "{0:?} is not an algorithm; use ES256, ES384, EdDSA, RS256, RS384, RS512, PS256, PS384, PS512, HS256, HS384 or \
          HS512"
@@ -99,7 +99,6 @@ impl JwtAlgorithm {
         }
     }
 
-    /// Reads a secret, or a public key in PEM.
     pub(super) fn key(self, bytes: &[u8]) -> Result<DecodingKey, JwtKeyError> {
         if let Some(bytes_min) = self.secret_bytes_min() {
             let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_public_key_is_refused_with_the_remedy() {
+    fn a_file_that_is_no_public_key_is_refused_with_the_remedy() {
         let private = KeyPair::generate().unwrap().serialize_pem();
         for text in ["", "x", &private, "-----BEGIN PUBLIC KEY-----\n!\n"] {
             let error = error("ES256", text.as_bytes());

@@ -1,8 +1,8 @@
 //! JSON Web Tokens: an issuer signs the name of a client, and the server has the keys of the issuer.
 //!
 //! A token says which key it is signed by, and a forger writes tokens, too. So a key is found by issuer and key id
-//! together, and it is used with the algorithm of the configuration only. Nothing else of the header is used: no key in
-//! it, no address of one. Nothing that a token claims counts before its signature is right.
+//! together, and is used only with the configured algorithm. Other fields of the header, such as a key or its address,
+//! are not used. Nothing that a token claims counts before its signature is right.
 
 mod jwks;
 mod key;
@@ -27,12 +27,11 @@ use super::{
 };
 pub use key::{JwtAlgorithm, JwtKeyError};
 
-/// Users who are known by a JWT. Peers without a token, and tokens of other issuers and keys, are left to the next
+/// Identifies users by a JWT. Peers without a token, and tokens of other issuers and keys, are left to the next
 /// authenticator.
 ///
-/// A token must have `exp`, an `aud` of the issuer and a name, and `nbf` must be past if it is there. The session
-/// expires at `exp`, with the leeway. A name that the users do not have gets the default permissions: the issuer
-/// decides who there is.
+/// A token must have `exp`, an `aud` of the issuer and a name. `nbf`, if any, must be past. The session expires at
+/// `exp`, with the leeway. A name without a user gets the default permissions: the issuer decides which names exist.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -111,8 +110,8 @@ impl JwtIssuer {
         self
     }
 
-    /// Accepts only tokens whose header says this kind in `typ`, such as `at+jwt` for access tokens. Without it an ID
-    /// token for the same audience is as good as an access token. Set it before the keys.
+    /// Accepts only tokens with this `typ` in the header, such as `at+jwt` for access tokens. Without it an ID token
+    /// for the same audience is as good as an access token. Set it before the keys.
     #[must_use]
     pub fn typ(mut self, typ: &str) -> Self {
         self.typ = Some(kind_of(typ));
@@ -212,7 +211,7 @@ impl JwtKeys {
         Ok(self)
     }
 
-    /// Sets how much the clock of an issuer may differ from that of this machine: 30 s by default, 10 min at most.
+    /// Sets the largest difference between an issuer's clock and this machine's clock: 30 s by default, 10 min at most.
     #[must_use]
     pub fn leeway(mut self, leeway: Duration) -> Self {
         self.leeway = leeway.min(LEEWAY_MAX);
@@ -267,7 +266,6 @@ impl JwtKeys {
         }
     }
 
-    /// Checks a token by its key.
     fn check(&self, token: &[u8], issuer: &JwtIssuer, key: &Key) -> Result<Identity, Fault> {
         let mut rules = Validation::new(key.algorithm.0);
         rules.leeway = self.leeway.as_secs();
@@ -285,8 +283,7 @@ impl JwtKeys {
             .proved_by(Proof::Jwt(key.id)))
     }
 
-    /// The identity of a name, if an identity may have it: it must not be that of anonymous peers, nor look like a
-    /// user's.
+    /// The identity of a name, unless it is the name of anonymous peers or looks like a user's name.
     fn identity(&self, name: &str) -> Option<Identity> {
         let is_plain =
             |it: char| it.is_alphanumeric() || (it.is_ascii_graphic() && !"*>".contains(it));
@@ -362,8 +359,8 @@ impl Authenticate for JwtKeys {
     }
 }
 
-/// Why a token has no key here, so that another authenticator may know it. The texts of the token in it are escaped and
-/// short.
+/// The reason why a token has no key here. Another authenticator may know the token. The texts of the token in it are
+/// escaped and short.
 #[derive(Debug, PartialEq, Eq, Error)]
 enum NoKey {
     #[error("it is longer than {LONG_CREDENTIALS_BYTES_MAX} bytes")]
@@ -388,7 +385,7 @@ enum NoKey {
     OtherKind(String),
 }
 
-/// A text of a token that nobody has verified, for the log.
+/// A text of an unverified token, for the log.
 fn shown(text: &str) -> String {
     let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
     escaped(&text.as_bytes()[..end])
@@ -400,7 +397,7 @@ fn kind_of(typ: &str) -> String {
     typ.strip_prefix("application/").unwrap_or(&typ).to_owned()
 }
 
-/// Why a token whose key is known is refused. It has no text of the token, because it is logged.
+/// The reason why a token with a known key is refused. It has no text of the token, because it is logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Signature,

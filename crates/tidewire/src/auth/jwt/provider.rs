@@ -1,7 +1,7 @@
 //! The cryptography of `jsonwebtoken`, by `ring`, which TLS brings anyway.
 //!
-//! Rejected: its feature `rust_crypto`, whose `rsa` has an open advisory (RUSTSEC-2023-0071) and which brings second
-//! versions of many crates; and its feature `aws_lc_rs`, which builds a second library of cryptography.
+//! Rejected: its feature `rust_crypto`. Its `rsa` has an open advisory (RUSTSEC-2023-0071), and it brings second
+//! versions of many crates. Rejected: its feature `aws_lc_rs`, which builds a second library of cryptography.
 
 use jsonwebtoken::crypto::{CryptoProvider, JwtSigner, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{ErrorKind, Result, new_error};
@@ -9,7 +9,7 @@ use jsonwebtoken::signature::{Error, Verifier};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey};
 use ring::{hmac, signature};
 
-/// Makes `jsonwebtoken` use this provider, unless the program has chosen another one before. That one verifies as well.
+/// Makes `jsonwebtoken` use this provider, unless the program has chosen another provider, which verifies as well.
 pub(super) fn install() {
     let _ = PROVIDER.install_default();
 }

@@ -59,7 +59,7 @@ fn refused(keys: &JwtKeys, token: &str) -> Option<AuthFailure> {
     }
 }
 
-/// Good claims of the first issuer, with these in their place. Null removes one.
+/// Good claims of the first issuer, with these replaced. Null removes a claim.
 fn claims(other: &Value) -> Value {
     let mut claims = json!({"iss": ISSUER, "aud": "gateway", "sub": "ann", "exp": in_seconds(600)});
     for (name, value) in other.as_object().unwrap() {
@@ -154,7 +154,7 @@ fn a_token_for_another_server_or_of_another_issuer_is_refused() {
     }
     let token = |kid: &str, iss: &Value| issuers.first.token(kid, &claims(&json!({"iss": iss})));
     for (kid, iss, expected) in [
-        // The key "a" of the second issuer is another one, and the first has no key "b".
+        // The key "a" of the second issuer is another key, and the first issuer has no key "b".
         ("a", json!("second"), Some(AuthFailure::Wrong)),
         ("b", json!(ISSUER), None),
         ("b", json!("second"), Some(AuthFailure::Wrong)),

@@ -24,7 +24,7 @@ fn connect_to(endpoints: Vec<Endpoint>) -> Connecting {
 /// Returns a port without a listener. No other process can take it while the returned listener lives.
 fn dead_end() -> (TcpListener, Endpoint) {
     let holder = TcpListener::bind("127.0.0.1:0").unwrap();
-    // The listener holds the port number on one loopback address; the endpoint uses another one.
+    // The listener holds the port number on one loopback address, and the endpoint uses another address.
     let address = (
         std::net::Ipv4Addr::new(127, 0, 0, 99),
         holder.local_addr().unwrap().port(),
@@ -84,7 +84,7 @@ fn a_lane_does_not_sleep_while_the_results_of_its_lookup_wait() {
     let target = Target::of("tcp://127.0.0.1:1".parse().unwrap()).unwrap();
     let dialing = Dialing::new(target, false, None, false, None, (None, None));
     let mut service = ClientService::new(Arc::clone(&link), dialing, RequestIds::Bits32, 1);
-    let found = || Found {
+    let found = || LookupResult {
         endpoints: None,
         token: None,
     };
@@ -96,8 +96,8 @@ fn a_lane_does_not_sleep_while_the_results_of_its_lookup_wait() {
     assert!(!service.has_work(), "late results are not awaited");
 }
 
-/// Regression: a token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as
-/// those of other machines.
+/// Regression: a token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, like
+/// addresses of other machines.
 #[test]
 fn credentials_go_to_another_machine_only_over_tls_or_when_allowed() {
     let server =
@@ -119,7 +119,7 @@ fn credentials_go_to_another_machine_only_over_tls_or_when_allowed() {
         }
         other => panic!("{other:?}"),
     };
-    // The second address of a name is checked, too, and so are addresses that a look-up has found.
+    // The second address of a name is checked, too, and also addresses of a look-up.
     refused(connect(token(), vec![dead, remote.clone()], None), &remote);
     let look_up = |_: &Address| Ok(vec![Endpoint::Udp(([0, 0, 0, 0], 9).into())]);
     let found = Endpoint::Udp(([0, 0, 0, 0], 9).into());
@@ -187,7 +187,7 @@ fn accepted(listener: &TcpListener) -> usize {
     }
 }
 
-/// Regression: a silent first address cost the whole timeout, at the first connect and at each later one.
+/// Regression: a silent first address cost the whole timeout, at each connect.
 #[test]
 fn a_silent_first_address_does_not_keep_a_client_from_the_second_and_is_not_tried_first_again() {
     let server =
@@ -220,7 +220,7 @@ fn a_silent_first_address_does_not_keep_a_client_from_the_second_and_is_not_trie
     assert_eq!(metrics.sessions_opened, 2);
 }
 
-/// Regression: each address had a timeout of its own, so a name with silent addresses took several of them.
+/// Regression: each address had its own timeout, so a name with silent addresses took several timeouts.
 #[test]
 fn one_timeout_holds_for_all_addresses() {
     let listeners = [(); 3].map(|()| silent());
@@ -241,8 +241,8 @@ fn one_timeout_holds_for_all_addresses() {
     assert_eq!(tried, [1, 0, 0], "the others would have begun later");
 }
 
-/// Regression: pauses began anew at each accepted connection, so a server that accepts and closes was dialled for ever
-/// without a longer pause.
+/// Regression: pauses were reset at each accepted connection, so the client dialled a server that accepts and closes
+/// without longer pauses.
 #[test]
 fn pauses_grow_at_a_server_that_accepts_and_closes() {
     const ROUNDS: u32 = 8;
@@ -259,7 +259,7 @@ fn pauses_grow_at_a_server_that_accepts_and_closes() {
         match client.next_event().wait() {
             Event::Opened { .. } => {
                 for session in server.sessions().list() {
-                    // A session that has ended meanwhile is closed as well.
+                    // A session that has already ended is closed as well.
                     let _ = session.close();
                 }
             }
@@ -276,7 +276,7 @@ fn pauses_grow_at_a_server_that_accepts_and_closes() {
     client.close().wait();
 }
 
-/// Regression: a resolver that did not answer kept a client waiting, whatever its timeout was.
+/// Regression: a resolver that did not answer kept a client waiting beyond its timeout.
 #[test]
 fn an_attempt_ends_although_the_name_of_the_server_is_still_looked_up() {
     static GATE: Mutex<()> = Mutex::new(());
@@ -308,11 +308,11 @@ fn an_attempt_ends_although_the_name_of_the_server_is_still_looked_up() {
 fn late_credentials_do_not_take_the_place_of_addresses() {
     let link = Link::new(RequestTable::new(1 << 20, false), EventBounds::default());
     let token = |text: &str| Some(Ok(Token::new(text).unwrap()));
-    let addresses = || Found {
+    let addresses = || LookupResult {
         endpoints: Some(Ok(vec![dead_end().1])),
         token: token("present"),
     };
-    let late = || Found {
+    let late = || LookupResult {
         endpoints: None,
         token: token("late"),
     };
@@ -327,7 +327,7 @@ fn late_credentials_do_not_take_the_place_of_addresses() {
         );
         assert!(!link.has_found());
     }
-    // A lane that waits for credentials alone gets the newer ones.
+    // A lane that waits for credentials alone receives the newer credentials.
     link.set_found(late());
     assert!(link.take_found().unwrap().endpoints.is_none());
 }

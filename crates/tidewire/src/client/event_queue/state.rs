@@ -11,7 +11,7 @@ use std::task::Waker;
 use super::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES, EVENTS_MAX, Queued};
 
 /// The policy for a queue of events that is [full](crate::ClientBuilder::event_bytes_max), because the application does
-/// not take them. A [subscription](crate::Subscribe::when_events_full) may have a policy of its own.
+/// not take them. A [subscription](crate::Subscribe::when_events_full) may have its own policy.
 /// [`Client::subscribe`](crate::Client::subscribe) has an example.
 ///
 /// Dropped events are counted in [`Metrics::events_dropped`](crate::metrics::Metrics::events_dropped). An
@@ -33,10 +33,9 @@ pub enum WhenEventsFull {
     DropOldest,
     /// New events are dropped until there is room.
     DropNewest,
-    /// A new message replaces the waiting message of the same topic, and the replaced one counts as lost. So a reader
-    /// that fell behind finds the latest value of every topic, in the order in which the topics came. If more topics
-    /// wait than the queue holds, the oldest event is dropped. The queue conflates from when it is full until it is
-    /// empty.
+    /// A new message replaces the waiting message of the same topic, and the replaced message counts as lost. So a slow
+    /// reader finds the latest value of every topic, in the order in which the topics came. If more topics wait than
+    /// the queue holds, the oldest event is dropped. The queue conflates from when it is full until it is empty.
     ///
     /// It is meant for subscriptions with wildcards. The client's own events have no topics: for them it acts as
     /// [`DropOldest`](Self::DropOldest).
@@ -68,8 +67,8 @@ pub(super) struct State<E> {
     pub(super) events: VecDeque<E>,
     /// Counted as for [`EventBounds::bytes_max`].
     pub(super) bytes: usize,
-    /// Number of dropped events that no event has reported yet. They were before the first event, or after the last one
-    /// if new ones are dropped.
+    /// Number of dropped events that no event has reported yet. They were before the first event, or after the last
+    /// event if new events are dropped.
     lost: u64,
     /// Positions of topics, from when the queue is full until it is empty.
     conflation: Option<Box<Conflation>>,
@@ -83,7 +82,6 @@ pub(super) struct State<E> {
     pub(super) wakers: Vec<(u64, Waker)>,
     /// Wakers of futures that wait for the end.
     pub(super) at_end: Vec<(u64, Waker)>,
-    /// The number of the next future.
     next_number: u64,
 }
 
@@ -288,7 +286,7 @@ impl<E: Queued> State<E> {
         if self.lost > 0 && (self.events.is_empty() || when_full != WhenEventsFull::DropNewest) {
             return Some(E::lost(std::mem::take(&mut self.lost)));
         }
-        // After the end every further call returns it, instead of blocking for ever.
+        // After the end every call returns the end, instead of blocking for ever.
         self.pop().or_else(|| self.ended.then(E::ended))
     }
 
@@ -310,7 +308,6 @@ impl<E> State<E> {
     }
 }
 
-/// The bytes of a queue that an event uses.
 fn bytes_of<E: Queued>(event: &E) -> usize {
     EVENT_OVERHEAD_BYTES + event.heap_bytes()
 }

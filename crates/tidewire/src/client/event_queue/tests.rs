@@ -48,7 +48,7 @@ fn taken(queue: &EventQueue<Event>) -> Vec<i64> {
 }
 
 #[test]
-fn what_was_dropped_is_told_where_it_is_missing() {
+fn drops_are_reported_at_their_place() {
     for (when_full, expected) in [
         (WhenEventsFull::DropOldest, vec![-3, 4, 5, 6]),
         (WhenEventsFull::DropNewest, vec![1, 2, 3, -3]),
@@ -72,7 +72,7 @@ fn what_was_dropped_is_told_where_it_is_missing() {
 
 /// Regression: only the number of events was bounded, and 65,536 events of 12 KB took 820 MB.
 #[test]
-fn events_that_nobody_takes_are_bounded_in_bytes() {
+fn untaken_events_are_bounded_in_bytes() {
     const BYTES_MAX: usize = 100_000;
     const EVENTS: u32 = 1_000;
     for when_full in EVERY_POLICY {
@@ -112,7 +112,7 @@ fn an_empty_queue_takes_an_event_of_any_size() {
 
 /// Regression: dropping an event that reports missing events lost its count.
 #[test]
-fn a_loss_that_is_dropped_stays_told() {
+fn the_count_of_a_dropped_loss_event_is_kept() {
     let queue = bounded(2, usize::MAX, WhenEventsFull::DropOldest);
     queue.push(Event::Lost { count: 10 });
     (1..=3).for_each(|number| queue.push(message(number, 0)));
@@ -153,7 +153,7 @@ fn a_full_queue_holds_reading_until_half_of_it_was_taken() {
 }
 
 #[test]
-fn the_end_is_told_to_everyone_who_asks() {
+fn the_end_is_returned_to_all_callers() {
     let queue = queue(EventBounds::default());
     queue.push(Event::Ended);
     assert_eq!(queue.next(None), Some(Event::Ended));
@@ -162,7 +162,7 @@ fn the_end_is_told_to_everyone_who_asks() {
 
 /// Regression: up to 65,536 events stayed in a discarded queue as long as it had a reference.
 #[test]
-fn nothing_is_held_that_nobody_will_take() {
+fn no_request_is_held_without_a_taker() {
     let queue = queue(EventBounds::default());
     for _ in 0..=EVENTS_MAX {
         queue.push(Event::Lost { count: 1 });
@@ -246,7 +246,7 @@ fn the_end_is_no_lost_event() {
 /// For random events and bounds, each message is delivered or reported as lost exactly once, and the values of a topic
 /// never go back.
 #[test]
-fn conflation_loses_nothing_untold() {
+fn conflation_reports_every_loss() {
     let mut random = fastrand::Rng::with_seed(7);
     for _ in 0..200 {
         let (events_max, bytes_max) = (random.usize(1..20), random.usize(200..5_000));
@@ -313,7 +313,7 @@ fn conflation_loses_nothing_untold() {
     }
 }
 
-/// Regression: a value from after a reconnect replaced one from before it.
+/// Regression: a value from after a reconnect replaced a value from before it.
 #[test]
 fn nothing_is_conflated_across_the_end_of_a_connection() {
     let bounds = EventBounds {

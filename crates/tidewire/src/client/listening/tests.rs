@@ -132,9 +132,9 @@ fn one_that_the_server_agrees_to_too_late_is_unsubscribed_from() {
     assert!(listening.entries.is_empty() && listening.by_alias.is_empty());
 }
 
-/// Regression: the server refused the second subscription, because it had agreed to the first one, which was given up.
+/// Regression: the server refused the second subscription, because it had agreed to the first, which was given up.
 #[test]
-fn one_made_again_takes_over_what_the_server_agreed_to_before() {
+fn a_repeated_subscription_takes_over_the_accepted_one() {
     let refusal = || RequestError::Refused {
         code: ErrorCode::AlreadyJoined,
         number: 0,
@@ -172,7 +172,7 @@ fn one_made_again_takes_over_what_the_server_agreed_to_before() {
 
 /// Over UDP the answer may be lost.
 #[test]
-fn one_whose_answer_never_comes_is_forgotten_or_asked_about_again() {
+fn a_subscription_without_an_answer_is_dropped_or_requested_again() {
     let mut listening = Listening::default();
     let never_agreed = listening.add("a.b".into(), None, new_queue());
     listening.note_asked(never_agreed);
@@ -194,7 +194,7 @@ fn one_whose_answer_never_comes_is_forgotten_or_asked_about_again() {
     }
 }
 
-/// Over UDP the server's agreement to the next one may come before its answer to the unsubscription.
+/// Over UDP the server's reply to the next subscription may come before its answer to the unsubscription.
 #[test]
 fn an_answer_to_an_unsubscription_leaves_the_next_subscription_its_channel() {
     let mut listening = Listening::default();

@@ -68,7 +68,7 @@ impl Rig {
 const WAYS: [RequestIds; 3] = [RequestIds::Bits32, RequestIds::Bits8, RequestIds::None];
 
 /// Regression: each abandoned request was searched for, and dropping n requests cost the lane n² steps. The test drops
-/// the last one first, which a search finds last.
+/// the last request first, which a search finds last.
 #[test]
 fn dropping_many_requests_takes_no_search_for_each() {
     const WINDOW: usize = 60;
@@ -140,7 +140,7 @@ fn a_request_put_back_waits_for_the_next_connection_unless_it_is_abandoned() {
 
 /// Regression: all requests were appended before the first write.
 #[test]
-fn what_was_asked_for_is_written_block_by_block() {
+fn requests_are_written_block_by_block() {
     let mut lane = lane(&Server::builder());
     let (session, mut peer) = lane.open_session();
     let core = &mut lane.core;
@@ -206,7 +206,8 @@ fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
     let head = RequestHead::due_at(u64::MAX);
     for _ in 0..REQUESTS {
         rig.link.table.submit(head, "", &[7; LARGE_BYTES]).unwrap();
-        rig.pending.enqueue(Kept::new(&head, "", &[8; LARGE_BYTES]));
+        rig.pending
+            .enqueue(RequestCopy::new(&head, "", &[8; LARGE_BYTES]));
     }
     let mut batch = Submissions::default();
     rig.link.table.refill(&mut batch, &mut 0);
@@ -238,7 +239,7 @@ fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
 
 /// Regression: queued requests were appended up to the queue's limit before the first write.
 #[test]
-fn what_waited_is_written_block_by_block() {
+fn waiting_requests_are_written_block_by_block() {
     const REQUESTS: usize = 4;
     let mut lane = lane(&Server::builder());
     let (session, mut peer) = lane.open_session();
@@ -246,7 +247,8 @@ fn what_waited_is_written_block_by_block() {
     let mut rig = Rig::new(core, session, RequestIds::Bits32, REQUESTS);
     let head = RequestHead::due_at(u64::MAX);
     for _ in 0..REQUESTS {
-        rig.pending.enqueue(Kept::new(&head, "", &[7; LARGE_BYTES]));
+        rig.pending
+            .enqueue(RequestCopy::new(&head, "", &[7; LARGE_BYTES]));
     }
     rig.end_turn(core);
     assert_eq!(core.counters.writes.read(), 2, "two requests make a block");
@@ -327,12 +329,12 @@ fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
             .table
             .reply(completions, answered.slot, 0, b"reply");
         rig.end_turn(core);
-        // The cursor visits all other slots before it reuses this one.
+        // The cursor visits all other slots before it reuses this slot.
         let others = std::iter::from_fn(|| Some(rig.ask()).filter(|slot| *slot != first)).count();
         rig.run(core);
         rig.end_turn(core);
         let sent: Vec<_> = rig.pending.sent.iter().collect();
-        let [(_, Sent { head, .. })] = sent[..] else {
+        let [(_, SentRequest { head, .. })] = sent[..] else {
             panic!("{ids:?}: {sent:?}");
         };
         assert_eq!(head.slot, Some(waiting), "{ids:?}");
@@ -342,14 +344,14 @@ fn a_request_is_not_given_up_for_the_one_before_it_in_its_slot() {
             rig.pending.take_answered(id).unwrap();
             rig.end_turn(core);
         }
-        let (_, Sent { head, .. }) = rig.pending.sent.iter().next().unwrap();
+        let (_, SentRequest { head, .. }) = rig.pending.sent.iter().next().unwrap();
         assert_eq!(head.slot, Some(first), "{ids:?}");
     }
 }
 
 /// Regression: answers were matched by the codec, but requests were sent by the kind of their ids.
 #[test]
-fn answers_are_told_apart_in_the_way_that_requests_were_sent() {
+fn answers_match_requests_by_ids_or_by_order() {
     for ids in WAYS {
         let mut lane = lane(&Server::builder());
         let (session, _peer) = lane.open_session();

@@ -33,16 +33,16 @@ fn replies_of_all_lengths_come_out_as_they_went_in() {
     let id = slots.open(&mut cursor);
     assert!(!slots.reply(id, 3, &bytes), "there is no room");
     assert_eq!(slots.answer(id), Answer::Pending);
-    // The longest first: a shorter reply must hide the rest of it.
+    // The longest first: a shorter reply must hide the rest of the longer reply.
     for count in (0..=SHORT_BYTES_MAX).rev() {
         assert!(slots.reply(id, 3, &bytes[..count]));
         assert_eq!(fetch(&slots, id), reply(&bytes[..count]));
     }
 }
 
-/// Replies that nobody fetches keep their slots. Opening other slots then takes a few more checks and some memory.
+/// Replies that are not fetched keep their slots. Opening other slots then takes a few more checks and some memory.
 #[test]
-fn slots_whose_replies_are_left_are_passed_over() {
+fn slots_with_unfetched_replies_are_skipped() {
     let (slots, mut cursor) = (All::default(), Cursor::default());
     let left = [(); 100].map(|()| slots.open(&mut cursor));
     for id in left {
@@ -71,7 +71,7 @@ fn slots_whose_replies_are_left_are_passed_over() {
 
 /// The number of slots stays within a small factor of the requests that are open at once.
 #[test]
-fn slots_do_not_grow_beyond_what_is_held() {
+fn slots_do_not_grow_beyond_the_held_requests() {
     const HELD_MAX: usize = 1_000;
     let (slots, mut cursor) = (All::default(), Cursor::default());
     let mut random = fastrand::Rng::with_seed(7);

@@ -60,7 +60,7 @@ fn messages_that_end_where_they_are_handed_on_stay_apart() {
 }
 
 #[test]
-fn a_message_that_is_not_whole_leaves_nothing_behind() {
+fn an_incomplete_message_leaves_nothing() {
     let mut batch = Batch::default();
     message(&mut batch, b"a");
     let refused = batch.push_message(false, |out| {
@@ -83,7 +83,7 @@ fn a_message_that_is_not_whole_leaves_nothing_behind() {
 
 /// Requests past their deadlines are removed, and the bytes of the others stay valid.
 #[test]
-fn what_is_due_is_passed_over() {
+fn due_requests_are_skipped() {
     let mut batch = Batch::default();
     let ids = [30, 10, 20].map(|deadline_ns| {
         let mut head = RequestHead::due_at(deadline_ns);

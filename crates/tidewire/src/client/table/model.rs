@@ -53,7 +53,7 @@ impl<const RELEASE: bool> Word for ModelledWord<RELEASE> {
     }
 }
 
-/// Two words that are written and read one by one, so that a torn reply is possible.
+/// Two words that are written and read one by one, so a torn reply is possible.
 #[derive(Debug, Default)]
 struct ModelledPayload([AtomicU64; 2]);
 
@@ -138,7 +138,6 @@ impl<const FENCE: bool> WakeLane for ModelledWaker<FENCE> {
 #[derive(Clone, Copy, PartialEq)]
 enum Complete {
     AfterReplies,
-    /// Breaks the rules.
     BeforeReplies,
 }
 
@@ -242,20 +241,20 @@ fn long<P: Primitives>(table: &Table<P>) -> Asleep {
     poll(table, submit(table, payload), payload)
 }
 
-/// Sends a second request, which may reuse the slot of the first one before the lane has completed the block.
+/// Sends a second request, which may reuse the slot of the first before the lane has completed the block.
 fn one_then_another<P: Primitives>(table: &Table<P>) -> Asleep {
     let first = submit(table, b"first request");
     let reply = table.fetch(first);
     let second = poll(table, submit(table, b"second"), b"second");
     match reply {
         Some(reply) => assert_is(&Ok(reply), b"first request"),
-        // Abandons the first one, as a caller does that waits only for the second.
+        // Abandons the first request, like a caller that waits only for the second.
         None => table.abandon(first),
     }
     second
 }
 
-/// Sends one request and abandons it, at any time of its life, and then one that it waits for.
+/// Sends a request and abandons it at any time, then sends a request and waits for its reply.
 fn abandon_one<P: Primitives>(table: &Table<P>) -> Asleep {
     let slot = submit(table, b"in vain");
     table.abandon(slot);
@@ -263,7 +262,7 @@ fn abandon_one<P: Primitives>(table: &Table<P>) -> Asleep {
 }
 
 #[test]
-fn every_thread_gets_its_reply_and_nobody_sleeps_for_ever() {
+fn every_thread_gets_its_reply_and_no_thread_sleeps_for_ever() {
     check::<true, true>(1, Complete::AfterReplies, &[one]);
     check::<true, true>(1, Complete::AfterReplies, &[long]);
     check::<true, true>(2, Complete::AfterReplies, &[one_then_another]);
@@ -276,7 +275,7 @@ fn an_abandoned_request_frees_its_slot_and_disturbs_no_other() {
 }
 
 #[test]
-fn the_end_wakes_whoever_waits() {
+fn the_end_wakes_all_waiting_tasks() {
     let mut checker = loom::model::Builder::new();
     checker.preemption_bound = Some(3);
     checker.check(|| {

@@ -32,7 +32,7 @@ fn request(table: &Table, deadline_ns: u64) -> SlotId {
 }
 
 #[test]
-fn the_lane_takes_what_came_and_hears_of_what_comes_then() {
+fn the_lane_takes_waiting_messages_and_is_told_of_later_ones() {
     let table = Table::new(1_000, false);
     assert!(!table.has_news());
     request(&table, 1);
@@ -51,7 +51,7 @@ fn the_lane_takes_what_came_and_hears_of_what_comes_then() {
         Some(Submission::Messages { count: 1, .. })
     ));
     assert!(batch.is_empty() && !table.is_occupied());
-    // A lane that has seen submissions it cannot take is woken for new ones.
+    // A lane that has seen submissions it cannot take is woken for new submissions.
     request(&table, 5);
     assert_eq!(table.expire(0, &mut Completions::default()), Some(5));
     assert!(table.is_occupied() && !table.has_news());
@@ -95,7 +95,7 @@ fn requests_are_bounded_in_bytes_too() {
     ask(&[0; 995]).unwrap();
     ask(&[0; 10]).unwrap();
     assert_eq!(ask(b""), Err(SendError::QueueFull));
-    // Requests that expire behind a full output still use memory, until the lane takes the list.
+    // Requests that expire while the output is full use memory until the lane takes the list.
     let mut completions = Completions::default();
     assert_eq!(table.expire(1, &mut completions), None);
     assert!(!completions.is_empty());
@@ -295,7 +295,7 @@ fn answers_find_their_requests_from_many_threads() {
 #[test]
 fn a_sender_that_never_pauses_ends_no_turn_late() {
     const REQUESTS: usize = 10_000;
-    // The number of small requests ends a turn, and the bytes of large ones.
+    // The number of small requests or the bytes of large requests end a turn.
     for (payload_bytes, turn_max) in [(0, 256), (10_000, 7)] {
         let table = Table::new(1_000_000, false);
         let payload = vec![7; payload_bytes];
@@ -331,7 +331,7 @@ fn a_sender_that_never_pauses_ends_no_turn_late() {
 /// Submissions that were taken before and could not be processed come first. A list is processed to its end, however
 /// long it is.
 #[test]
-fn a_turn_begins_with_what_the_last_one_left() {
+fn a_turn_begins_with_the_rest_of_the_last_turn() {
     let table = Table::new(1_000, false);
     let mut batch = Batch::default();
     for _ in 0..3 {
@@ -358,7 +358,7 @@ fn a_turn_begins_with_what_the_last_one_left() {
 }
 
 #[test]
-fn the_last_who_asked_is_woken() {
+fn the_last_task_that_polled_is_woken() {
     let table = Table::new(1_000, false);
     let counts = [(); 2].map(|()| Arc::new(Count(AtomicUsize::new(0))));
     let [first, last] = counts.clone().map(Waker::from);
@@ -374,7 +374,7 @@ fn the_last_who_asked_is_woken() {
     assert_eq!(woken, [0, 1]);
 }
 
-/// A short reply may be fetched before its block is complete, and another request may have its slot by then.
+/// A short reply may be fetched before its block is complete, and another request may then have its slot.
 #[test]
 fn the_block_of_an_earlier_request_takes_no_waker_of_the_next_one() {
     let table = Table::new(1_000, false);
@@ -435,7 +435,7 @@ fn a_slot_is_free_when_both_sides_are_done_with_it() {
 }
 
 #[test]
-fn the_end_answers_everybody() {
+fn the_end_answers_all_callers() {
     let table = Table::new(1_000, false);
     let [replied, awaited, open, abandoned] = [(); 4].map(|()| request(&table, 1));
     let mut completions = Completions::default();

@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_says_cannot_forge_a_log_line_or_command_its_reader() {
+    fn texts_of_a_peer_cannot_forge_a_log_line_or_control_a_terminal() {
         let text = |line| safe(LogFormat::Text, line);
         assert_eq!(text("INFO plain x=1\n"), "INFO plain x=1\n");
         assert_eq!(text("Grüße 王\n"), "Grüße 王\n");

@@ -1,4 +1,4 @@
-//! A log that writes on a thread of its own and reports every line that it loses.
+//! A log that writes on a separate thread and reports every line that it loses.
 //!
 //! Programs log through `tracing`; this module writes the lines. The thread that logs a line formats it and appends it
 //! to a bounded queue. The log's own thread writes the queue. If the queue is full, a *lossless* log (the default)
@@ -16,9 +16,9 @@
 //! accepts nothing, such as a pipe without a reader: its lines are counted as failed. [`LogControl::reopen`] opens a
 //! new file under the name of a file that was moved away.
 //!
-//! The queue and its thread are those of `tracing-appender`. This module adds what that crate lacks: an end that waits
-//! for all lines, failed writes that are counted, and dropped lines that are reported. Rejected: a queue of our own,
-//! because that one is good enough, and writing on the thread that logs, because a slow disk would stop a lane.
+//! The queue and its thread are those of `tracing-appender`. This module adds an end that waits for all lines, counts
+//! of failed writes, and reports of dropped lines. Rejected: a queue of our own, because the crate's queue is good
+//! enough, and writing on the thread that logs, because a slow disk would stop a lane.
 //!
 //! [`LogBuilder`] has an example.
 
@@ -126,7 +126,7 @@ pub enum LogError {
         /// The error of the system.
         source: io::Error,
     },
-    /// The log has no filter of its own, because it was opened for a custom subscriber.
+    /// The log has no filter, because it was opened for a custom subscriber.
     #[error("this log has no filter of its own; set that of the program's subscriber")]
     NotStarted,
     /// The program has a subscriber already. Start only one log, and start it before any other subscriber.
@@ -216,8 +216,7 @@ impl LogBuilder {
         Ok(log)
     }
 
-    /// Starts the log of the whole program beside another layer, such as an export of spans, which has a filter of its
-    /// own.
+    /// Starts the log of the whole program beside another layer with its own filter, such as an export of spans.
     ///
     /// # Errors
     /// As [`Self::start`].
@@ -226,7 +225,7 @@ impl LogBuilder {
         layer: impl Layer<Registry> + Send + Sync + 'static,
     ) -> Result<Log, LogError> {
         let (lines, filter, log) = self.prepare()?;
-        // A list has the highest level of its layers. `and_then` would have that of the log alone.
+        // A list has the highest level of its layers. `and_then` would have the level of the log alone.
         let both = vec![layer.boxed(), lines.with_filter(filter).boxed()];
         let subscriber = tracing_subscriber::registry().with(both);
         set_global_default(subscriber).map_err(|_| LogError::AlreadyStarted)?;

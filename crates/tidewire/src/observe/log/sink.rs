@@ -1,4 +1,4 @@
-//! The target's side of a log. It runs on the log's thread, writes and counts lines, and reports lost ones.
+//! The target's side of a log. It runs on the log's thread, writes and counts lines, and reports lost lines.
 //!
 //! It collects the lines of the queue, and writes them together when the queue is empty or a block is full. A system
 //! call for each line took most of the time of a busy log. A line is counted as written when the target has accepted
@@ -59,7 +59,7 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    /// Offers the target the collected lines. A line that it does not accept whole has failed. The lines behind it are
+    /// Offers the target the collected lines. A line that it does not accept whole has failed. The lines after it are
     /// offered again.
     fn write_block(&mut self) {
         let block = mem::take(&mut self.block);
@@ -97,7 +97,7 @@ impl<W: Write> Sink<W> {
         }
     }
 
-    /// Writes a report of lost lines, if there are new ones.
+    /// Writes a report of new lost lines, if any.
     fn tell(&mut self, dropped: u64) {
         self.told_at = Instant::now();
         let failed = self.tally.failed();
@@ -199,7 +199,7 @@ fn write_whole(out: &mut impl Write, bytes: &[u8]) -> Result<(), (usize, io::Err
 /// little.
 const BLOCK_BYTES: usize = 32 << 10;
 
-/// The time between two reports of a log that is always behind.
+/// The time between two reports of a log that loses lines all the time.
 const TELL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -270,7 +270,7 @@ mod tests {
 
     #[test]
     fn of_a_block_that_is_cut_each_line_has_its_own_fate() {
-        // The second line is cut, and the third comes behind it.
+        // The second line is cut, and the third follows.
         let sink = logged(&[6, 0]);
         assert_eq!(fates(&sink), (2, 1));
         assert!(
@@ -297,7 +297,7 @@ mod tests {
             (fates(&sink), sink.out.kept.as_str()),
             ((3, 0), "one\ntwo\nthree\n")
         );
-        // All lines fail, and so does the newline that would end a torn one.
+        // All lines fail, also the newline that would end a torn line.
         let sink = logged(&[2, 0, 0, 0, 0]);
         assert_eq!((fates(&sink), sink.out.kept.as_str()), ((0, 3), "on"));
     }

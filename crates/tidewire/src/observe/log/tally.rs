@@ -67,12 +67,12 @@ impl Tally {
 
     pub(super) fn add_written(&self, lines: u64) {
         self.written.fetch_add(lines, Ordering::SeqCst);
-        self.wake_whoever_closes();
+        self.wake_closing_callers();
     }
 
     pub(super) fn add_failed(&self) -> u64 {
         let total = self.failed.fetch_add(1, Ordering::SeqCst) + 1;
-        self.wake_whoever_closes();
+        self.wake_closing_callers();
         total
     }
 
@@ -100,8 +100,8 @@ impl Tally {
         }
     }
 
-    /// Accepts no more lines, and waits until every accepted line has an outcome. Returns false if no line got one for
-    /// `stall_timeout`.
+    /// Accepts no more lines, and waits until every accepted line has an outcome. Returns false if no line had an
+    /// outcome for `stall_timeout`.
     pub(super) fn close(&self, stall_timeout: Duration) -> bool {
         self.closed.store(true, Ordering::SeqCst);
         let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -124,7 +124,7 @@ impl Tally {
         }
     }
 
-    fn wake_whoever_closes(&self) {
+    fn wake_closing_callers(&self) {
         if self.closed.load(Ordering::SeqCst) {
             // The lock keeps the notification from coming between the check and the wait in `close`.
             drop(self.lock.lock().unwrap_or_else(PoisonError::into_inner));

@@ -1,9 +1,9 @@
 //! A file or stderr as the target of a log. The file can be exchanged, and a target that accepts nothing can be given
 //! up.
 //!
-//! A write to a pipe without a reader would block the log's thread for ever, and then every thread that waits for room
-//! in the queue. So a descriptor that may block is only written when it is writable, and with no more bytes than it
-//! surely accepts. Rejected: a non-blocking descriptor, because every process that shares it would get that mode.
+//! A write to a pipe without a reader would block the log's thread for ever, and every thread that waits for room in
+//! the queue. So a descriptor that may block is only written when it is writable, and with no more bytes than it surely
+//! accepts. Rejected: a non-blocking descriptor, because every process that shares it would get that mode.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -45,7 +45,7 @@ pub struct LogControl {
 #[derive(Debug)]
 pub(super) struct Target {
     file: File,
-    /// The file is not a regular one.
+    /// The file is not a regular file.
     may_block: bool,
     orders: Arc<Orders>,
     stall_timeout: Duration,
@@ -64,7 +64,7 @@ impl LogControl {
 
     /// Tells the log that the program is about to end. From now on no thread waits longer than
     /// [`LogBuilder::stall_timeout`](super::LogBuilder::stall_timeout) for a target that accepts nothing. After that
-    /// time its lines are counted as failed, and threads that wait for room in the queue go on.
+    /// time its lines are counted as failed, and threads that wait for room in the queue continue.
     pub fn hurry(&self) {
         self.orders.hurry();
     }
@@ -73,11 +73,12 @@ impl LogControl {
         self.orders.set_filter(handle);
     }
 
-    /// Opens the log file again under its name, so that a log that was moved away goes on in a new file. Lines that
-    /// still wait go to the new file. Returns false if the log has no file.
+    /// Opens the log file again under its name, so a log that was moved away continues in a new file. Lines that still
+    /// wait go to the new file. Returns false if the log has no file.
     ///
     /// # Errors
-    /// [`LogError::Open`] or [`LogError::Write`] if the new file cannot be used. The log then goes on in the old file.
+    /// [`LogError::Open`] or [`LogError::Write`] if the new file cannot be used. The log then continues in the old
+    /// file.
     pub fn reopen(&self) -> Result<bool, LogError> {
         let Some(path) = &self.path else {
             return Ok(false);
@@ -89,10 +90,10 @@ impl LogControl {
     }
 
     /// Opens the log file again if another file, or none, has its name: it was moved away or deleted. Returns whether
-    /// it was opened. A pipe or device has its name for ever.
+    /// it was opened. Pipes and devices are not opened again.
     ///
     /// # Errors
-    /// As [`Self::reopen`]. The log then goes on in the old file, and a later call tries again.
+    /// As [`Self::reopen`]. The log then continues in the old file, and a later call tries again.
     pub fn reopen_if_moved(&self) -> Result<bool, LogError> {
         let Some(path) = &self.path else {
             return Ok(false);
@@ -122,7 +123,7 @@ impl Orders {
         self.hurries.get_or_init(Instant::now);
     }
 
-    /// Notes the file, so that [`LogControl::reopen_if_moved`] knows it again. Pipes and devices are not watched.
+    /// Notes the file, so that [`LogControl::reopen_if_moved`] recognises it. Pipes and devices are not watched.
     pub(super) fn note_opened(&self, file: &File) {
         let metadata = file.metadata().ok().filter(std::fs::Metadata::is_file);
         *lock(&self.opened) = metadata.map(|it| identity(&it));
@@ -143,7 +144,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Device and inode of a file.
 fn identity(metadata: &std::fs::Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
@@ -202,13 +202,13 @@ impl Write for Target {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        // If the file was exchanged while no line was logged, this closes the old one.
+        // If the file was replaced while no line was logged, this closes the old file.
         self.take_next();
         self.file.flush()
     }
 }
 
-/// Whether a write may wait for a reader. A file of unknown kind counts as one that does not wait.
+/// Whether a write may wait for a reader. For a file of unknown kind: no.
 fn may_block(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| !metadata.is_file())
 }

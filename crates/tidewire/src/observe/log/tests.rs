@@ -9,20 +9,20 @@ use tracing::Level;
 use tracing::subscriber::with_default;
 
 use super::*;
-use crate::observe::Kept;
+use crate::observe::LogBuffer;
 
 /// A target that reports each line that it is given. It accepts the line once the gate is open, that is, dropped.
 struct Gated {
     reached: SyncSender<()>,
     gate: Receiver<()>,
-    kept: Kept,
+    kept: LogBuffer,
 }
 
 impl Gated {
-    fn new() -> (Self, Receiver<()>, Sender<()>, Kept) {
+    fn new() -> (Self, Receiver<()>, Sender<()>, LogBuffer) {
         let (reached, is_reached) = mpsc::sync_channel(1);
         let (opener, gate) = mpsc::channel();
-        let kept = Kept::default();
+        let kept = LogBuffer::default();
         let gated = Self {
             reached,
             gate,
@@ -49,7 +49,7 @@ impl Write for Gated {
 struct Full {
     failures: usize,
     torn: bool,
-    kept: Kept,
+    kept: LogBuffer,
 }
 
 impl Write for Full {
@@ -189,7 +189,7 @@ fn a_lossy_log_counts_its_drops_exactly_and_reports_them_when_there_is_room() {
 
 #[test]
 fn a_full_disk_is_counted_and_the_log_says_so_when_it_has_room_again() {
-    let kept = Kept::default();
+    let kept = LogBuffer::default();
     let out = Full {
         failures: 3,
         torn: false,
@@ -205,7 +205,7 @@ fn a_full_disk_is_counted_and_the_log_says_so_when_it_has_room_again() {
     assert_eq!((metrics.written, metrics.failed), (2, 3));
     let text = kept.text();
     let lines: Vec<&str> = text.lines().collect();
-    // The part of the cut line is a line of its own.
+    // The part of the cut line is a separate line.
     assert_eq!(lines[..3], ["li", "line 3", "line 4"]);
     assert!(lines[3].ends_with("lines=3 total=3"), "{text}");
 }
@@ -228,8 +228,8 @@ fn a_target_that_hangs_does_not_keep_the_program() {
 }
 
 #[test]
-fn what_is_logged_after_the_end_is_dropped_and_counted() {
-    let kept = Kept::default();
+fn lines_after_the_end_of_the_log_are_dropped_and_counted() {
+    let kept = LogBuffer::default();
     let (mut writer, log) = LogBuilder::new().open_to(kept.clone());
     let tally = Arc::clone(log.tally());
     writer.write_all(b"in time\n").unwrap();
@@ -242,7 +242,7 @@ fn what_is_logged_after_the_end_is_dropped_and_counted() {
 
 #[test]
 fn a_subscriber_writes_lines_of_its_format() {
-    let kept = Kept::default();
+    let kept = LogBuffer::default();
     let (writer, log) = LogBuilder::new().open_to(kept.clone());
     let subscriber = tracing_subscriber::fmt()
         .json()
@@ -280,7 +280,7 @@ fn a_file_is_appended_to_and_says_where_a_run_begins() {
 }
 
 #[test]
-fn what_cannot_be_opened_or_written_is_an_error_with_a_remedy() {
+fn files_that_cannot_be_opened_or_written_are_errors_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let open = |path: &Path| LogBuilder::new().file(path).open().map(drop).unwrap_err();
     let error = open(&directory.path().join("no/such/log"));
@@ -325,9 +325,9 @@ fn formats_have_names() {
     );
 }
 
-/// The log's thread hung in the write for ever, and with it every thread that waited for room in the queue.
+/// Regression: the log's thread hung in the write for ever, and every thread that waited for room in the queue.
 #[test]
-fn a_pipe_that_nobody_reads_holds_nobody_up_once_the_program_ends() {
+fn a_pipe_without_a_reader_delays_no_thread_at_the_end() {
     let (reader, writer) = io::pipe().unwrap();
     let pipe = std::os::fd::OwnedFd::from(writer);
     let builder = LogBuilder::new()
@@ -378,12 +378,12 @@ fn a_log_that_was_moved_away_goes_on_in_a_new_file() {
         "{new}"
     );
 
-    // If the file cannot be opened, the log goes on in the old one.
+    // If the file cannot be opened, the log continues in the old file.
     let (mut writer, log) = LogBuilder::new().file(&path).open().unwrap();
     std::fs::remove_dir_all(directory.path()).unwrap();
     assert!(matches!(log.control().reopen(), Err(LogError::Open { .. })));
     writer.write_all(b"still there\n").unwrap();
     assert_eq!(conserved(log.finish()).written, 1);
-    let (_, log) = LogBuilder::new().open_to(Kept::default());
+    let (_, log) = LogBuilder::new().open_to(LogBuffer::default());
     assert!(!log.control().reopen().unwrap(), "there is no file");
 }

@@ -40,7 +40,6 @@ pub struct Log {
     control: LogControl,
 }
 
-/// Starts the log's thread.
 pub(super) fn spawn(
     sink: Sink<impl Write + Send + 'static>,
     lossy: bool,

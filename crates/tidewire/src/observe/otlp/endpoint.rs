@@ -42,7 +42,7 @@ pub enum EndpointError {
     },
 }
 
-/// Parses the URL of a collector. Without a path it gets that of OTLP.
+/// Parses the URL of a collector. The default path is OTLP's.
 pub(super) fn parse(url: &str) -> Result<Uri, EndpointError> {
     let named = || url.to_owned();
     let authority = url.split_once("://").map_or("", |(_, rest)| rest);
@@ -73,7 +73,7 @@ pub(super) fn parse(url: &str) -> Result<Uri, EndpointError> {
         .map_err(|_| EndpointError::Url { url: named() })
 }
 
-/// Parses a list as that of `OTEL_EXPORTER_OTLP_HEADERS`.
+/// Parses a list in the form of `OTEL_EXPORTER_OTLP_HEADERS`.
 pub(super) fn headers(list: &str) -> Result<HeaderMap, EndpointError> {
     let mut headers = HeaderMap::new();
     let items = list.split(',').map(str::trim).enumerate();

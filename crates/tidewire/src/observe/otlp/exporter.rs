@@ -21,7 +21,7 @@ use crate::observe::QuietLog;
 pub(super) struct Exporter {
     spans: Receiver<SpanData>,
     endings: Receiver<Instant>,
-    /// The time at which the export must have ended, once it is told to end.
+    /// The deadline of the end, once the export is told to end.
     deadline: Option<Instant>,
     collector: Collector,
     resource: ResourceAttributesWithSchema,
@@ -86,7 +86,7 @@ impl Exporter {
         }
     }
 
-    /// Exports what waits now, in batches. Spans that come meanwhile wait for the next time, unless they fill a batch.
+    /// Exports the waiting spans in batches. Later spans wait for the next call, unless they fill a batch.
     fn export_waiting(&mut self, first: Option<SpanData>) {
         let mut waiting = first.into_iter().collect::<Vec<_>>();
         loop {

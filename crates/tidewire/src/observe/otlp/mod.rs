@@ -13,15 +13,15 @@
 //! offered = exported + refused + dropped + in flight
 //! ```
 //!
-//! The log has one line when the collector cannot be reached and one when it can be reached again. A collector that
-//! refuses spans, or that is too slow, has one line in ten seconds.
+//! The log has one line when the collector cannot be reached and one line when it can be reached again. A collector
+//! that refuses spans, or that is too slow, has one line in ten seconds.
 //!
 //! Spans are those of the feature `trace`, as `tracing-opentelemetry` makes them. A peer sends no trace context, so
 //! each span without a parent begins a trace. Of one session, `connect`, each `receive` and `close` have the same
 //! `session`.
 //!
-//! The batches are our own, because those of `opentelemetry_sdk` count the spans that they drop but do not tell the
-//! count. So is the post, because `opentelemetry-otlp` brings an asynchronous client, or one with a runtime of its own.
+//! The batches are our own, because `opentelemetry_sdk` does not publish its count of dropped spans. The post is our
+//! own, because `opentelemetry-otlp` brings an asynchronous client, or a client with its own runtime.
 
 mod endpoint;
 mod exporter;
@@ -83,7 +83,6 @@ pub struct SpanExport {
     level: LevelFilter,
     /// The exporter's thread ends at the deadline that it finds here.
     ending: Sender<Instant>,
-    /// Is closed when the thread has ended.
     ended: Receiver<()>,
 }
 
@@ -110,8 +109,7 @@ pub enum OtlpError {
 }
 
 impl OtlpBuilder {
-    /// An export to the collector at `url`, such as `http://127.0.0.1:4318`. Without a path it is that of OTLP,
-    /// `/v1/traces`.
+    /// An export to the collector at `url`, such as `http://127.0.0.1:4318`. The default path is OTLP's, `/v1/traces`.
     ///
     /// # Errors
     /// The URL cannot be used.
@@ -134,8 +132,7 @@ impl OtlpBuilder {
         Ok(self)
     }
 
-    /// Sets the name of the service for the case that neither `OTEL_SERVICE_NAME` nor `OTEL_RESOURCE_ATTRIBUTES` has
-    /// one.
+    /// Sets the name of the service if neither `OTEL_SERVICE_NAME` nor `OTEL_RESOURCE_ATTRIBUTES` has one.
     #[must_use]
     pub fn service_name(mut self, name: &str) -> Self {
         self.service_name = Some(name.to_owned());
@@ -198,8 +195,8 @@ impl OtlpBuilder {
 
 impl SpanExport {
     /// Returns the layer for the program's subscriber, which hands the spans to this export; see
-    /// [`LogBuilder::start_with`](crate::log::LogBuilder::start_with). It has a filter of its own and takes no lines of
-    /// the log.
+    /// [`LogBuilder::start_with`](crate::log::LogBuilder::start_with). The layer has its own filter and takes no lines
+    /// of the log.
     pub fn layer<S>(&self) -> impl Layer<S> + Send + Sync + 'static
     where
         S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
@@ -269,7 +266,7 @@ struct Tally {
 
 impl Tally {
     fn metrics(&self) -> SpanMetrics {
-        // Outcomes before offers, so that a span that ends meanwhile is in flight and not missing.
+        // Outcomes are read before offers, so that a span that ends in between is in flight and not missing.
         let [exported, refused, dropped, offered] =
             [&self.exported, &self.refused, &self.dropped, &self.offered]
                 .map(|count| count.load(Ordering::SeqCst));

@@ -51,7 +51,7 @@ impl Collector {
         place
     }
 
-    /// Posts a batch. Returns how many of its spans the collector refused.
+    /// Posts a batch. Returns the number of spans that the collector refused.
     pub(super) fn post(&self, batch: &[u8], timeout: Duration) -> Result<u64, PostError> {
         let mut request = self
             .agent
@@ -70,8 +70,7 @@ impl Collector {
             status => return Err(PostError::Refused(status)),
         }
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX);
-        // The batch is taken, whatever becomes of the rest of the answer. Its text is the collector's and is not
-        // repeated.
+        // The batch is taken, even if the rest of the answer is lost. Its text is the collector's and is not repeated.
         let answer = body.read_to_vec().unwrap_or_default();
         let answer = ExportTraceServiceResponse::decode(&*answer).unwrap_or_default();
         let refused = answer.partial_success.map_or(0, |it| it.rejected_spans);

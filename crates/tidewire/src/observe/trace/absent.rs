@@ -14,7 +14,7 @@ pub(crate) struct Connecting;
 /// The handling of a message, or the closing of a session.
 #[must_use = "a span ends where its guard does"]
 #[derive(Debug)]
-pub(crate) struct Entered;
+pub(crate) struct SpanGuard;
 
 /// Bytes on their way through a socket.
 #[must_use = "a span ends where its guard does"]
@@ -31,7 +31,7 @@ impl Connecting {
     pub(crate) fn end(&mut self) {}
 }
 
-impl Entered {
+impl SpanGuard {
     #[inline(always)]
     pub(crate) fn handle<T: Traced>(
         _session: Option<&T>,

@@ -25,9 +25,9 @@ mod present;
 use std::fmt;
 
 #[cfg(not(feature = "trace"))]
-pub(crate) use absent::{Connecting, Entered, Moving};
+pub(crate) use absent::{Connecting, Moving, SpanGuard};
 #[cfg(feature = "trace")]
-pub(crate) use present::{Connecting, Entered, Moving};
+pub(crate) use present::{Connecting, Moving, SpanGuard};
 
 /// A session, as its spans name it.
 #[cfg_attr(
@@ -38,13 +38,11 @@ pub(crate) use present::{Connecting, Entered, Moving};
     )
 )]
 pub(crate) trait Traced {
-    /// The session's number.
     fn id(&self) -> impl fmt::Display;
 
     /// The peer's address, if it has one.
     fn peer(&self) -> Option<impl fmt::Display>;
 
-    /// Whether this side made the connection.
     fn is_outgoing(&self) -> bool;
 }
 
@@ -55,8 +53,8 @@ mod tests {
     #[test]
     fn without_the_feature_a_guard_is_nothing() {
         assert_eq!(size_of::<Connecting>(), 0);
-        assert_eq!(size_of::<Entered>(), 0);
+        assert_eq!(size_of::<SpanGuard>(), 0);
         assert_eq!(size_of::<Moving>(), 0);
-        assert!(!std::mem::needs_drop::<(Connecting, Entered, Moving)>());
+        assert!(!std::mem::needs_drop::<(Connecting, SpanGuard, Moving)>());
     }
 }

@@ -9,14 +9,14 @@ use tracing::span::{EnteredSpan, Span};
 use super::Traced;
 use crate::observe::LaneCounters;
 
-/// A connection being made. It lasts over many turns, so it is the one span that a session keeps.
+/// A connection being made. A session keeps this span, because it lasts over many turns.
 #[derive(Debug, Default)]
 pub(crate) struct Connecting(Option<Box<Span>>);
 
 /// The handling of a message, or the closing of a session.
 #[must_use = "a span ends where its guard does"]
 #[derive(Debug)]
-pub(crate) struct Entered(EnteredSpan);
+pub(crate) struct SpanGuard(EnteredSpan);
 
 /// Bytes on their way through a socket. Their number is the change of the lane's counters.
 #[must_use = "a span ends where its guard does"]
@@ -55,7 +55,7 @@ impl Connecting {
     }
 }
 
-impl Entered {
+impl SpanGuard {
     #[inline]
     pub(crate) fn handle<T: Traced>(
         session: Option<&T>,

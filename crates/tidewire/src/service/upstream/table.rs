@@ -8,7 +8,7 @@ use super::link::{Asked, Callback, Link, Then};
 use super::nodes::{NodesLink, outcome};
 use super::{Upstream, UpstreamError};
 use crate::broker::NodeAnswer;
-use crate::dial::{Found, Target};
+use crate::dial::{LookupResult, Target};
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::service::{Context, HandlerError, HandlerResult, Service};
@@ -277,7 +277,7 @@ pub(crate) fn handle_upstream_end(
 }
 
 /// Makes the connection that waited for this lookup.
-pub(crate) fn handle_upstream_found(core: &mut Core, number: u64, found: Found) {
+pub(crate) fn handle_upstream_found(core: &mut Core, number: u64, found: LookupResult) {
     with(core, |upstreams, core| {
         let index = upstreams.position(|link| link.upstream.0.number == number);
         let Some(index) = index else { return };

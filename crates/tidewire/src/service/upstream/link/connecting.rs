@@ -10,7 +10,7 @@ use tidewire_proto::layer::Stack;
 use super::{Asked, Link, State};
 use crate::address::Endpoint;
 use crate::auth::Credentials;
-use crate::dial::{Found, Race, Step};
+use crate::dial::{LookupResult, Race, Step};
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::mailbox::LaneMessage;
@@ -52,7 +52,7 @@ impl Link {
     pub(in crate::service::upstream) fn handle_found(
         &mut self,
         core: &mut Core,
-        found: Found,
+        found: LookupResult,
     ) -> Vec<(UpstreamError, Asked)> {
         if !matches!(self.state, State::LookingUp) {
             return Vec::new();
