@@ -2,8 +2,8 @@
 //! Its resident memory must stay bounded, well-behaved clients must not be affected, and every message must be
 //! accounted for.
 //!
-//! The kernel's record of the highest resident memory is asserted. A limit of the address space is not: the allocator
-//! reserves aligned regions of many megabytes that it never touches, and how many of them fit is chance.
+//! The kernel's record of the highest resident memory is asserted. A limit of the address space is not asserted: the
+//! allocator reserves aligned regions of many megabytes that it never touches, and the number that fits is chance.
 #![allow(
     clippy::unwrap_used,
     reason = "a failure in a helper fails the test that called it"

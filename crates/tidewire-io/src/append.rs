@@ -477,5 +477,4 @@ const SMALL_BYTES_MIN: usize = 16;
 const SMALL_BYTES_MAX: usize = 2 * SMALL_BYTES_MIN;
 
 #[cfg(test)]
-#[path = "append_tests.rs"]
 mod tests;

@@ -337,5 +337,4 @@ fn parse_name(literal: &LitStr) -> Result<String> {
 const ARGUMENTS_MAX: usize = 16;
 
 #[cfg(test)]
-#[path = "model_tests.rs"]
 mod tests;

@@ -1,5 +1,5 @@
-//! A process without free descriptors: who cannot be let in is told so, it is counted, and the log says how to raise
-//! the limit. The server survives and continues.
+//! A process without free descriptors: refused peers are told the reason and counted, and the log says how to raise the
+//! limit. The server survives and continues.
 //!
 //! It is the only test of its process, because the limit belongs to the process.
 
@@ -10,7 +10,7 @@ use tidewire_proto::body::{GoAwayBody, GoAwayCode};
 use tidewire_testkit::logs::Logs;
 use tidewire_testkit::{Peer, TestServer, Wire, connect_from, descriptors};
 
-/// Regression: newcomers waited without a word, until somebody else closed a session.
+/// Regression: newcomers waited without an answer until another session closed.
 #[test]
 fn a_server_without_descriptors_refuses_newcomers_and_serves_again_when_some_are_free() {
     let logs = Logs::capture();
@@ -42,7 +42,7 @@ fn a_server_without_descriptors_refuses_newcomers_and_serves_again_when_some_are
         assert_eq!(early.answer().payload, b"still there?");
     }
     drop(held);
-    // An address that has many sessions makes room for one that has none.
+    // An address with many sessions makes room for an address without a session.
     let from = |number: u8| {
         let Endpoint::Socket(address) = server.address() else {
             panic!("not over TCP");

@@ -178,7 +178,7 @@ fn an_abstract_name_needs_no_file() {
     }
 }
 
-/// Lanes that look for work before they sleep behave as all others.
+/// Lanes that poll for work before they sleep behave as all others.
 #[test]
 fn lanes_may_spin_before_they_sleep() {
     let directory = tempfile::tempdir().unwrap();
@@ -211,7 +211,7 @@ fn lanes_may_spin_before_they_sleep() {
     }
 }
 
-/// By default a lane looks for work only where that costs nothing but its own time.
+/// By default a lane polls for work only where polling costs nothing but its own time.
 #[test]
 fn lanes_look_for_work_by_themselves_only_within_the_process() {
     let directory = tempfile::tempdir().unwrap();

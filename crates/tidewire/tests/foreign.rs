@@ -178,7 +178,7 @@ fn one_server_serves_uvrpc_peers_over_tcp_and_a_unix_socket() {
     assert!(matches!(refused, Err(ServeError::Framing { codec: "tw1" })));
 }
 
-/// Regression: the log did not say why such a peer was refused.
+/// Regression: the log did not say why a peer with another framing was refused.
 #[test]
 fn a_peer_that_frames_in_the_other_way_is_warned_of_once() {
     let logs = Logs::capture();

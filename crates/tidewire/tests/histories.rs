@@ -34,8 +34,8 @@ fn numbered(number: usize, bytes: usize) -> String {
     format!("{number:0bytes$}")
 }
 
-/// A subscriber whose replay is in the middle when the stream is lost gets what was sent until then, is told that an
-/// unknown number is missing, and goes on with the new stream.
+/// When the stream is lost during a replay, the subscriber receives the messages until then, is told that an unknown
+/// number is missing, and continues with the new stream.
 #[test]
 fn an_epoch_that_ends_during_a_replay_is_told_and_the_new_one_follows() {
     end_epoch_during_a_replay(InprocEngine::lose_streams);
@@ -93,7 +93,7 @@ fn end_epoch_during_a_replay(end: impl FnOnce(&mut InprocEngine)) {
     server.stop();
 }
 
-/// Regression: a message that was lost on its way to the stream came after those behind it. All are appended again, and
+/// Regression: a message that was lost on its way to the stream came after later messages. All are appended again, and
 /// each comes once, in order.
 #[test]
 fn appends_that_are_lost_are_tried_again_and_come_once_in_order() {
@@ -117,7 +117,7 @@ fn appends_that_are_lost_are_tried_again_and_come_once_in_order() {
     }
 }
 
-/// Regression: own messages that a stream removed before the node saw them held up all that was published behind them.
+/// Regression: own messages that a stream removed before the node saw them delayed all later publications.
 #[test]
 fn own_messages_that_were_removed_unseen_hold_up_no_others() {
     let engine = InprocEngine::default();
@@ -143,7 +143,7 @@ fn own_messages_that_were_removed_unseen_hold_up_no_others() {
     server.stop();
 }
 
-/// Regression: a node that ended kept back what was behind the messages that the stream had not given back yet.
+/// Regression: a node that ended did not append messages that waited for the stream to return earlier messages.
 #[test]
 fn a_node_that_ends_appends_all_that_waits() {
     const MESSAGES: usize = 400;
@@ -171,7 +171,7 @@ fn a_node_that_ends_appends_all_that_waits() {
 }
 
 /// Regression: a stream that a node with a slow clock made again began below the messages that were known. Other nodes
-/// took its messages for late ones, and nobody was told that they were missing.
+/// took its messages for late messages, and no subscriber was told that they were missing.
 #[test]
 fn a_stream_that_begins_again_with_lower_sequences_is_followed() {
     const MESSAGES: usize = 20;
@@ -267,7 +267,7 @@ fn streams_are_left_with_their_last_reader() {
     }
 }
 
-/// A topic without a stream keeps what is published until there is space, and other topics go on meanwhile.
+/// A topic without a stream keeps publications until there is space, and other topics continue.
 #[test]
 fn a_topic_without_space_keeps_its_messages_and_harms_no_other() {
     const MESSAGES: usize = 10;
@@ -403,7 +403,7 @@ fn many_topics_are_published_to_from_several_threads() {
     stop(servers);
 }
 
-/// Regression: messages that the engine did not store waited without a word in the log.
+/// Regression: messages that the engine did not store waited without a line in the log.
 #[test]
 fn a_stream_that_stores_nothing_is_logged_once_and_waiting_messages_arrive() {
     let logs = Logs::capture();

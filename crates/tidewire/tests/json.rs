@@ -262,7 +262,7 @@ fn messages_have_a_largest_length() {
     assert_eq!(metrics.closed_by("decode"), 2);
 }
 
-/// Regression: the time that a person has for the first message was also that of a client for the welcome.
+/// Regression: the time of a person for the first message was also a client's time for the welcome.
 #[test]
 fn a_client_waits_for_a_welcome_as_long_as_its_limits_say() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();

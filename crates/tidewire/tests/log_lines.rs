@@ -1,6 +1,6 @@
 //! The library's log does not grow with the number of messages: only level `trace` writes a line for each.
 //!
-//! A process has one log, so this is a test program of its own with one test.
+//! A process has one log, so this is a test program with one test.
 #![allow(
     clippy::unwrap_used,
     reason = "a failure in a helper fails the test that called it"

@@ -1,6 +1,5 @@
-//! Tables that strangers fill, attacked from one address and from fifty. A victim of another address was there before,
-//! and another one comes later. The tables are those of sessions, topics and kept values; memory has unit tests in
-//! `session/relief`.
+//! Tables of sessions, topics and kept values, attacked from one address and from fifty. A victim of another address
+//! connects before the attack, another victim later. Memory has unit tests in `session/relief`.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

@@ -1,4 +1,4 @@
-//! A server that ends by a signal, in a process of its own.
+//! A server in a child process that ends by a signal.
 
 #![expect(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use tidewire_io::socket::SocketAddress;
 /// The environment variable that is set for the server's process.
 const IS_SERVER: &str = "TIDEWIRE_TEST_SIGNALS";
 
-/// Not a test of its own: the child process of the others runs it.
+/// Not a test: the child process of the other tests runs it.
 #[test]
 fn the_server_of_a_child_process() {
     let Ok(kind) = std::env::var(IS_SERVER) else {
@@ -95,7 +95,7 @@ impl Process {
         }
     }
 
-    /// Sends a signal, once the server handles it: it says its address before, and the system would end it.
+    /// Sends a signal after the server has printed its address: before, the signal would end the process.
     fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         tidewire_testkit::wait_until("the signals are handled", || {

@@ -1,4 +1,4 @@
-//! Allocations of a typed call on its lane: only those that the values themselves need.
+//! Allocations of a typed call on its lane: only for the values themselves.
 
 #![cfg(feature = "typed")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]

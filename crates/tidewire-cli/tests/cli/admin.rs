@@ -102,7 +102,7 @@ fn top_prints_the_figures_once_as_text_and_as_json() {
     assert_eq!(ended.status.code(), Some(3), "{}", ended.text());
 }
 
-/// The bug: a server of `ws://` answers 404 over HTTP, and `top` said to look into the log of the server.
+/// The bug: a server of `ws://` answers 404 over HTTP, and `top` advised to read the server's log.
 #[test]
 fn top_says_when_it_asks_the_address_of_clients() {
     for flags in [&[][..], &["--web"]] {
@@ -181,8 +181,7 @@ fn an_admin_address_that_others_reach_is_refused_in_plain_text() {
             vec!["--admin", "0.0.0.0:0", "--admin-token-file", &name],
             "without encryption",
         ),
-        // The bug: one flag opened everything, so that the admin address could not be opened alone, nor stay shut
-        // alone.
+        // The bug: one flag opened all addresses, so the admin address could not be opened alone or stay closed alone.
         (
             vec![
                 "--admin",

@@ -50,7 +50,7 @@ fn a_stopped_process_comes_back_with_its_members() {
     let mut ann = Process::chat(&first, "ann");
     let mut bob = Process::chat(&second, "bob");
     ann.expect("bob joined");
-    // Bob is told of Ann at once or later, and must know her before she is gone.
+    // Bob receives Ann's join now or later, and must have it before she leaves.
     wait_until("bob knows her", || bob.has_line("ann").then_some(()));
     one.signal(Signal::STOP);
     bob.expect("ann left");
@@ -138,7 +138,7 @@ fn the_latest_value_of_a_topic_is_kept_for_all_processes() {
     assert!(!late.has_line("closed"));
 }
 
-/// Each message that a node confirms is in the stream already, so the end of the node right behind it loses none.
+/// Each confirmed message is in the stream already, so an end of the node right after the confirmation loses none.
 #[test]
 fn messages_that_a_node_confirmed_are_in_the_history_when_it_is_killed() {
     const CONFIRMED: usize = 1_000;
@@ -163,7 +163,7 @@ fn messages_that_a_node_confirmed_are_in_the_history_when_it_is_killed() {
         };
         (0..CONFIRMED).for_each(publish);
         publisher.flush().wait().unwrap();
-        // These are not confirmed. Those that are stored come behind the others.
+        // These are not confirmed. Those that are stored come after the others.
         (CONFIRMED..CONFIRMED + 100).for_each(publish);
         one.kill();
         let stored = reader.subscribe(&topic).events_max(4_000).wait().unwrap();

@@ -20,7 +20,7 @@ fn block(language: &str) -> String {
     rest.split_once("```").unwrap().0.to_owned()
 }
 
-/// A program of somebody else. Dropping it kills it.
+/// A foreign program. Dropping it kills it.
 struct Foreign(Child);
 
 impl Drop for Foreign {
@@ -31,7 +31,7 @@ impl Drop for Foreign {
     }
 }
 
-/// Whether a program is there. Machines of continuous integration have it.
+/// Whether a program is installed. Machines of continuous integration have it.
 fn has(program: &str) -> bool {
     let found = Command::new(program)
         .arg("-v")
@@ -49,7 +49,7 @@ fn has(program: &str) -> bool {
     false
 }
 
-/// A server of methods that HAProxy may ask, its port and that of its health.
+/// A server of methods that HAProxy may call, with its port and its health port.
 fn server(flags: &[&str]) -> (Process, String, String) {
     let all = [&["serve", "--app=rpc", "--health=127.0.0.1:0"], flags].concat();
     let mut server = Process::start(&all);
@@ -128,7 +128,7 @@ fn haproxy_sends_clients_to_servers_that_are_ready() {
     }
 }
 
-/// Ports cannot be left to nginx, so a free one may be taken by somebody else in between.
+/// nginx cannot choose a port, so another program may take the free port in between.
 fn nginx(folder: &Path, text: &str) -> (Foreign, u16) {
     let log = folder.join("log");
     wait_until("nginx listens", || {
@@ -188,7 +188,7 @@ fn nginx_passes_websockets_on_and_leaves_out_a_server_that_is_gone() {
     }
 }
 
-/// The kubelet asks as this test does: HTTP/1.1 at the address of the pod. Ports and files are those of the test.
+/// The kubelet asks like this test: HTTP/1.1 at the address of the pod. Ports and files belong to the test.
 #[test]
 fn the_command_and_the_probes_of_the_deployment_work() {
     let text = block("yaml");

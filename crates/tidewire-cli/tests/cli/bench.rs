@@ -59,7 +59,7 @@ fn the_program_gets_all_arguments_and_its_exit_code_is_returned() {
         assert_eq!(ended.status.code(), Some(99), "{}", ended.text());
         assert_eq!(ended.text(), format!("<path><{}>", arguments.join("><")));
     }
-    // The program beside this one belongs to it, so it is preferred.
+    // The program in the same folder belongs to this version, so it is preferred.
     write_script(place.path("tidewire-bench"), "echo beside");
     assert_eq!(place.run(&path, &["bench"]).text(), "beside");
 }

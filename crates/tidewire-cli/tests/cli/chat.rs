@@ -229,7 +229,7 @@ fn a_client_comes_back_when_its_server_does() {
     ann.expect("* you are in lobby as ann; ");
     bob.expect("* connected again");
     bob.expect("* you are in lobby as bob; ");
-    // Both are in the room. The second one was announced to the first, unless the first requested the list later.
+    // Both are in the room. The second member was announced to the first, unless the first requested the list later.
     ann.type_line("/msg bob there you are");
     bob.expect("[ann -> you]: there you are");
     bob.type_line("here I am");

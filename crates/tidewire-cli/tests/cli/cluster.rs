@@ -49,7 +49,7 @@ fn children_of(pid: u32) -> Vec<u32> {
     let mut pids: Vec<u32> = Vec::new();
     for thread in threads {
         let file = thread.unwrap().path().join("children");
-        // A thread may have ended meanwhile.
+        // A thread may have ended.
         let text = std::fs::read_to_string(file).unwrap_or_default();
         pids.extend(
             text.split_whitespace()
@@ -91,8 +91,8 @@ fn nodes_are_processes_of_their_own_that_come_back_and_end_with_the_run() {
         .arg(&out)
         .output()
         .unwrap();
-    // Without a broker each node has its own topics, so what goes from one to the other is lost, and no fault explains
-    // it.
+    // Without a broker each node has its own topics, so messages between nodes are lost, and no fault explains the
+    // loss.
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let report = std::fs::read(out.join("report.json")).unwrap();
@@ -159,7 +159,7 @@ fn a_running_cluster_is_named_by_a_target_for_each_node() {
     let lines = "duration_secs = 0.5\n";
     let file = scenario(directory.path(), lines);
     let out = directory.path().join("report");
-    // One server with two addresses: what goes from one to the other arrives.
+    // One server with two addresses: messages between the addresses arrive.
     let mut server = Process::start(&[
         "serve",
         "--bind",
@@ -400,7 +400,7 @@ fn the_example_serves_a_chat_on_two_nodes_and_ends_them() {
     assert!(!ports.iter().any(is_up), "{ports:?}");
 }
 
-/// Regression: nats-server went on for ever if a node had ended before, or ended with an error.
+/// Regression: nats-server ran for ever if a node had ended before, or ended with an error.
 #[test]
 fn the_example_ends_its_broker_also_when_a_node_has_failed() {
     let Some(path) = path_with_nats() else {

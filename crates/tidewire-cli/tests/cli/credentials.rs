@@ -28,7 +28,7 @@ fn token_new_writes_the_token_to_a_file_that_others_may_not_read() {
     assert_eq!(token.trim().len(), 64);
     let mode = fs::metadata(at("ann.token")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    // A second one does not replace the first, and leaves no hash of a token that nobody has.
+    // A second file does not replace the first, and leaves no hash of an unknown token.
     let again = make();
     assert_eq!(again.status.code(), Some(2), "{}", again.text());
     assert_eq!(fs::read_to_string(at("ann.token")).unwrap(), token);

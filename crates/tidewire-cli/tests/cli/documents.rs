@@ -1,9 +1,8 @@
 //! The commands in the documents do what the documents say.
 //!
-//! A block of a document that begins with ```` ```console ```` has commands behind `$ `, and below each the lines that
-//! it prints, among others; `…` stands for anything. The info string says more: in `console,running` the last command
-//! goes on running, in `console,slow` all need a release build, a compiler or a minute. Blocks of `rust` whose first
-//! line is `// PATH`, and of `toml` whose first line is `# PATH`, are files that the reader writes.
+//! A block of a document that begins with `…` matches any text. In `console,running` the last command continues to run.
+//! In `console,slow` all commands need a release build, a compiler or a minute. Blocks of `rust` whose first line is
+//! `// PATH`, and of `toml` whose first line is `# PATH`, are files that the reader writes.
 //!
 //! Ports of the documents are fixed, those of the tests are free ones: servers are told to take port 0, and the port
 //! that they got replaces theirs in later commands.
@@ -57,8 +56,8 @@ fn the_commands_of_the_page_about_security_work() {
     reader.read_page("docs/security.md", Pace::Fast);
 }
 
-/// The other commands need hours, rivals or several machines. Their flags are checked at least: `--help` behind them is
-/// reached only if all that stands before it is right.
+/// The other commands need hours, rivals or several machines. Their flags are checked: the command accepts a final
+/// `--help` only if all flags before it are right.
 #[test]
 fn commands_that_are_not_run_have_flags_that_exist() {
     let mut count = 0;
@@ -79,7 +78,7 @@ fn commands_that_are_not_run_have_flags_that_exist() {
         let text = std::fs::read_to_string(page).unwrap();
         let blocks = Block::all(&text);
         let lines = blocks.iter().flat_map(|block| {
-            // In other blocks than those of a shell, what is typed stands behind a prompt.
+            // Outside of shell blocks, typed text follows a prompt.
             let is_typed = |line: &&str| block.has("sh") || line.starts_with("$ ");
             block
                 .lines
@@ -145,11 +144,11 @@ impl<'a> Block<'a> {
     }
 }
 
-/// Somebody who types what a document says.
+/// A reader who types the commands of a document.
 struct Reader {
     scratch: tempfile::TempDir,
     directory: PathBuf,
-    /// Addresses as the document has them, and as they are.
+    /// Addresses of the document, and the real addresses.
     addresses: Vec<(String, String)>,
     running: Vec<Running>,
     /// Commands that ended, to be typed again for subscribers that were not ready yet.
@@ -158,7 +157,7 @@ struct Reader {
     patience: Duration,
 }
 
-/// A command that goes on, and the lines that it has still to print.
+/// A command that still runs, and the lines that it has not printed yet.
 struct Running {
     process: Process,
     pending: Vec<String>,
@@ -191,7 +190,6 @@ impl Reader {
         self.wait_for_pending();
     }
 
-    /// A reader who has typed nothing yet.
     fn begin() -> Self {
         let scratch = tempfile::tempdir().unwrap();
         // Commands begin beside a clone of the repository, or in something like it that they may write to.
@@ -234,7 +232,7 @@ impl Reader {
         }
     }
 
-    /// Runs a command to its end, which must be a good one. Returns what it printed.
+    /// Runs a command, which must succeed. Returns what it printed.
     fn run(&self, command: &str) -> Vec<String> {
         let mut text = command.replace("/tmp/", &format!("{}/", self.scratch.path().display()));
         for (written, real) in &self.addresses {
@@ -249,7 +247,7 @@ impl Reader {
             .collect()
     }
 
-    /// Starts a command that goes on. A server is ready when this returns.
+    /// Starts a command that continues to run. A server is ready when this returns.
     fn start(&mut self, command: &str, printed: &[&str]) {
         let is_server = command.starts_with("tidewire serve");
         let mut text = command.replace("/tmp/", &format!("{}/", self.scratch.path().display()));
@@ -262,7 +260,7 @@ impl Reader {
                 text.push_str(" --bind tcp://127.0.0.1:8080");
             }
             for bind in &binds {
-                // An address that other machines reach has rules of its own, so it stays one.
+                // An address for other machines has its own rules, so it stays such an address.
                 let free = match bind.starts_with("0.0.0.0:") {
                     true => "0.0.0.0:0",
                     false => "127.0.0.1:0",
@@ -289,7 +287,7 @@ impl Reader {
         if is_server {
             let lines = process.transcript().iter();
             let lines: Vec<String> = lines.map(|line| self.as_written(line)).collect();
-            // Later servers may have the same addresses, so this is the moment to look.
+            // Later servers may have the same addresses, so the lines are checked now.
             pending.retain(|expected| !lines.iter().any(|line| matches(line, expected)));
             assert!(
                 pending.is_empty(),
@@ -303,8 +301,8 @@ impl Reader {
         });
     }
 
-    /// Until all that goes on has printed its lines. A subscriber may have come later than the message that it was to
-    /// print, so what was typed behind it is typed again.
+    /// Waits until all running commands have printed their lines. A subscriber may have come later than its message, so
+    /// later commands are typed again.
     fn wait_for_pending(&mut self) {
         let deadline = Instant::now() + DEADLINE;
         loop {
@@ -388,7 +386,7 @@ fn host_and_port(address: &str) -> Option<&str> {
     place.split('/').next()
 }
 
-/// Whether a line is what a document says, where `…` stands for anything.
+/// Whether a line matches a document's line, in which `…` matches any text.
 fn matches(line: &str, expected: &str) -> bool {
     let mut parts = expected.split('…');
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or("")) else {

@@ -8,8 +8,7 @@ use std::thread;
 
 use crate::process::{Process, command};
 
-/// Starts a server that answers whatever it is told with these bytes and a control sequence, and closes. Returns its
-/// address.
+/// Starts a server that answers any input with these bytes and a control sequence, and closes. Returns its address.
 fn answering(bytes: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -117,8 +116,8 @@ fn proxy(server: &str, head: &'static [u8]) -> String {
     address.to_string()
 }
 
-/// The bug: a client whose proxy sends a PROXY header that the server does not take, or sends none that the server
-/// wants, was told to give both sides the same codec, and nothing else.
+/// The bug: with a PROXY header that the server does not accept, or without a required header, the client was only
+/// advised to give both sides the same codec.
 #[test]
 fn a_client_of_a_proxy_learns_about_its_header() {
     let (_plain, plain) = Process::server(&["--app", "rpc"]);

@@ -24,7 +24,7 @@ use crate::process::{Process, command};
 const ATTACK: &str =
     "begin\u{1b}]0;owned\u{7}\r\n[eve]: yes\u{9b}2J\u{202e}\u{2028}\u{85}\u{7f}end";
 
-/// The end of what stands for it.
+/// The end of the attack's replacement text.
 const END: &str = "end";
 
 /// Checks that bytes are text whose only control characters are line ends, and that the attack is in it.
@@ -101,7 +101,7 @@ fn answers_and_topics_are_tame_on_a_terminal() {
         let all = [&["sub", &address, "attack"][..], flags].concat();
         let stop = AtomicBool::new(false);
         let shown = thread::scope(|scope| {
-            // No line announces a subscription, so this goes on until a message is shown.
+            // No line announces a subscription, so this repeats until a message is shown.
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
                     publisher.publish("attack", ATTACK.as_bytes()).unwrap();

@@ -111,8 +111,8 @@ fn a_text_that_is_no_token_is_refused_before_a_connection() {
     assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
 }
 
-/// A token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as those of other
-/// machines.
+/// A token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, like addresses of
+/// other machines.
 #[test]
 fn a_token_is_not_sent_to_another_machine_in_plain_text() {
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +210,7 @@ fn a_hangup_reads_users_and_settings_that_are_as_they_were_not_again() {
     for _ in 0..3 {
         server.signal(Signal::HUP);
         server.expect("SIGHUP: there is no log file to open again");
-        // The next request is served after that one.
+        // The next request is served after the signal.
         server.signal(Signal::USR1);
         server.expect("served: ");
     }
@@ -231,8 +231,8 @@ fn end_of(client: &Client) -> CloseReason {
 
 const REVOKED: CloseReason = CloseReason::GoAway(GoAwayCode::Unauthenticated);
 
-/// Regression: a user was removed, and a line of the token file still named it. The whole reload failed, and nobody was
-/// revoked.
+/// Regression: a user was removed, and a line of the token file still named it. The whole reload failed, and no user
+/// was revoked.
 #[test]
 fn the_session_of_a_removed_user_ends_though_its_token_is_still_in_the_file() {
     let folder = tempfile::tempdir().unwrap();
@@ -279,7 +279,7 @@ fn the_removal_of_the_last_user_revokes_it_and_gives_it_no_permission() {
     assert_eq!(call(folder.path(), &address, &ann).status.code(), Some(4));
 }
 
-/// An empty or mistyped file had no users, and without users whoever had a token could do everything.
+/// Regression: an empty or mistyped file had no users, and without users a peer with any token could do everything.
 #[test]
 fn a_file_without_users_makes_no_peer_an_administrator() {
     let folder = tempfile::tempdir().unwrap();
@@ -323,7 +323,7 @@ fn an_address_that_others_reach_needs_protection_or_a_word() {
     let (_server, _address) = Process::server_at("tcp://0.0.0.0:0", &["--insecure"]);
 }
 
-/// An abstract name was open to every local user without a word, and a mode for it was dropped.
+/// Regression: an abstract name was silently open to every local user, and a mode for it was dropped.
 #[test]
 fn an_abstract_name_needs_users_or_a_word_and_has_no_mode() {
     let bind = format!("ipc://@tidewire-cli-{}", std::process::id());
@@ -636,7 +636,7 @@ fn a_subscriber_with_a_revoked_token_says_why_it_is_refused() {
     assert_eq!(told.count(), 1, "one reason has one line");
 }
 
-/// Regression: it ended as if there was no server, and the remedy was to look what the server is now.
+/// Regression: it ended as if there was no server, with a remedy about the server's protocol.
 #[test]
 fn a_subscriber_whose_permission_is_withdrawn_is_told_to_ask_for_it() {
     let folder = tempfile::tempdir().unwrap();

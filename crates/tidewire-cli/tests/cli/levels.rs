@@ -32,7 +32,7 @@ fn json(directory: &Path, name: &str) -> Value {
 
 #[test]
 fn a_search_finds_the_cap_of_a_server() {
-    // No time decides, so that a busy machine finds the same. A window of four places and 400 answers a second let at
+    // No time decides, so a busy machine has the same result. A window of four places and 400 answers a second let at
     // most about 84 messages go in the 0.2 s of a step: of the 128 that 640/s offers, a third is not sent in time on
     // any machine. At 20/s a step is one message of each agent, and those are always in time.
     let cap = FaultPlan {

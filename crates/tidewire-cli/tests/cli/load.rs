@@ -53,7 +53,7 @@ fn programs_read_steps_and_the_verdict() {
         (&"report".into(), &"COMPLETED".into())
     );
     assert_eq!(lines[1]["conclusion"], "passed");
-    // A busy machine may disturb the measurement, which is told and leaves the verdict.
+    // A busy machine may disturb the measurement. The report says so, and the verdict stays.
     let disturbances = &lines[0]["step"]["detail"]["verdict"]["disturbances"];
     let is_disturbed = disturbances.as_array().is_some_and(|all| !all.is_empty());
     assert_eq!(
@@ -87,7 +87,7 @@ fn a_scenario_of_steps_alone_is_run_against_a_server_of_our_own() {
     let report: Value = serde_json::from_slice(&text).unwrap();
     assert_eq!(report["status"], "COMPLETED");
     assert_eq!(report["steps"][0]["total_send_errors"], 0);
-    // Each share would have a server of its own.
+    // Each share would have its own server.
     let output = run(&["--segment", "1/2"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("--target"));
@@ -374,7 +374,7 @@ fn a_signal_of_the_system_has_its_own_exit_code_and_ends_the_run_with_a_report()
     let out = directory.path().join("report").display().to_string();
     let mut load = Process::start(&["load", &file, "--serve", "--plain", "--out", &out]);
     load.expect("steady  sent");
-    // Meanwhile nobody else writes there.
+    // Until then no other run writes there.
     let other = Process::start(&["load", &file, "--serve", "--out", &out]).wait();
     assert_eq!(other.status.code(), Some(2), "{}", other.text());
     assert!(

@@ -1,4 +1,4 @@
-//! The work of operators with a running server: reload, rotate, look, and take it out of service.
+//! The work of operators with a running server: reload, rotate, inspect, and take out of service.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -57,7 +57,7 @@ fn a_hangup_changes_level_and_limits_and_says_what_needs_a_restart() {
     drop(second);
     server.expect("DEBUG");
 
-    // A file with a mistake changes nothing, and the server goes on.
+    // A file with a mistake changes nothing, and the server continues.
     fs::write(
         &path,
         "sessions_per_address_max = 0\nlog_level = \"loud\"\n",
@@ -111,14 +111,14 @@ fn a_server_serves_on_for_the_time_before_its_drain() {
     server.signal(Signal::TERM);
     let ended = server.wait();
     assert_eq!(ended.status.code(), Some(0));
-    // The log has a thread of its own, so its lines may come behind those of the program.
+    // The log has its own thread, so its lines may come after the program's lines.
     for text in ["draining", "served: "] {
         let has_line = ended.transcript.iter().any(|line| line.contains(text));
         assert!(has_line, "{text:?} is not in {:#?}", ended.transcript);
     }
 }
 
-/// The bug: a log that was moved or deleted without a signal went on in a file that nobody could see.
+/// The bug: a log that was moved or deleted without a signal continued in an invisible file.
 #[test]
 fn a_log_that_is_moved_or_deleted_goes_on_in_a_new_file_and_loses_no_line() {
     let directory = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn a_log_that_is_moved_or_deleted_goes_on_in_a_new_file_and_loses_no_line() {
         connect();
         begins("a new file begins");
     }
-    // The name is that of a full disk for a while.
+    // The name is a full disk for a while.
     let moved = directory.path().join("log.3");
     fs::rename(&path, &moved).unwrap();
     symlink("/dev/full", &path).unwrap();

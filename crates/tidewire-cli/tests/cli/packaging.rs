@@ -1,4 +1,4 @@
-//! The files in `packaging/`: what they ask of the binary exists.
+//! The files in `packaging/` use only flags and commands that exist.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ fn every_flag_in_the_units_and_the_container_exists() {
     assert!(checked > 5, "only {checked} flags were found");
 }
 
-/// The bug: the command of the image listened on the loopback of its container, where nobody could reach it.
+/// The bug: the command of the image listened on the loopback of its container, where no client could reach it.
 #[test]
 fn the_command_of_the_container_starts_a_server_that_others_may_reach() {
     let file = fs::read_to_string(packaging().join("container/Dockerfile")).unwrap();

@@ -244,6 +244,6 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Says in the output of the tests that something was not tried.
 pub(crate) fn warn(text: &str) {
-    // Writing can fail only when nobody reads the output.
+    // Writing can fail only without a reader of the output.
     let _ = writeln!(std::io::stderr(), "warning: {text}");
 }

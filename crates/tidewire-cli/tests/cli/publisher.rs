@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::process::{Process, command};
 
-/// Starts a server of topics in `directory`, whose socket file is free again after a kill.
+/// Starts a server of topics in `directory`. Its socket file is free again after a kill.
 fn serve(address: &str) -> Process {
     let mut server = Process::start(&["serve", "--app", "pubsub", "--bind", address]);
     server.expect("ready codec=tw1");
@@ -24,7 +24,7 @@ fn object(text: &str) -> Value {
     serde_json::from_str(line.unwrap_or_else(|| panic!("no object: {text}"))).unwrap()
 }
 
-/// Regression: a restart of the server ended `tail -f | tidewire pub`, and a script could not know where to go on.
+/// Regression: a restart of the server ended `tail -f | tidewire pub`, and a script could not know where to continue.
 #[test]
 fn a_publisher_reconnects_on_request_and_counts_confirmed_messages() {
     let directory = tempfile::tempdir().unwrap();
@@ -32,7 +32,7 @@ fn a_publisher_reconnects_on_request_and_counts_confirmed_messages() {
     let server = serve(&address);
     let mut publisher = Process::start(&["pub", &address, "a", "-", "--reconnect", "--json"]);
     let mut sub = Process::start(&["sub", &address, "a"]);
-    // Published until the subscriber hears one, so that the connection is known to be used.
+    // Publishes until the subscriber receives a message, so that the connection is known to be used.
     let mut offered = 0_u64;
     while !sub.has_line("before") {
         publisher.type_line("before");
@@ -67,7 +67,7 @@ fn a_publisher_without_that_request_says_how_many_messages_are_confirmed() {
         std::thread::yield_now();
     }
     server.kill();
-    // The next confirmation fails, and there is one a second after the last line.
+    // The next confirmation, a second after the last line, fails.
     publisher.type_line("in vain");
     publisher.expect("2: confirmed: ");
     let ended = publisher.wait();
@@ -150,7 +150,7 @@ fn programs_get_an_object_whenever_a_command_fails() {
     assert!(text.contains("a chat server has no such request"), "{text}");
 }
 
-/// Regression: `sub` asked only its own server until that was back, for ever if it was gone.
+/// Regression: `sub` dialled only its own server until it was back, or for ever.
 #[test]
 fn a_subscriber_follows_a_drain_and_names_its_reason() {
     let (_new, there) = Process::server(&["--app", "pubsub"]);

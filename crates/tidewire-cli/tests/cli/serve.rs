@@ -41,7 +41,7 @@ fn it_says_where_it_listens_and_then_that_it_is_ready() {
     assert_eq!(said[1], format!("listening on {ipc}"));
     assert_eq!(said[3], "ready codec=tw1 lanes=2 poller=poll");
 
-    // All clients meet in the same room, by whichever address they came.
+    // All clients meet in the same room, through any address.
     let address = |line: &String| line.trim_start_matches("listening on ").to_owned();
     let clients: Vec<Client> = said[..3]
         .iter()

@@ -1,4 +1,4 @@
-//! Commands whose output has no reader end all the same when they are told to.
+//! Commands without a reader of their output end when they are told to.
 
 use std::io::{BufRead, BufReader, PipeReader, Read, Write, pipe};
 use std::net::TcpStream;
@@ -181,7 +181,7 @@ fn a_load_test_without_a_reader_of_its_output_ends_by_a_signal() {
     server.stop();
 }
 
-/// Whether a process has a handler of its own for this signal.
+/// Whether a process has its own handler for this signal.
 fn caught(pid: u32, signal: Signal) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     assert!(!status.contains("State:\tZ"), "it ended by itself");

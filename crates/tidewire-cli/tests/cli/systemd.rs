@@ -113,7 +113,7 @@ fn command_for_nowhere() -> Command {
     command
 }
 
-/// Starts a server with this descriptor as its first passed one. `pid` is the process that it is meant for.
+/// Starts a server with this descriptor as the first passed descriptor. `pid` is the process that it is meant for.
 fn with_passed(socket: impl Into<OwnedFd>, pid: &str, arguments: &[&str]) -> Process {
     let script = format!(
         "exec 3<&0 </dev/null; export LISTEN_PID={pid} LISTEN_FDS=1; exec {} serve \"$@\"",
@@ -186,7 +186,7 @@ fn a_passed_socket_that_no_address_has_or_no_server_can_use_is_refused() {
     assert!(ended.text().contains("LISTEN_FDS: "), "{}", ended.text());
 }
 
-/// The variables stay in the environment of a service's own children, who must not take its sockets.
+/// The variables stay in the environment of a service's children, which must not take its sockets.
 #[test]
 fn sockets_for_another_process_are_left_alone() {
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! The chat client and other views on a terminal: a pseudo-terminal whose other end types keys and reads the screen.
+//! The chat client and other views on a terminal: a pseudo-terminal with a test that types keys and reads the screen.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -116,7 +116,7 @@ fn a_person_types_while_others_talk() {
     }
     ann.expect("[bob]: interruption 0");
     ann.expect("[bob]: interruption 19");
-    // The line is drawn again below, and goes on.
+    // The line is drawn again below, and typing continues.
     ann.expect("ann> half a line");
     ann.press(" and the rest\r");
     bob.expect("[ann]: half a line and the rest");

@@ -182,7 +182,7 @@ fn a_hangup_reads_the_certificate_again_and_keeps_the_old_one_if_it_is_broken() 
     assert_eq!(refused.status.code(), Some(3), "{refused:?}");
 }
 
-/// Each key is read: what it forbids is refused, and what it allows is served.
+/// Each key has an effect: forbidden connections are refused, and allowed connections are served.
 #[test]
 fn the_keys_of_tls_and_users_are_those_of_the_flags() {
     let (directory, _) = certificates();
@@ -241,8 +241,8 @@ fn the_keys_of_tls_and_users_are_those_of_the_flags() {
     }
 }
 
-/// Regression: all authorities of `cert dev` had one name, so a client with an older one said that the certificate is
-/// not acceptable, and gave no remedy.
+/// Regression: all authorities of `cert dev` had one name, so a client with an older authority said that the
+/// certificate is not acceptable, without a remedy.
 #[test]
 fn a_client_with_the_authority_of_an_earlier_run_is_told_that_it_is_another_one() {
     let [(former, _), (present, _)] = [certificates(), certificates()];

@@ -19,7 +19,7 @@ fn subscriber(address: &str, arguments: &[&str]) -> Process {
     Process::start(&all)
 }
 
-/// Publishes until `sub` prints the first message, so that later ones arrive.
+/// Publishes until `sub` prints the first message, so that later messages arrive.
 fn reach(process: &mut Process, address: &str, topic: &str, expected: &str) {
     let client = Client::connect(address).wait().unwrap();
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
@@ -225,7 +225,7 @@ fn an_interruption_says_that_messages_are_missing() {
     let (_server, address) = server();
     let (mut sub, lines) = stalled(&address);
     flood(&address, 12_000, 10_000);
-    // The pipe stays open: a subscriber whose output nobody reads ends.
+    // The pipe stays open, because a subscriber without a reader ends.
     let mut objects =
         lines.map(|line| serde_json::from_str::<serde_json::Value>(&line.unwrap()).unwrap());
     let object = objects
@@ -233,7 +233,7 @@ fn an_interruption_says_that_messages_are_missing() {
         .find(|object| object.get("interrupted").is_some())
         .unwrap();
     assert_eq!(object["missing"], "unknown");
-    // The notice follows when the subscription goes on, on another stream.
+    // The notice follows on another stream when the subscription continues.
     let mut notes = BufReader::new(sub.stderr.take().unwrap()).lines();
     let is_told = notes.any(|note| {
         note.unwrap()
@@ -396,7 +396,7 @@ fn a_subscriber_begins_with_the_newest_messages_or_after_a_position() {
         "{notice}"
     );
     publish_lines(b"four\nfive\nsix\n");
-    // The history has four messages, and five were published behind the position.
+    // The history has four messages, and five were published after the position.
     let (heard, notice) = sub("4", &["--since", position]);
     assert_eq!(heard, ["three", "four", "five", "six"]);
     assert!(

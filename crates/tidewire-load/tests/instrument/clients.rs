@@ -1,5 +1,5 @@
-//! The instrument's own clients on every transport and codec: what is legal loses nothing, and what is not is refused
-//! at once, with its reason.
+//! The instrument's own clients on every transport and codec: legal combinations lose nothing, and others are refused
+//! at once, with the reason.
 
 use tidewire::{AnyCodec, Chat, PubSub, Server, ServerBuilder};
 use tidewire_load::plan::{PlanError, RunOptions};
@@ -134,7 +134,7 @@ fn assert_as_documented(pattern: &str, codec: &str, transport: Transport) {
     }
 }
 
-/// Makes a test of each transport, because one test of all waits longer than the rest of the program.
+/// Makes a test for each transport, because one test for all transports takes longer than the rest of the program.
 macro_rules! clients_work_over {
     ($($transport:ident: $name:ident;)*) => {
         $(#[test]
@@ -203,7 +203,7 @@ fn an_unframed_datagram_of_uvrpc_is_all_that_its_client_sends_over_udp() {
     let running = std::thread::spawn(move || run(&scenario, options, &mut Silent));
     let mut datagram = [0; 2_048];
     let mut count = 0;
-    // A client asks first, without a frame, whether there is a socket at all.
+    // A client first checks, without a frame, whether there is a socket.
     while count == 0 {
         (count, _) = socket.recv_from(&mut datagram).unwrap();
     }

@@ -1,4 +1,4 @@
-//! Clocks: figures follow the monotonic one, exactly, and the one on the wall moves none of them.
+//! Clocks: figures follow the monotonic clock exactly, and the wall clock changes none of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,7 +75,7 @@ fn a_server_capped_at_5000_a_second_reads_5000() {
 
 #[test]
 fn copies_of_a_capped_server_are_no_messages() {
-    // Each tenth delivery takes the place of another one by going out twice.
+    // Each tenth delivery replaces another delivery by going out twice.
     let proof = prove_capped(FaultPlan {
         deliveries_per_sec_max: Some(5_000),
         duplicate: Some(Every::nth(10)),
@@ -95,7 +95,7 @@ fn copies_of_a_capped_server_are_no_messages() {
     );
 }
 
-/// A clock on the wall that is never right: each look at it finds it a day ahead, or a year back.
+/// A wall clock that is never right: each reading is a day ahead or a year behind.
 #[derive(Debug, Default)]
 struct Jumping {
     looks: AtomicU64,
@@ -124,7 +124,7 @@ fn a_jumping_wall_clock_changes_nothing() {
     let proof = prove_with(plan, &steps, |options| {
         options.clock = Clock::Other(Arc::clone(&jumping) as _);
     });
-    // When it began, by that clock, and when it ended, a year before: nobody asks it anything else.
+    // Its readings are the beginning of the run, and the end a year earlier. The clock is not read otherwise.
     assert_eq!(jumping.looks.load(Ordering::SeqCst), 2);
     assert_eq!(proof.report.start_time_utc, "2027-01-16T08:00:00.000Z");
     assert_eq!(proof.report.end_time_utc, "2026-01-15T08:00:00.000Z");
@@ -162,7 +162,7 @@ fn a_jumping_wall_clock_changes_nothing() {
             .iter()
             .all(|second| second.secs > 0.0 && second.at_secs < 86_400.0)
     );
-    // The one rate that a clock could bend: what was received, by the time that went by.
+    // The only rate that depends on a clock: received messages by elapsed time.
     let received = step.receive_tps * step.test_duration_secs;
     assert!((received - step.total_received as f64).abs() < 1.0);
 }

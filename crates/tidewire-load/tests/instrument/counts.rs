@@ -242,7 +242,7 @@ fn each_step_answers_for_its_own_losses() {
         assert_eq!(report.total_sent, planned(planned_step, SEED, number as u8));
         let receivers = u64::from(planned_step.concurrency) - 1;
         assert_eq!(report.expected_received, report.total_sent * receivers);
-        // Every 40th delivery over the whole run: a step has its share, give or take one.
+        // Every 40th delivery over the whole run: a step has its share, plus or minus one.
         let share = report.expected_received / 40;
         assert!(report.lost.abs_diff(share) <= 1, "{}", report.lost);
     }
@@ -270,7 +270,7 @@ fn every_byte_of_a_longer_body_is_checked_in_chat_and_in_echoes() {
             ..FaultPlan::default()
         },
     ];
-    // The stamp alone, a byte more, and one that is nearly all body.
+    // The stamp alone, one byte more, and a message that is nearly all body.
     let cases = patterns
         .iter()
         .flat_map(|pattern| [28, 29, 700].map(|bytes| (pattern, bytes)));

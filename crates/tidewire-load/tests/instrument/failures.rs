@@ -24,7 +24,7 @@ fn refused_logins_are_counted_and_fail_the_run() {
     assert_eq!((server.joins, server.joins_refused), (9, 3));
     assert_eq!(step.total_login_failures, 3);
     assert_eq!(proof.amiss(), [0; 4]);
-    // Each of the three would have heard everything.
+    // Each of the three would have received everything.
     let attempted = step.expected_received + 3 * step.total_sent;
     assert_eq!(
         step.success_rate,
@@ -84,7 +84,7 @@ fn a_receiver_that_is_cut_off_loses_exactly_its_remaining_deliveries() {
         panic!("one receiver was cut off: {worst:?}");
     };
     assert_eq!((cut.lost, cut.delivered), (server.undeliverable, 300));
-    // The cut receiver was a sender too: what it could not send any more is an error, not a gap in the plan.
+    // The cut receiver was also a sender. Its unsent messages are errors, not a gap in the plan.
     assert!(step.total_send_errors > 0);
     assert_eq!(
         step.total_sent + step.total_send_errors,
@@ -146,7 +146,8 @@ fn a_server_that_is_not_there_is_an_error_of_the_run() {
     assert!(error.to_string().contains(&address.to_string()), "{error}");
 }
 
-/// Regression: of a name with several addresses, the run used the first, where nobody was. A client found the second.
+/// Regression: of a name with several addresses, the run used the first, which had no server. A client found the
+/// second.
 #[test]
 fn a_run_uses_the_address_of_a_name_that_answers() {
     let held = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

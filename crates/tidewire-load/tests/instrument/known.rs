@@ -100,7 +100,7 @@ fn an_ingest_that_the_server_does_not_confirm_is_unconfirmed_and_not_lost() {
     at_once(cases, |(limits, conclusion)| {
         let report = run_against("tw1", |_| silent, &format!("{open}{limits}{guard}"), |_| {});
         let (step, detail) = only(&report);
-        // The server was to be asked at the end, so that nobody knows when a message arrived.
+        // The server was planned to report at the end, so the time of each arrival is unknown.
         assert_eq!(step.steady.receive_tps, None);
         assert!(detail.series.iter().all(|second| second.received.is_none()));
         assert!(report.to_markdown().contains("steady n/a"), "{step:?}");

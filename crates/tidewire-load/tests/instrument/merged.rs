@@ -26,8 +26,8 @@ fn segments_are_disjoint_and_their_merge_is_the_whole() {
     let part = |part| Segment { part, parts: 3 };
     let mut parts = at_once([Segment::WHOLE, part(1), part(2), part(3)], of);
     let whole = parts.remove(0);
-    // Set by hand, a different one for each part: a coordinator that sleeps through an end of its window on a busy
-    // machine has not measured any.
+    // Set by hand, different for each part: on a busy machine a coordinator may sleep through an end of its window and
+    // measure none.
     for (calls, part) in [2.0, 3.0, 5.0].into_iter().zip(&mut parts) {
         let detail = &mut part.steps[0].detail;
         detail.cost.client_lanes = Some(LaneCost {
@@ -98,7 +98,7 @@ fn repeats_are_one_report_with_the_figures_of_each_run() {
 fn run_parts(address: &Endpoint, lines: &str, parts: u32) -> Report {
     let mut steps = scenario(lines);
     steps.guard.on_violation = OnViolation::Warn;
-    // Enough for the logins on a busy machine; a part that is late says so, and fails.
+    // Enough for the logins on a busy machine. A late part reports the delay, and fails.
     let start_at = Clock::Machine.wall() + Duration::from_secs(4);
     let run_part = |part| {
         let mut options = RunOptions::new(vec![address.clone()]);
@@ -150,7 +150,7 @@ fn chat_in_three_parts_with_losses() {
         (Some(0), Some(0), Some(0), 0)
     );
     assert!(!step.is_clean());
-    // Only what one clock saw leave and arrive is timed: within parts of 3, 3 and 2 agents.
+    // Only messages that leave and arrive by the same clock are timed: within parts of 3, 3 and 2 agents.
     let times = &detail.times.scheduled;
     assert!(times.histogram.count > 0 && times.histogram.count < step.total_received);
     assert_eq!(
@@ -160,7 +160,7 @@ fn chat_in_three_parts_with_losses() {
     assert_eq!(detail.fan_out_share, None);
 }
 
-/// The only receiver of a part is cut off, so that nobody there hears the rest, and does not know of it.
+/// The only receiver of a part is cut off, so the part receives no more, and does not notice.
 fn chat_in_two_parts_of_which_one_falls_silent() {
     let server = FaultServer::start(FaultPlan {
         disconnect: Some(Disconnect {
@@ -207,8 +207,7 @@ fn pubsub_in_two_parts() {
     // Laid down in advance, and dealt out among the parts.
     assert_eq!((step.total_sent, step.expected_received), (300, 1_500));
     assert_eq!((step.total_received, step.lost), (1_500, 0));
-    // Agents 0, 2 and 4 are in one part, 1 and 3 in the other; the service times of what they heard of each other are
-    // known.
+    // Agents 0, 2 and 4 are in one part, 1 and 3 in the other; the service times within each part are known.
     let service = detail.times.service.as_ref().unwrap();
     assert_eq!(service.histogram.count, 60 * (3 * 3 + 2 * 2));
     assert_eq!(detail.counts.sent_unknown, 0);

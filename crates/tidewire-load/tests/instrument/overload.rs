@@ -1,4 +1,4 @@
-//! The report on servers that hold the load back, and on closed loops whose replies are lost.
+//! The report on servers that delay the load, and on closed loops with lost replies.
 
 use std::time::Duration;
 
@@ -103,7 +103,7 @@ fn a_closed_loop_whose_replies_are_lost_or_late_keeps_littles_law() {
     });
 }
 
-/// Keeps the last look at each phase.
+/// Keeps the last progress of each phase.
 #[derive(Default)]
 struct Looks(Vec<Progress>);
 
@@ -135,7 +135,7 @@ fn a_watcher_of_a_step_has_its_verdict_so_far() {
             .iter()
             .any(|it| it.starts_with("the instrument used"))
     };
-    // The instrument has used processor time, whatever the machine.
+    // The instrument has used processor time on any machine.
     assert!(busy(&detail.verdict), "{detail:?}");
     let is_early = |look: &&Progress| matches!(look.phase, Phase::Login | Phase::WarmUp);
     let (early, later): (Vec<_>, Vec<_>) = looks.0.iter().partition(is_early);

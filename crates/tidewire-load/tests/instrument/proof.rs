@@ -106,7 +106,7 @@ pub(crate) fn prove_with(
     prove_watched(plan, scenario, &mut Silent, adjust)
 }
 
-/// As [`prove_with`], with somebody watching.
+/// As [`prove_with`], with a watcher.
 pub(crate) fn prove_watched(
     plan: FaultPlan,
     scenario: &Scenario,
@@ -148,7 +148,7 @@ pub(crate) fn scenario(steps: &[Step]) -> Scenario {
 pub(crate) fn step(concurrency: u32, duration_secs: f64) -> Step {
     let name = format!("{concurrency} agents");
     Step {
-        // Longer than any pause of a server that does not stall, and no longer than that: most tests wait for it.
+        // Longer than any pause of a server that does not stall. Most tests wait for this time, so it is not longer.
         drain_ms: 700,
         ..Step::chat(name, concurrency, duration_secs, THINK_TIME)
     }
@@ -169,7 +169,7 @@ pub(crate) fn planned(step: &Step, seed: u64, number: u8) -> u64 {
     (0..step.concurrency).map(of_agent).sum()
 }
 
-/// Checks the rules for every report, whatever went wrong in its run.
+/// Checks the rules for every report, after any failure in its run.
 pub(crate) fn assert_sound(report: &Report) {
     report.validate().unwrap();
     for step in &report.steps {
@@ -207,10 +207,10 @@ const THINK_TIME: ThinkTime = ThinkTime {
     max_ms: 30.0,
 };
 
-/// Any seed will do; this one is in the report of a failing test.
+/// Any seed works. The report of a failing test has it.
 pub(crate) const SEED: u64 = 20_261_121;
 
-/// Drain of a step whose server stalls for a second, in milliseconds.
+/// Drain of a step with a server that stalls for a second, in milliseconds.
 pub(crate) const LONGER_THAN_A_SECOND: u64 = 1_300;
 
 /// Plans and makes a run, and judges what it measured.

@@ -1,4 +1,4 @@
-//! Servers that know their clients: tokens of agents, newer ones during a run, and each refusal with its reason.
+//! Servers that authenticate clients: tokens of agents, newer tokens during a run, and each refusal with its reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -87,7 +87,7 @@ fn each_agent_of_a_chat_has_the_name_of_its_own_token() {
     assert_whole(&report);
 }
 
-/// The bug: agents are connections that handlers make, and those had no WebSocket.
+/// The bug: agents are connections that handlers make, and these had no WebSocket.
 #[test]
 fn steps_over_websocket_lose_nothing_with_and_without_tls() {
     let tls = || Server::builder().tls(usual().1.server());
@@ -124,7 +124,7 @@ fn a_server_that_asks_for_no_tokens_takes_agents_that_have_some() {
     assert_whole(&report);
 }
 
-/// Admits tokens that are the seconds until they expire, and counts those that last.
+/// Admits tokens that state their seconds of validity, and counts the long ones.
 #[derive(Clone, Default)]
 struct Expiring(Arc<AtomicU64>);
 

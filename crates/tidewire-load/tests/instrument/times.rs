@@ -1,4 +1,4 @@
-//! Times: the instrument sees every delay the server added, and keeps its schedule whatever the server does.
+//! Times: the instrument measures every delay that the server added, and keeps its schedule with any server.
 
 use std::thread;
 use std::time::Duration;
@@ -26,7 +26,7 @@ fn a_known_delay_is_in_every_figure_and_in_the_difference_to_an_undelayed_run() 
             options.late_ms = late_ms;
         })
     };
-    // At the same time, so that whatever else the machine does slows both.
+    // At the same time, so that other work of the machine slows both.
     let (delayed, undelayed) = thread::scope(|scope| {
         let delayed = scope.spawn(|| run(delay, 200));
         let undelayed = run(Duration::ZERO, u64::MAX);
@@ -68,9 +68,9 @@ fn a_stall_shows_in_the_tail_and_does_not_slow_the_offered_load() {
     assert_eq!((step.total_sent, step.total_send_errors), (all, 0));
     assert!(step.attainment >= 0.95, "{}", step.attainment);
 
-    // Messages due during the stall wait for its end: of 2.5 s, the share due in its first 100 ms waits
-    // 0.9 s and more, which is 4 % of all, and so on. An instrument that started its clock when it got
-    // around to sending, or that sent less meanwhile, would show a tail of one message an agent.
+    // Messages due during the stall wait for its end: of 2.5 s, the share due in its first 100 ms waits 0.9 s and more,
+    // which is 4 % of all, and so on. An instrument that started its clock at the actual send, or sent less during the
+    // stall, would show a tail of one message an agent.
     let latency = step.latency.unwrap();
     assert!(at_least(latency.max_ms, 1_000.0), "{latency:?}");
     assert!(latency.p99_ms >= 900.0, "{latency:?}");
@@ -95,7 +95,7 @@ fn an_instrument_that_falls_behind_its_schedule_counts_its_own_lateness() {
     proof.assert_passed();
     proof.assert_offered_agrees();
     let step = proof.step();
-    // A busy machine may not send all before the step gives up; these are told as unsent.
+    // A busy machine may not send all messages before the step gives up. The rest is reported as unsent.
     let unsent = step.detail.counts.unsent;
     assert_eq!(step.total_sent + unsent, planned(&whole, SEED, 0));
     let (latency, lag_p99_ms) = (step.latency.unwrap(), step.client.send_lag_p99_ms.unwrap());

@@ -1,4 +1,4 @@
-//! Scenarios of version 2: every pattern and model, what they count, and what makes a measurement worthless.
+//! Scenarios of version 2: every pattern and model, their counts, and the causes of a worthless measurement.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -263,7 +263,7 @@ fn losses_duplicates_and_corrupt_bytes_of_replies_are_distinguished() {
             (server.dropped, server.duplicated, server.corrupted),
             (10, 10, 10)
         );
-        // As many duplicates as losses do not cancel; a corrupt message is also a lost one.
+        // Equal numbers of duplicates and losses do not cancel. A corrupt message also counts as lost.
         assert_eq!(proof.amiss(), [20, 10, 0, 10], "{pattern}");
         assert_eq!(proof.report.conclusion(), Conclusion::Failed);
     });
@@ -345,7 +345,7 @@ fn messages_that_are_caught_up_are_as_late_as_the_window() {
 #[test]
 fn replies_that_come_after_the_timeout_are_late_and_not_lost() {
     let plan = FaultPlan {
-        // Sixteen timeouts, so that also a lane that is stopped for long sees the timeout before the reply.
+        // Sixteen timeouts, so that even a lane that is stopped for long sees the timeout before the reply.
         delay: Duration::from_millis(800),
         ..FaultPlan::default()
     };

@@ -498,5 +498,4 @@ fn decode_from<'a, C: Codec + ?Sized>(
 const IDS: [u32; 6] = [0, 1, 255, 256, 257, u32::MAX];
 
 #[cfg(test)]
-#[path = "contract_tests.rs"]
 mod tests;

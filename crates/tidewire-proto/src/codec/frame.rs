@@ -1,8 +1,25 @@
-//! Shared code of codecs with a length in front of the payload: cutting the payload out, and appending the header.
+//! Frames: the result of decoding, and code that codecs with a length before the payload share.
 
-use super::Decoded;
 use crate::error::DecodeError;
 use crate::message::Message;
+
+/// The result of `decode`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoded<'a> {
+    /// There is no whole frame yet. `frame_bytes` is the frame's whole length if the header already contains it, else
+    /// 0.
+    Incomplete {
+        /// The whole length of the partial frame, or 0 if it is not known yet.
+        frame_bytes: usize,
+    },
+    /// One frame.
+    Frame {
+        /// The frame, which borrows the input.
+        message: Message<'a>,
+        /// The number of bytes of the input that it took.
+        consumed: usize,
+    },
+}
 
 /// The payload of a frame whose header contains its length, or the missing length.
 pub(super) enum Framed<'a> {

@@ -111,7 +111,6 @@
 //!   impossible. Every request must be answered in its turn, or the connection closed; otherwise each later answer
 //!   would match the wrong request.
 
-mod answer;
 mod any;
 pub mod contract;
 mod delimited;
@@ -133,17 +132,17 @@ mod tw1;
 pub mod uvrpc;
 
 pub use crate::json::{FieldName, JsonFault, JsonField, JsonKind};
-pub use answer::{Decoded, RoomReply};
 pub use any::AnyCodec;
 pub use delimited::Delimited;
 pub use format::{
     Boundary, Decoding, Format, Framing, MethodCase, Opening, RequestIds, StreamFraming, Text,
 };
+pub use frame::Decoded;
 pub use json::Json;
 pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
 pub use raw::Raw;
-pub use room::{ChatMessage, Presence, Subscription};
+pub use room::{ChatMessage, Presence, RoomReply, Subscription};
 pub use spec::CodecSpecError;
 pub use srmp::{ONE_WAY_SEQUENCE, PayloadKind, Srmp};
 pub use srmp_rpc::{RpcPayload, SrmpRpc};

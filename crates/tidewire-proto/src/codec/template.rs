@@ -445,5 +445,4 @@ const WORD_BYTES: usize = size_of::<u64>();
 const ID_BYTES: usize = size_of::<u32>();
 
 #[cfg(test)]
-#[path = "template_tests.rs"]
 mod tests;

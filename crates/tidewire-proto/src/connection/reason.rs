@@ -1,4 +1,4 @@
-//! Reasons why a connection ends.
+//! Reasons why a connection ends, and the farewell that tells them to the peer.
 //!
 //! A reason is one entry of the table below. Only reasons that depend on what they hold have lines beside it.
 
@@ -10,6 +10,7 @@ use crate::body::GoAwayCode;
 use crate::error::DecodeError;
 use crate::handshake::HandshakeError;
 use crate::layer::{Ending, LayerError, TlsFault};
+use crate::limits::TEXT_BYTES_MAX;
 
 /// Makes the reasons of their table. An entry has the variant, the name of its counter, the [`Ending`] for layers of
 /// the transport, the code of the go-away before the close, or `none`, and the text.
@@ -243,6 +244,28 @@ impl fmt::Display for CloseReason {
                 formatter.write_str("a newer session of the same user took its place")
             }
             _ => self.write_usual(formatter),
+        }
+    }
+}
+
+/// The reason why a side closes a connection, as in a go-away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Farewell {
+    /// The reason, for programs.
+    pub code: GoAwayCode,
+    /// The reason, for people, in at most 255 bytes; may be empty. A peer's text may contain any characters: pass it
+    /// through [`escaped`](crate::text::escaped) or [`visible`](crate::text::visible) before you show it.
+    pub text: Box<str>,
+}
+
+impl Farewell {
+    /// Makes a farewell. Its text is cut to 255 bytes.
+    #[must_use]
+    pub fn new(code: GoAwayCode, text: &str) -> Self {
+        let text = &text[..text.floor_char_boundary(TEXT_BYTES_MAX)];
+        Self {
+            code,
+            text: text.into(),
         }
     }
 }

@@ -31,7 +31,6 @@
 mod buffer;
 mod certificate;
 mod expiry;
-mod failed;
 mod forwarded;
 mod stack;
 mod tls_fault;
@@ -44,7 +43,6 @@ use thiserror::Error;
 
 pub use certificate::CertificateNames;
 pub use expiry::certificate_expiry;
-pub use failed::FailedLayer;
 pub use forwarded::Forwarded;
 pub use stack::{OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack};
 pub use tls_fault::{TlsAlert, TlsFault, is_tls_record};
@@ -231,4 +229,30 @@ pub enum LayerError {
     /// WebSocket failed.
     #[error(transparent)]
     WebSocket(#[from] WebSocketFault),
+}
+
+/// Stands in for a layer that could not be made, so that its connection fails and never becomes plaintext.
+#[derive(Debug)]
+pub struct FailedLayer(pub LayerError);
+
+impl Layer for FailedLayer {
+    fn receive(&mut self, _: &[u8], _: &mut Vec<u8>) -> Result<usize, LayerError> {
+        Err(self.0)
+    }
+
+    fn send(&mut self, _: &[IoSlice<'_>], _: &mut Vec<u8>) -> Result<usize, LayerError> {
+        Err(self.0)
+    }
+
+    fn transmit(&mut self, _: &mut Vec<u8>) {}
+
+    fn is_ready(&self) -> bool {
+        false
+    }
+
+    fn has_ended(&self) -> bool {
+        false
+    }
+
+    fn close(&mut self, _: Ending, _: &mut Vec<u8>) {}
 }

@@ -127,5 +127,4 @@ impl WrittenDeliveries<'_> {
 const WRITE_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]
-#[path = "deliveries_tests.rs"]
 mod tests;

@@ -490,5 +490,4 @@ const FIRST_RESERVE_BYTES: usize = 1024;
 const SPARE_SEGMENTS_MAX: usize = 16;
 
 #[cfg(test)]
-#[path = "log_tests.rs"]
 mod tests;

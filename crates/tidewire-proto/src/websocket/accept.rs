@@ -218,5 +218,4 @@ pub(super) fn refusal(fault: WebSocketFault, to_head: bool) -> Vec<u8> {
 }
 
 #[cfg(test)]
-#[path = "accept_tests.rs"]
 mod tests;

@@ -344,5 +344,4 @@ fn close_code(why: Ending) -> u16 {
 }
 
 #[cfg(test)]
-#[path = "layer_tests.rs"]
 mod tests;

@@ -31,7 +31,6 @@ mod mask;
 mod origin;
 mod page;
 mod reader;
-mod setting;
 mod text;
 
 pub use accept::{Answer, ServerTerms};
@@ -40,9 +39,8 @@ pub use frame::{MessageKind, close_frame, frame_header};
 pub use layer::WebSocketLayer;
 pub use mask::{Mask, Masks};
 pub use origin::Origins;
-pub use page::{PAGE_BYTES_MAX, WebPage};
+pub use page::{PAGE_BYTES_MAX, WebPage, WebSettingError};
 pub use reader::{Frames, Received, Side};
-pub use setting::WebSettingError;
 
 /// The limits of the head of a handshake, which is the request or the answer with its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

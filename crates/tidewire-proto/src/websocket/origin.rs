@@ -201,5 +201,4 @@ fn name_of(host: &str) -> &str {
 }
 
 #[cfg(test)]
-#[path = "origin_tests.rs"]
 mod tests;

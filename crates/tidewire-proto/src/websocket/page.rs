@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use super::WebSettingError;
+use thiserror::Error;
 
 /// A page of HTML in one file, with its policy. See [`ServerTerms::page`](super::ServerTerms::page).
 ///
@@ -67,6 +67,29 @@ pub const PAGE_BYTES_MAX: usize = 56 << 10;
 
 /// Longest policy in bytes. It leaves room for a dozen hashes.
 const POLICY_BYTES_MAX: usize = 2 << 10;
+
+/// A server cannot have this page, or these origins of pages. Nothing was set.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WebSettingError {
+    /// The page is too long.
+    #[error("a page of {bytes} bytes is longer than {PAGE_BYTES_MAX}: serve it by an HTTP server")]
+    PageTooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The policy is no value of a header.
+    #[error("the content security policy must be one line of ASCII")]
+    BadPolicy,
+    /// A text is no origin that a browser sends, so it would never allow a page.
+    #[error("{origin:?} is the origin of no page: {why}")]
+    BadOrigin {
+        /// The text.
+        origin: String,
+        /// The mistake, and the text to write instead.
+        why: String,
+    },
+}
 
 #[cfg(test)]
 mod tests {

@@ -254,5 +254,4 @@ fn read_close(payload: &[u8]) -> Result<u16, WebSocketFault> {
 const PONGS_MAX: usize = 16;
 
 #[cfg(test)]
-#[path = "reader_tests.rs"]
 mod tests;

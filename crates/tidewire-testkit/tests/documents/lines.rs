@@ -1,11 +1,59 @@
-//! Prose of documents has lines of at most 120 columns, like the sources.
+//! Sources and the prose of documents have lines of at most 120 columns.
 
-use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::{fs, iter};
 
 use crate::{markdown_files, repository};
 
-/// The columns of a line, as in the sources.
 const COLUMNS_MAX: usize = 120;
+
+/// Folders whose sources still have long lines, and how many. A number may only fall, and a folder without long lines
+/// leaves the list. The first folder that contains a file counts its lines.
+const FOLDERS_WITH_LONG_LINES: [(&str, usize); 0] = [];
+
+#[test]
+fn lines_of_sources_have_120_columns_at_most() {
+    let root = repository();
+    let mut counts = [0; FOLDERS_WITH_LONG_LINES.len()];
+    let mut long = Vec::new();
+    for file in sources(&root) {
+        // A removed file that is not yet committed cannot be read.
+        let Ok(text) = fs::read_to_string(root.join(&file)) else {
+            continue;
+        };
+        let lines = text.lines().zip(1..);
+        let lines = lines.filter(|(line, _)| line.chars().count() > COLUMNS_MAX);
+        let mut folders = FOLDERS_WITH_LONG_LINES.iter();
+        match folders.position(|(folder, _)| Path::new(&file).starts_with(folder)) {
+            Some(folder) => counts[folder] += lines.count(),
+            None => long.extend(lines.map(|(_, number)| format!("{file}:{number}"))),
+        }
+    }
+    for ((folder, allowed), count) in iter::zip(FOLDERS_WITH_LONG_LINES, counts) {
+        if count > allowed {
+            long.push(format!("{folder}: {count} lines instead of {allowed}"));
+        }
+    }
+    assert!(
+        long.is_empty(),
+        "lines with more than {COLUMNS_MAX} columns:\n{}",
+        long.join("\n")
+    );
+}
+
+/// The Rust sources that git has.
+fn sources(root: &Path) -> Vec<String> {
+    let listed = Command::new("git")
+        .args(["ls-files", "-z", "crates/*.rs", "examples/*.rs"])
+        .current_dir(root)
+        .output()
+        .expect("git lists the files of the repository");
+    let listed = String::from_utf8(listed.stdout).expect("paths are UTF-8");
+    let files: Vec<_> = listed.split_terminator('\0').map(str::to_owned).collect();
+    assert!(files.len() > 500, "{} sources", files.len());
+    files
+}
 
 #[test]
 fn lines_of_prose_have_120_columns_at_most() {

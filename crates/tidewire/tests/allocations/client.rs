@@ -7,15 +7,15 @@ use tidewire_io::allocation::{mark_this_thread, marked_allocations};
 
 use crate::{alone, echo, without_pings};
 
-/// Measures both sides of a client, on a thread of its own: the test runner allocates on the test's thread after the
-/// test, possibly while the next one counts.
+/// Measures both sides of a client, on a separate thread: the test runner allocates on the test's thread after the
+/// test, perhaps while the next test counts.
 #[test]
 fn a_client_allocates_nothing_per_request() {
     let _alone = alone();
     std::thread::spawn(exchange_requests).join().unwrap();
 }
 
-/// Sends requests with many pending ones and with one at a time.
+/// Sends requests, many at a time and one at a time.
 fn exchange_requests() {
     const WARM_UP: usize = 1_000;
     const REQUESTS: usize = 10_000;
@@ -27,7 +27,7 @@ fn exchange_requests() {
         .unwrap();
     let mut waiting: VecDeque<Request> = VecDeque::with_capacity(100);
     mark_this_thread();
-    // Replies that fit the slots, and larger ones.
+    // Replies that fit the slots, and larger replies.
     for (in_flight, payload_bytes) in [(100, 32), (1, 32), (100, 500), (1, 500)] {
         let payload = &[7; 500][..payload_bytes];
         let mut exchange = |rounds: usize| {

@@ -177,8 +177,8 @@ fn fan_out_over_udp_allocates_nothing_per_message() {
     let server = TestServer::over_udp(builder, &tw1(), |_| Counted(Chat::new()));
     let (messages, allocations) = fan_out_on(server, 100, 60);
     assert_eq!(messages, 120_000);
-    // How much a sweep finds depends on when datagrams come. The lane's only buffer for them doubles if one finds more
-    // than any before.
+    // The size of a sweep depends on the arrival of datagrams. The lane's only buffer for them doubles if a sweep is
+    // larger than all before.
     assert!(allocations <= 2, "{allocations}");
 }
 

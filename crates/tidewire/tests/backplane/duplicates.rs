@@ -1,11 +1,12 @@
-//! Two nodes that got one id while the engine was divided.
+//! Two nodes with the same id after a partition of the engine.
 
 use tidewire_testkit::backplane::InprocEngine;
 use tidewire_testkit::backplane::suite::{chat, member};
 use tidewire_testkit::logs::Logs;
 use tidewire_testkit::wait_until;
 
-/// Both count and log it. A third node hears only the one that came last, and counts what it drops of the other.
+/// Both count and log it. A third node takes packets only of the node that came last, and counts the dropped packets of
+/// the other.
 #[test]
 fn of_two_nodes_with_one_id_the_others_hear_the_one_that_came_last() {
     let logs = Logs::capture();

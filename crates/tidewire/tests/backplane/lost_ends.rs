@@ -25,7 +25,7 @@ fn a_stream_that_goes_back_while_nodes_follow_it_begins_again() {
     }
 }
 
-/// Regression: a stream that had as many messages again before a node looked was taken for the one that the node knew.
+/// Regression: a stream that was lost and had as many messages again was taken for the known stream.
 #[test]
 fn a_stream_that_lost_its_end_and_is_as_long_again_begins_again() {
     for kind in [HistoryKind::Room, HistoryKind::Topic] {

@@ -95,8 +95,8 @@ fn the_loss_of_the_last_message_is_reported_without_a_next_message() {
     while told == 0 {
         engine.lose(1);
         ann.say(b"last");
-        // The packet that is lost may tell members or a position alone. Then the message comes, and another one shall
-        // be lost.
+        // The packet that is lost may tell members or a position alone. Then the message arrives, and another packet
+        // must be lost.
         told = loop {
             match bob.hear().expect("an event, not the end") {
                 RoomEvent::Gap(lost) => break lost,
@@ -111,7 +111,7 @@ fn the_loss_of_the_last_message_is_reported_without_a_next_message() {
     two.stop();
 }
 
-/// The members of a silent node leave, and come back with it; what it said meanwhile is told as a gap.
+/// The members of a silent node leave, and return with it. Messages from the time between are reported as a gap.
 #[test]
 fn a_dead_node_leaves_with_its_members_and_comes_back_without_a_silent_gap() {
     let engine = InprocEngine::default();
@@ -145,7 +145,7 @@ fn a_dead_node_leaves_with_its_members_and_comes_back_without_a_silent_gap() {
     two.stop();
 }
 
-/// Whatever is lost of requests and answers, each request has one fate, and none waits for longer than its deadline.
+/// With any loss of requests and answers, each request ends in exactly one way, at its deadline at the latest.
 #[test]
 fn lost_requests_and_answers_end_at_the_deadline() {
     const REQUESTS: u64 = 40;
@@ -181,7 +181,7 @@ fn lost_requests_and_answers_end_at_the_deadline() {
     assert_eq!(taken[0] + taken[1] + REQUESTS / 4, REQUESTS);
 }
 
-/// A node that neither sends nor hears is dead after its silence, and callers whose requests it has are told.
+/// A node that neither sends nor receives is dead after its silence, and callers with requests at this node are told.
 #[test]
 fn requests_of_a_silent_node_fail_when_it_is_dead() {
     let engine = InprocEngine::default();
@@ -329,7 +329,7 @@ fn members_of_two_other_nodes_with_one_name_are_distinguished() {
     }
 }
 
-/// No clock of another node is ever compared, so one that is an hour ahead makes no difference.
+/// Nodes do not compare their clocks, so a clock that is an hour ahead makes no difference.
 #[test]
 fn a_clock_that_is_an_hour_ahead_makes_no_difference() {
     const MESSAGES: u64 = 50;
@@ -437,8 +437,8 @@ fn a_kept_message_that_is_too_long_for_one_node_is_told_and_counted_there_once()
     assert_eq!(metrics.backplane_malformed, 0);
 }
 
-/// Regression: the hook was asked when the node had subscribed to the room already, so anybody could make a node
-/// subscribe to any number of rooms.
+/// Regression: the hook was called after the node had subscribed to the room, so any client could make a node subscribe
+/// to any number of rooms.
 #[test]
 fn a_join_that_the_hook_refuses_subscribes_to_nothing_and_one_that_waits_is_asked_once() {
     let engine = InprocEngine::default();
@@ -505,7 +505,7 @@ fn gaps_are_told_in_lines_and_json() {
     }
 }
 
-/// Opens this many rooms on a node, with all limits but that of aliases out of the way. Returns how many were refused.
+/// Opens this many rooms on a node, limited only by aliases. Returns the number of refused rooms.
 fn open_rooms(rooms: usize) -> usize {
     const EACH: usize = 500;
     let engine = InprocEngine::default();
@@ -537,7 +537,7 @@ fn open_rooms(rooms: usize) -> usize {
     // The last room that was opened spans the nodes.
     let mut bob = two.peer();
     bob.join("room-0", "bob").expect("a free name");
-    // The node tells all its rooms first, so the server may ping bob meanwhile.
+    // The node announces all its rooms first, so the server may ping bob in between.
     loop {
         match bob.hear().expect("an event, not the end") {
             RoomEvent::Presence(_, name) if name == "p0" => break,
@@ -559,7 +559,7 @@ fn many_rooms_span_nodes() {
 #[test]
 #[ignore = "takes a minute"]
 fn a_hundred_thousand_rooms_are_refused_beyond_the_aliases() {
-    // One alias is that of the backplane itself.
+    // One alias belongs to the backplane itself.
     assert_eq!(open_rooms(100_000), 100_000 - (65_535 - 1_023 - 1));
 }
 
@@ -624,7 +624,7 @@ fn fifty_thousand_members_join_one_room_over_two_nodes() {
     crowd(50_000);
 }
 
-/// Packets that are lost between the engine and a node are read from the stream. Members are told of no gap.
+/// A node reads packets that are lost on the way from the engine from the stream. Members see no gap.
 #[test]
 fn lost_packets_of_a_kept_room_are_filled_from_the_stream() {
     const MESSAGES: usize = 60;
@@ -634,7 +634,7 @@ fn lost_packets_of_a_kept_room_are_filled_from_the_stream() {
     let mut near = Reader::join(&one, "near", None);
     let mut far = Reader::join(&two, "far", None);
     for number in 0..MESSAGES {
-        // Both nodes lose it, and find that by the next one, or because the author's node waits for it.
+        // Both nodes lose it, and detect the loss by the next packet, or because the author's node waits for it.
         if number % 3 == 1 {
             engine.lose(1);
         }

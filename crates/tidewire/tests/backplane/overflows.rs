@@ -1,4 +1,4 @@
-//! Engines that drop packets for a node whose inbox is full, and tell it, or lose them in silence.
+//! Engines that drop packets for a node with a full inbox, with or without a report.
 
 use tidewire::History;
 use tidewire_testkit::backplane::InprocEngine;
@@ -8,7 +8,7 @@ use tidewire_testkit::wait_until;
 
 use crate::next_with_gaps;
 
-/// Each overflow is counted, and each message arrives or is told as missing.
+/// Each overflow is counted, and each message arrives or is reported as missing.
 #[test]
 fn overflows_are_counted_and_their_losses_reported() {
     const OVERFLOWS: u64 = 5;
@@ -57,8 +57,8 @@ fn overflows_are_counted_and_their_losses_reported() {
     );
 }
 
-/// After an overflow a node reads its streams. So it gets the last message, although no next one shows that it is
-/// missing.
+/// After an overflow a node reads its streams. So the node receives the last message, although no later message shows
+/// the loss.
 #[test]
 fn messages_that_an_overflow_dropped_are_read_from_the_stream() {
     const MESSAGES: usize = 5;
@@ -87,8 +87,8 @@ fn messages_that_an_overflow_dropped_are_read_from_the_stream() {
     }
 }
 
-/// Regression: nothing showed a node that the last message was lost on its way, as between two servers of NATS, until
-/// the next one came. Now a node reads streams that are silent.
+/// Regression: a node did not detect the loss of the last message, for example between two servers of NATS, until the
+/// next message. Now a node reads streams that are silent.
 #[test]
 fn the_last_message_of_a_kept_room_or_topic_that_is_lost_in_silence_is_read_from_the_stream() {
     for kind in [HistoryKind::Room, HistoryKind::Topic] {

@@ -32,8 +32,8 @@ fn connect(server: &TestServer) -> Client {
     client.connect(&server.url()).wait().expect("a server")
 }
 
-/// Returns when the node has handled all that the client sent before. Both answers need the node, and the second
-/// question leaves the lane behind the turn of the first one.
+/// Returns when the node has handled all earlier messages of the client. Both answers need the node, and the second
+/// question leaves the lane after the turn of the first.
 fn pass_through_node(client: &Client, name: &str) {
     for part in ["first", "second"] {
         let pattern = format!("{name}.{part}");
@@ -41,7 +41,7 @@ fn pass_through_node(client: &Client, name: &str) {
     }
 }
 
-/// Stops a server, and checks that each question had one fate.
+/// Stops a server, and checks that each question ended in exactly one way.
 fn stop(server: TestServer) -> Metrics {
     let metrics = server.stop();
     assert_eq!(

@@ -1,4 +1,4 @@
-//! Calls whose effect at the server outlives them, and callers that give them up.
+//! Calls with a lasting effect at the server, and callers that give them up.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
@@ -56,7 +56,7 @@ fn chat(gate: &Gate) -> TestServer {
     })
 }
 
-/// A client whose calls time out soon.
+/// A client with short timeouts.
 fn hasty(server: &TestServer) -> Client {
     let builder = Client::builder().request_timeout(Duration::from_millis(20));
     builder.connect(&server.url()).wait().unwrap()
@@ -129,7 +129,7 @@ fn a_subscription_that_timed_out_can_be_made_again() {
     server.stop();
 }
 
-/// Regression: the first of two subscriptions was dropped, and the server refused the second one.
+/// Regression: the first of two subscriptions was dropped, and the server refused the second.
 #[test]
 fn a_subscription_dropped_while_it_is_made_can_be_made_again_at_once() {
     let (gate, open) = Gate::new();
@@ -168,7 +168,7 @@ fn a_join_that_timed_out_is_left_when_the_server_agrees() {
             Err(error) => panic!("{error}"),
         }
     });
-    // The server may not have removed the client yet that looked who was there.
+    // The server may not have removed the client of the last check yet.
     wait_until("it is alone", || {
         let members = client.room(joined.id()).members().wait().ok()?;
         (members.len() == 1).then_some(())

@@ -52,7 +52,7 @@ impl Relay {
         self.state.swallowed.load(Ordering::SeqCst)
     }
 
-    /// Ends all connections. The next ones are relayed again.
+    /// Ends all connections. Later connections are relayed again.
     pub(crate) fn cut(&self) {
         self.state.swallows.store(false, Ordering::SeqCst);
         for end in self.state.open.lock().unwrap().drain(..) {

@@ -51,7 +51,7 @@ fn take(subscription: &Subscription, count: u64) {
     }
 }
 
-/// Loses messages with a connection, and checks that one flush on the next connection says so.
+/// Loses messages with a connection, and checks that one flush on the next connection reports the loss.
 fn lose(relay: &Relay, client: &Client, sample: &Message<'_>, send: impl Fn()) {
     wait_for_open(client, 1);
     let mut frame = Vec::new();
@@ -119,7 +119,7 @@ fn a_flush_reports_lost_messages_to_a_room() {
     });
 }
 
-/// A flush that fails with its connection has told its caller, so the next one need not.
+/// A flush that fails with its connection reports the loss, so the next flush does not.
 #[test]
 fn a_loss_that_a_pending_flush_has_told_is_not_told_again() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| PubSub::new());
@@ -192,7 +192,7 @@ fn a_lazy_client_that_is_dropped_at_once_has_sent_its_messages() {
     assert_eq!(metrics.room_delivered, 1_001);
 }
 
-/// Without a wait, input that nobody reads any more resets the connection, and what the server has not read is lost.
+/// Without a wait, unread input resets the connection, and bytes that the server has not read are lost.
 #[test]
 fn a_dropped_client_has_sent_more_than_the_socket_takes_at_once() {
     const LARGE: usize = 10_000;
@@ -219,7 +219,7 @@ fn a_dropped_client_has_sent_more_than_the_socket_takes_at_once() {
     let _conserved = server.stop();
 }
 
-/// It would wait for ever if it waited at all.
+/// If the drop waited, it would wait for ever.
 #[test]
 fn a_drop_waits_neither_for_confirmed_messages_nor_without_a_linger() {
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| PubSub::new());

@@ -59,7 +59,7 @@ fn clients_go_where_a_draining_server_sends_them() {
     let stays = Client::connect(&old.to_string()).wait().unwrap();
     let busy = client.clone();
     let asking = thread::spawn(move || {
-        // No request is lost: what the old server refused or did not read is asked again at the new one.
+        // No request is lost: requests that the old server refused or did not read are sent again to the new server.
         for number in 0..2_000_u32 {
             ask(&busy, &number.to_le_bytes());
         }
@@ -74,7 +74,7 @@ fn clients_go_where_a_draining_server_sends_them() {
         Event::Closed { text, .. } => Some(text),
         _ => None,
     });
-    // Whoever did not ask for addresses gets the go-away as ever.
+    // A client without support for addresses receives the usual go-away.
     assert_eq!(&*text, "the server is shutting down");
     drop((client, stays));
     let stopped = new.shutdown(DEADLINE);
@@ -154,7 +154,7 @@ fn a_codec_without_go_away_ends_as_usual() {
     assert_eq!(new.metrics().sessions_opened, 0);
 }
 
-/// A server that welcomes each client, and sends the first one elsewhere. Ends with its second client.
+/// A server that welcomes each client, and sends the first client elsewhere. Ends with its second client.
 fn sending_to(address: &str) -> (String, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let home = format!("tcp://{}", listener.local_addr().unwrap());
@@ -311,7 +311,7 @@ fn a_refusal_with_an_address_has_its_text() {
     assert_eq!(text, "bye");
 }
 
-/// Lets everybody in for two seconds.
+/// Admits all peers for two seconds.
 struct Brief;
 
 impl Authenticate for Brief {

@@ -10,7 +10,8 @@ use tidewire_proto::body::GoAwayBody;
 use tidewire_testkit::fixtures::{codec, tw1};
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
-/// Returns the replies and the farewell of a session whose service defers, replies and closes within a few requests.
+/// Returns the replies and the farewell of a session with a service that defers, replies and closes within a few
+/// requests.
 fn said(name: &str, close: fn(&mut Context<'_>)) -> Vec<Vec<u8>> {
     let (sender, taken) = mpsc::channel::<Option<Deferred>>();
     let server = TestServer::over_tcp(Server::builder(), &codec(name), move |_| {
@@ -49,7 +50,7 @@ fn a_reply_and_a_close_after_a_deferred_answer_are_delivered() {
         assert_eq!(answers, [b"later", &b"now"[..]], "{name}");
     }
     for name in ["tw1", "srmp", "srmp-rpc", "uvrpc"] {
-        // No answer is queued behind the first request, so it is given up.
+        // No answer is queued after the first request, so the request is given up.
         let answers = said(name, |cx| cx.close());
         assert_eq!(answers, [b"now"], "{name}");
     }

@@ -113,7 +113,7 @@ fn the_hook_is_told_once_for_each_way_of_leaving() {
         garden.leave().wait().unwrap();
         expect("ada left garden");
         assert!(garden.leave().wait().is_err(), "she is not there");
-        // A handler removes the member, on its own lane and on another one, before the member can join again.
+        // A handler removes the member, on its own lane and on another lane, before the member can join again.
         join(&bob, "bob");
         for name in ["ada", "bob"] {
             call("remove", name.as_bytes()).unwrap();

@@ -66,8 +66,8 @@ fn a_chat_without_history_tells_nothing_and_whispers_are_not_kept() {
     server.stop();
 }
 
-/// Regression: all messages of the history were dropped for one that was too large, which was then not kept either. On
-/// other lanes it had the number of the next message.
+/// Regression: all messages of the history were dropped for a message that was too large, which was then not kept
+/// either. On other lanes it had the number of the next message.
 #[test]
 fn a_message_too_large_for_a_history_is_said_and_leaves_the_others() {
     for lanes in 1..=3 {

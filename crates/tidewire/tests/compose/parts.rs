@@ -82,7 +82,7 @@ fn lines_reach_the_chat_of_a_composed_server() {
     server.stop();
 }
 
-/// Over UVRPC a name is a method if there is one, otherwise a topic.
+/// Over UVRPC a name is a method if the method exists, otherwise a topic.
 #[test]
 fn methods_come_before_topics_where_both_are_names() {
     let builder = Server::builder().trust_datagram_peers(true);

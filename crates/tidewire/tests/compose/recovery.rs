@@ -1,4 +1,4 @@
-//! Clients whose connections are cut get what they missed: nothing twice, and nothing is missing without a notice.
+//! Clients with cut connections receive the missed messages: none twice, and none is missing without a notice.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -83,7 +83,7 @@ fn relay(mut from: TcpStream, mut to: TcpStream, mut left: usize) {
     }
 }
 
-/// The messages of one publisher, as a reader got them: each is got, told to be missing, or still to come.
+/// The messages of one publisher at a reader: each is received, reported as missing, or still to come.
 #[derive(Debug, Default)]
 struct Ledger {
     next: u64,
@@ -221,7 +221,7 @@ fn messages_too_large_for_the_history_are_counted_exactly() {
     }
 }
 
-/// Members on all lanes speak, and one that is cut off at random hears each of them in order and in full.
+/// Members on all lanes send, and a member that is cut off at random receives all messages of each in order.
 #[test]
 fn a_member_with_random_cuts_misses_nothing_in_a_room() {
     const MESSAGES: u64 = 600;
@@ -307,7 +307,7 @@ fn listen(cutter: &Cutter, speakers: usize, messages: u64) -> Vec<Ledger> {
     ledgers
 }
 
-/// A history that is larger than an output is sent in pieces, while others go on to speak.
+/// A history that is larger than an output is sent in pieces, while others continue to send.
 #[test]
 fn a_large_history_comes_in_pieces_before_the_live_messages() {
     const KEPT: u64 = 4_000;
@@ -338,7 +338,7 @@ fn a_large_history_comes_in_pieces_before_the_live_messages() {
         (KEPT..KEPT + LIVE).for_each(say);
         bobs.say(b"heard by ada alone").unwrap();
         let (mut ledger, mut roster) = (Ledger::default(), 0);
-        // The members come behind the history, which may include what is live.
+        // The members come after the history, which may include live messages.
         while ledger.next < KEPT + LIVE || roster == 0 {
             match bob.next_event().wait_for(DEADLINE) {
                 Some(Event::Message(heard)) if heard.kind == Kind::Deliver => {
@@ -384,7 +384,7 @@ fn a_topic_keeps_its_latest_value_without_subscribers() {
         let position = value(b"2");
         writer.publish("state.door", b"3").unwrap();
         assert_eq!(value(b"3").offset, position.offset + 1);
-        // The second value is gone, and a third one was published.
+        // The second value is gone, and a third was published.
         drop(door);
         let again = reader.subscribe("state.door").since(tidewire::Position {
             offset: position.offset - 1,

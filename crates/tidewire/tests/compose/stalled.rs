@@ -11,7 +11,7 @@ fn number_of(payload: &[u8]) -> u64 {
     u64::from_le_bytes(payload[..8].try_into().unwrap())
 }
 
-/// A client that asks for the histories of topics, and reads nothing behind the last reply.
+/// A client that requests the histories of topics, and reads nothing after the last reply.
 fn who_stalls(server: &TestServer, topics: &[String]) -> Peer {
     let mut peer = Peer::silent(server.wire(), &tw1());
     let hello = Hello {
@@ -111,7 +111,7 @@ fn many_returning_clients_that_do_not_read_cost_little_and_delay_no_other() {
     }
 }
 
-/// A session that comes back to several topics is sent one piece at a time for all of them.
+/// A session that returns to several topics receives one piece at a time for all topics.
 #[test]
 fn a_client_that_returns_to_several_topics_and_does_not_read_holds_one_piece() {
     const TOPICS: usize = 6;

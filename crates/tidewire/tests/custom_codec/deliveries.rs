@@ -1,5 +1,5 @@
-//! A codec whose deliveries begin with the number of their subscription, while the log holds the part that all
-//! subscribers share.
+//! A codec with deliveries that begin with the number of their subscription. The log has the part that all subscribers
+//! share.
 
 use tidewire::{
     AnyCodec, Context, HandlerError, HandlerResult, Kind, Limits, Message, OwnedMessage, Policy,
@@ -231,7 +231,7 @@ fn each_subscriber_gets_its_number_before_the_shared_part() {
     }
 }
 
-/// The slow subscriber reads nothing until messages were dropped. The fast one receives all.
+/// The slow subscriber reads nothing until messages were dropped. The fast subscriber receives all.
 #[test]
 fn a_slow_subscriber_gets_its_number_in_the_rest_and_in_gaps() {
     let mut limits = Limits::default();

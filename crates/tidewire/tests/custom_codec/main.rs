@@ -68,7 +68,7 @@ fn an_unfinished_frame_is_searched_once_however_it_comes() {
     });
     let server = TestServer::over_tcp(Server::builder(), &codec, |_| echo);
     let mut peer = server.peer();
-    // Short frames first, then one that outgrows the lane's buffer and moves into the session's own.
+    // Short frames first, then a frame that outgrows the lane's buffer and moves into the session's buffer.
     let payloads = [
         vec![b'a'; 10],
         vec![b'b'; 40],
@@ -83,7 +83,7 @@ fn an_unfinished_frame_is_searched_once_however_it_comes() {
     for piece in stream.chunks(1_777) {
         peer.write(piece);
         written += piece.len() as u64;
-        // The next piece follows when this one was read, so that the lane gets them one by one.
+        // The next piece follows after this piece was read, so that the lane reads them one by one.
         server.wait_for("the piece is read", |metrics| metrics.bytes_in == written);
     }
     server.wait_for("all are handled", |metrics| {
@@ -228,7 +228,7 @@ impl Codec for Numbered {
     }
 }
 
-/// Sends all `payloads` in one write, and checks the answers. Returns how often the lane called the codec.
+/// Sends all `payloads` in one write, and checks the answers. Returns the number of calls of the codec.
 fn asked_at_once(layout: Layout, payloads: &[Vec<u8>]) -> usize {
     let numbered = Numbered::new(layout);
     let calls = Arc::clone(&numbered.calls);
@@ -328,7 +328,7 @@ fn a_codec_that_lies_about_its_layout_harms_nothing_but_its_own_frames() {
                 .collect();
             peer.write(&requests);
             peer.finish_writing();
-            // The session ends, whatever the answers are.
+            // The session ends after any answers.
             let mut wire = peer.into_wire();
             let mut answers = Vec::new();
             wire.read_to_end(&mut answers).expect("an end");

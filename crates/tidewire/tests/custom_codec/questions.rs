@@ -1,4 +1,4 @@
-//! Custom codecs that differ from all built-in ones in the properties of their format.
+//! Custom codecs that differ from all built-in codecs in the properties of their format.
 
 use std::net::UdpSocket;
 use std::time::Duration;

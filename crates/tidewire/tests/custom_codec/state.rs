@@ -337,7 +337,7 @@ fn the_last_words_of_a_server_have_their_number_too() {
     let mut peer = server.peer();
     peer.ask(b"the first");
     assert_eq!(peer.answer().payload, b"the first");
-    // This request reuses the number of the first one.
+    // This request reuses the number of the first request.
     peer.ask(b"the second");
     let mut rest = Vec::new();
     let mut wire = peer.into_wire();

@@ -128,7 +128,7 @@ fn a_client_picks_its_topics_and_registers_again_with_a_new_connection() {
         topics(&all, 4),
         ["sensor.1", "news", "sensor.1.raw", "sensor.2"]
     );
-    // A dropped subscription gets no more messages; the other one does.
+    // A dropped subscription gets no more messages. The other subscription does.
     drop(sensors);
     publisher
         .request(b"sensor.3")

@@ -164,7 +164,7 @@ fn a_client_finds_its_server_again_that_forgot_it() {
     tidewire_testkit::assert_conserved(&again.shutdown(DEADLINE));
 }
 
-/// After a lost reply, each request would get the reply of the next one.
+/// After a lost reply, each request would get the reply of the next request.
 #[test]
 fn requests_are_refused_where_a_lost_reply_would_shift_the_others() {
     for name in ["length-field", "delimited", "lines", "raw"] {

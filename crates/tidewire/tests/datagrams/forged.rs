@@ -148,7 +148,7 @@ fn forged_addresses_lock_no_newcomer_out() {
         (metrics.sessions_refused, metrics.sessions_opened),
         (0, ADDRESSES as u64)
     );
-    // A peer whose session was evicted begins a new one, without any notice.
+    // A peer with an evicted session begins a new session, without any notice.
     sockets[0].send(b"again").unwrap();
     assert_eq!(received(&sockets[0]), b"again");
     assert_eq!(server.stop().sessions_opened, ADDRESSES as u64 + 1);

@@ -229,7 +229,7 @@ fn nothing_is_sent_to_a_peer_that_asked_for_nothing() {
     server.stop();
 }
 
-/// Regression: bytes of another protocol ended the open session, so that anybody could end it who forged one datagram.
+/// Regression: bytes of another protocol ended the open session, so one forged datagram could end it.
 #[test]
 fn a_datagram_of_another_protocol_ends_no_open_session() {
     for name in ["srmp", "length-field"] {

@@ -30,7 +30,7 @@ fn an_empty_datagram_ends_a_session_and_silence_does_too() {
         assert_eq!(received(socket), b"", "each is told of its end");
     }
     let metrics = server.wait_for("both end", |metrics| metrics.sessions_closed() == 2);
-    // The other one may have been silent for too long before its end was read.
+    // The other session may have been silent for too long before its end was read.
     assert!(metrics.closed_by("idle_timeout") >= 1, "{metrics:#?}");
     // The next datagram begins another session.
     silent.send(b"again").unwrap();

@@ -1,5 +1,5 @@
-//! Tables of a server over UDP that strangers fill, attacked from one address and from fifty. A victim of another
-//! address was there before, and another one comes later.
+//! Tables of a server over UDP, attacked from one address and from fifty. A victim of another address connects before
+//! the attack, another victim later.
 
 use std::net::{Ipv4Addr, UdpSocket};
 

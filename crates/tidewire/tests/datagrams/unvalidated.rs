@@ -28,7 +28,7 @@ fn datagrams_of_unvalidated_addresses_make_no_session_and_are_answered_by_nothin
         socket.send(stray).unwrap();
         assert_eq!(received(&socket), b"", "an end");
     }
-    // An end is not answered, and neither is a datagram that is too small for a challenge.
+    // The server answers neither an end nor a datagram that is too small for a challenge.
     socket.send(&[]).unwrap();
     socket.send(&tiny_hello).unwrap();
     bystander.ask(b"unharmed");
@@ -177,7 +177,7 @@ fn no_codec_sends_an_unproven_address_more_than_came_from_it() {
             let got = measure();
             assert!(got <= sent, "{name}, round {round}: {got} bytes for {sent}");
         }
-        // The end of a session, if there is one. Without it the drain waits for the peer's answer to its go-away.
+        // The end of a session, if any. Without it the drain waits for the peer's answer to its go-away.
         sent += on_the_network(socket.send(&[]).unwrap());
         server.stop();
         let got = measure();

@@ -67,7 +67,7 @@ fn subscriber(server: &TestServer) -> Peer {
     peer
 }
 
-/// Publishes in blocks, each confirmed, until the connection ends, whatever the replies are.
+/// Publishes in confirmed blocks until the connection ends, after any replies.
 fn publish_to_the_end(peer: &mut Peer) {
     let mut block = Vec::new();
     for _ in 0..50 {

@@ -42,7 +42,7 @@ impl Service for Fragile {
         }
     }
 
-    /// No panic leaves this service fit to go on, so its lane ends.
+    /// This service cannot continue after a panic, so its lane ends.
     fn on_panic(&mut self, _: &mut Context<'_>) {
         panic!("told to");
     }
@@ -120,7 +120,7 @@ fn one_of_two_dies(victim: u8) {
     for number in 0..MESSAGES {
         let text = number.to_string();
         alive[0].send(&Message::new(Kind::OneWay, 0, text.as_bytes()));
-        // One at a time, so that each is a batch of its own for the dead lane.
+        // One at a time, so that each is a separate batch for the dead lane.
         assert_eq!(delivered(&mut alive[1]), text.as_bytes());
     }
     // The accepting lane is alive or has a successor, and assigns new connections only to living lanes.

@@ -1,4 +1,4 @@
-//! A handler that panics: its session ends, counted and told why, and nothing else does.
+//! A handler that panics: only its session ends, with a count and a reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -108,7 +108,7 @@ fn a_handler_that_panics_ends_its_session_after_the_answers_before_and_no_other_
         assert_eq!(metrics.closed_by("handler_panicked"), 1);
         assert_eq!(metrics.closed_by("lane_failed"), 0);
         assert_eq!(metrics.sessions_opened, metrics.sessions_closed());
-        // Of the bystander one, of the peer a hello, perhaps the answer to a challenge, and five requests.
+        // One frame of the bystander; of the peer a hello, perhaps the answer to a challenge, and five requests.
         let frames = metrics.frames_in - before.frames_in;
         assert!((7..=9).contains(&frames), "{frames} frames");
     }

@@ -32,7 +32,7 @@ fn a_port_in_use_is_named_with_its_remedy() {
 fn the_socket_file_of_a_dead_server_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("s");
-    // A listener of the standard library leaves its file behind when it is dropped, as a killed server does.
+    // A listener of the standard library leaves its file when it is dropped, like a killed server.
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let address = format!("ipc://{}", path.display());
@@ -128,7 +128,7 @@ fn every_address_of_both_families_is_served_at_one_port_in_any_order() {
     }
 }
 
-/// Regression: a server listened at one of the two loopback addresses only, and clients that know the other one were
+/// Regression: a server listened at only one of the two loopback addresses, and clients of the other address were
 /// refused.
 #[test]
 fn localhost_is_listened_on_at_both_loopback_addresses() {

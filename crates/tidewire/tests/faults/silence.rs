@@ -47,7 +47,7 @@ fn half_a_frame_then_silence_times_out() {
     assert_eq!(server.stop().closed_by("frame_timeout"), 1);
 }
 
-/// Regression: every byte restarted the timeout of a frame, so a byte now and then kept a session for ever.
+/// Regression: every byte restarted the timeout of a frame, so a byte from time to time kept a session for ever.
 #[test]
 fn a_frame_that_comes_byte_by_byte_times_out_in_every_codec() {
     for (name, beginning) in [

@@ -24,7 +24,7 @@ struct Stage {
     over_tcp: bool,
     codec: AnyCodec,
     lanes: usize,
-    /// Number of readers beside the stalled one.
+    /// Number of readers beside the stalled reader.
     readers: usize,
     message_bytes: usize,
 }
@@ -50,7 +50,7 @@ fn tcp() -> Stage {
     }
 }
 
-/// Readers on threads of their own, one subscriber that does not read yet, and a publisher.
+/// Readers on separate threads, one subscriber that does not read yet, and a publisher.
 struct Scene {
     server: TestServer,
     readers: Vec<JoinHandle<()>>,
@@ -157,7 +157,7 @@ impl Scene {
         }
     }
 
-    /// Ends everything and returns the counters. All readers have received everything by then.
+    /// Ends everything and returns the counters. All readers have then received everything.
     fn end(self) -> Metrics {
         for reader in self.readers {
             reader
@@ -170,7 +170,7 @@ impl Scene {
 }
 
 /// Resumes reading as the stalled subscriber, and checks that every gap is announced with its exact size. Returns the
-/// number of received and of lost messages, and the number of the last one.
+/// number of received and of lost messages, and the number of the last message.
 fn catch_up(peer: &mut Peer, total: usize) -> (usize, usize, usize) {
     let (mut heard, mut lost, mut last) = (0, 0, 0);
     while heard + lost < total {
@@ -212,7 +212,7 @@ fn drops_and_tells_in(mut scene: Scene) -> (usize, usize, usize) {
     (heard, lost, last)
 }
 
-/// The bug: a chat without a policy disconnected slow members, whatever its server was told.
+/// The bug: a chat without a policy disconnected slow members, with any policy of its server.
 #[test]
 fn a_chat_without_a_policy_has_that_of_its_server() {
     let builder = Server::builder().limits(limits());

@@ -1,4 +1,4 @@
-//! Services that implement a method for each kind instead of one for all.
+//! Services that implement a method for each kind instead of one method for all.
 
 use tidewire::{AnyCodec, Context, HandlerResult, Kind, Message, RequestError, Server, Service};
 use tidewire_proto::body::ErrorCode;

@@ -9,7 +9,7 @@ use tidewire::{
 use tidewire_testkit::fixtures::{echo, tw1};
 use tidewire_testkit::{DEADLINE, TestServer};
 
-/// Pauses a session that asks for it, and resumes a session when another one sends its number.
+/// Pauses a session on its request, and resumes a session when another session sends its number.
 struct Valve {
     paused: Sender<SessionId>,
 }
@@ -65,7 +65,7 @@ fn a_paused_session_is_served_in_order_when_another_one_lets_it_go_on() {
         peer.ask(b"three");
         let other = Client::connect(&server.url()).wait().unwrap();
         for _ in 0..20 {
-            // The lane handles other sessions meanwhile.
+            // The lane still handles other sessions.
             other.request(b"hello").wait().unwrap();
         }
         assert_eq!(server.metrics().frames_in, 1 + 1 + 1 + 20, "two hellos");
@@ -95,7 +95,7 @@ fn a_handle_pauses_and_resumes_from_another_thread() {
     for handle in &handles {
         handle.pause_reading().unwrap();
     }
-    // The broadcast is behind the pause in the lane's mailbox.
+    // The broadcast is after the pause in the lane's mailbox.
     let news = Message::new(Kind::OneWay, 0, b"paused");
     let report = sessions.broadcast_where(|_| true, news).unwrap().wait();
     assert_eq!(report.queued, 2);
@@ -105,7 +105,7 @@ fn a_handle_pauses_and_resumes_from_another_thread() {
     }
     let metrics = server.metrics();
     assert_eq!(metrics.frames_in, 2, "the hellos: {metrics:#?}");
-    // The lane may see any of these wishes. The last one counts.
+    // The lane may see any of these calls. The last call counts.
     for _ in 0..1_000 {
         for handle in &handles {
             handle.resume_reading().unwrap();

@@ -1,4 +1,4 @@
-//! Waits on a lane: each form fails at once and says why, and the lane's sessions go on.
+//! Waits on a lane: each form fails at once with its reason, and the lane's sessions continue.
 
 use std::time::Duration;
 

@@ -172,8 +172,8 @@ fn ten_thousand_wrong_tokens_are_answered_by_few_checks() {
 
 const GUESSES: u64 = 10_000;
 
-/// Regression: 31 devices behind one address whose tokens had expired, or whose users were removed, locked out
-/// everybody there for a minute. Such tokens are genuine, and no guesses.
+/// Regression: 31 devices of one address with expired tokens, or with removed users, locked out all others of this
+/// address for a minute. Such tokens are genuine, and no guesses.
 #[test]
 fn expired_and_revoked_tokens_lock_no_other_device_out() {
     let tokens = Tokens::new();

@@ -1,4 +1,4 @@
-//! Credentials that expire, and newer ones.
+//! Credentials that expire, and newer credentials.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, SystemTime};

@@ -201,8 +201,8 @@ fn only_the_first_answer_counts() {
     assert_eq!(server.metrics().auth_refused, 0);
 }
 
-/// Regression: an authenticator that took a late answer and left the decision to the next one, which answered late,
-/// too, refused the peer by dropping its own answer.
+/// Regression: an authenticator took a late answer and left the decision to the next authenticator, which answered
+/// late, too. The drop of the first answer refused the peer.
 #[test]
 fn the_late_answer_of_the_authenticator_that_decides_counts() {
     /// Takes a late answer, and does not need it.

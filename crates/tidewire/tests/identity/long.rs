@@ -9,7 +9,7 @@ use tidewire_testkit::{DEADLINE, TestServer};
 
 use super::*;
 
-/// Knows everybody by the length of the token.
+/// Identifies all peers by the length of the token.
 struct Length;
 
 impl Authenticate for Length {

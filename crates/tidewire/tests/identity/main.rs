@@ -50,7 +50,7 @@ impl Tokens {
         TokenFile::append(&self.path, name, None).unwrap()
     }
 
-    /// Tokens first, then anonymous peers if there is such a user.
+    /// Tokens first, then anonymous peers if their user exists.
     fn chain(&self, users: Users) -> Chain {
         let users = Arc::new(users);
         let tokens = TokenFile::read(&self.path, Arc::clone(&users)).unwrap();

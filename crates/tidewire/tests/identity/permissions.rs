@@ -304,7 +304,7 @@ fn a_limit_of_bytes_refuses_larger_messages() {
     assert_eq!(server.metrics().rate_refused, refused as u64);
 }
 
-/// Counts its messages, of whatever kind they are.
+/// Counts its messages of all kinds.
 struct Counting(Arc<AtomicUsize>);
 
 impl Service for Counting {
@@ -314,7 +314,7 @@ impl Service for Counting {
     }
 }
 
-/// Sends a frame of each kind to a service that looks at no kind, as a peer without any permission.
+/// Sends a frame of each kind to a service that ignores kinds, as a peer without any permission.
 fn send_each_kind(server: TestServer) {
     let tw1 = AnyCodec::by_name("tw1").unwrap();
     let mut peers = Vec::new();
@@ -335,8 +335,8 @@ fn send_each_kind(server: TestServer) {
     server.stop();
 }
 
-/// Regression: kinds of frames that only servers send needed no permission, and a closure looks at no kind. In a
-/// service of its own type, kinds that end something, malformed bodies, and messages for no room needed none.
+/// Regression: kinds of frames that only servers send needed no permission, and a closure ignores kinds. In a service
+/// type, kinds that end something, malformed bodies, and messages for no room needed no permission.
 #[test]
 fn no_kind_of_frame_reaches_a_handler_without_permission() {
     let called = Arc::new(AtomicUsize::new(0));

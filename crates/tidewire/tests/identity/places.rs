@@ -1,4 +1,4 @@
-//! Sessions that give way to newer ones of their identity, or to those that want their name.
+//! Sessions that are replaced by newer sessions of their identity or with their name.
 
 use std::io::{ErrorKind, Read as _};
 use std::time::Duration;
@@ -36,7 +36,7 @@ fn serve(when_full: WhenFull) -> (Server, Token) {
 /// A peer that says hello and joins, and then never answers anything.
 fn deaf(server: &Server, credentials: &[u8], name: &str) -> TcpStream {
     let mut hello = Vec::new();
-    // A member takes frames that are as long as those of the server.
+    // A member takes frames as long as the server's.
     let own = Hello {
         version: PROTOCOL_VERSION,
         features: 0,
@@ -71,7 +71,7 @@ fn kind_of_next(stream: &mut TcpStream) -> u8 {
     rest[0]
 }
 
-/// Regression: a session whose peer was gone kept its user's only place for a minute.
+/// Regression: a session of a vanished peer kept its user's only place for a minute.
 #[test]
 fn a_silent_session_gives_way_to_a_newer_one_of_its_user() {
     let (server, ann) = serve(WhenFull::Refuse);
@@ -81,7 +81,7 @@ fn a_silent_session_gives_way_to_a_newer_one_of_its_user() {
         (server.metrics().closed_by("replaced") == 1).then_some(())
     });
     client.join("lobby").named("").wait().unwrap();
-    // The silent peer is told why, in case that it is there after all.
+    // The silent peer is told the reason, because it may still be there.
     gone.set_read_timeout(Some(DEADLINE)).unwrap();
     let mut told = Vec::new();
     match gone.read_to_end(&mut told) {

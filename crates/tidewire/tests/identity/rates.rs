@@ -6,7 +6,7 @@ use tidewire::{RateLimit, WhenExceeded};
 
 use super::*;
 
-/// A server for Ann, who may send this many messages at once and hardly any later.
+/// A server for Ann, who may send this many messages at once and few later.
 fn serve(messages: u32, lanes: usize) -> (Server, Token) {
     let tokens = Tokens::new();
     let ann = tokens.add("ann");

@@ -90,7 +90,7 @@ fn a_revoked_token_ends_its_sessions() {
     assert!(refusal(connect(&server, Some(&ann))).contains("wrong"));
 }
 
-/// Serves with the first authenticator, connects, and checks that the session ends with the third one only.
+/// Serves with the first authenticator, connects, and checks that the session ends only with the third.
 fn follows_proofs<A: Authenticate>(
     builder: ServerBuilder,
     connect: impl Fn(&str) -> Result<Client, ConnectError>,
@@ -147,7 +147,7 @@ fn a_proof_that_is_taken_away_ends_its_sessions() {
     follows_proofs(builder, secure, names.map(by));
 }
 
-/// Regression: the expiry of an open session was that of its beginning.
+/// Regression: an open session kept its first expiry.
 #[test]
 fn the_expiry_of_an_open_session_follows_the_reload() {
     let tokens = Tokens::new();
@@ -182,7 +182,7 @@ fn the_expiry_of_an_open_session_follows_the_reload() {
     });
 }
 
-/// A reload that lowers the limit of sessions ends those that are too many, and no more.
+/// A reload that lowers the limit of sessions ends only the excess sessions.
 #[test]
 fn sessions_above_a_new_limit_end() {
     let tokens = Tokens::new();
@@ -211,7 +211,7 @@ fn sessions_above_a_new_limit_end() {
     assert!(full(connect(&server, Some(&ann))).contains("as many sessions"));
 }
 
-/// Admits everybody as ann, for a time, with the permission to subscribe to what the token says after it.
+/// Admits all peers as ann for the time in the token, with permission for the subscriptions that follow in the token.
 struct Scoped;
 
 impl Authenticate for Scoped {
@@ -232,7 +232,7 @@ impl Authenticate for Scoped {
     }
 }
 
-/// Regression: newer credentials with fewer permissions left the subscriptions that only the former ones allowed.
+/// Regression: newer credentials with fewer permissions kept subscriptions that only the former credentials allowed.
 #[test]
 fn newer_credentials_with_fewer_permissions_end_a_session_that_has_more() {
     let server = serve_with(Scoped, |_| PubSub::new());
@@ -250,7 +250,7 @@ fn newer_credentials_with_fewer_permissions_end_a_session_that_has_more() {
     );
 }
 
-/// Admits everybody, and then fails.
+/// Admits all peers, and then fails.
 struct Broken;
 
 impl Authenticate for Broken {

@@ -1,5 +1,5 @@
-//! The memory account attacked by one user and by fifty, behind the address that the victims have, too: one user was
-//! there before, and another one comes later.
+//! The memory account attacked by one user and by fifty, from the address of the victims: one victim connects before
+//! the attack, another later.
 
 use tidewire::auth::{AuthOutcome, AuthRequest};
 use tidewire::{Kind, Limits, PubSub};
@@ -33,7 +33,7 @@ fn enter(server: &Server, user: &str) -> Option<Peer> {
     Some(peer)
 }
 
-/// Sends subscriptions to these topics. Returns how many the server agrees to; `None` if the session has ended.
+/// Sends subscriptions to these topics. Returns the number that the server accepts; `None` if the session has ended.
 fn subscribe(peer: &mut Peer, topics: &[String]) -> Option<usize> {
     let mut frames = 0;
     for topic in topics {

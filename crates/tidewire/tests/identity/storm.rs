@@ -40,7 +40,7 @@ fn a_herd_at_a_costly_authenticator_is_let_in_over_several_turns() {
     assert!(metrics.handshakes_deferred > 0, "they shared several turns");
 }
 
-/// Regression: peers that had given up kept the others waiting for the authenticator, until those gave up, too.
+/// Regression: peers that had given up kept others waiting for the authenticator, until the others gave up, too.
 #[test]
 fn an_authenticator_is_asked_first_about_peers_that_are_still_there() {
     let costly = Costly::default();

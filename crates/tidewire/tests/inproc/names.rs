@@ -1,4 +1,4 @@
-//! In-process names: which server has one, and when it is free again.
+//! In-process names: their owners, and when they are free again.
 
 use tidewire::ConnectError;
 use tidewire::address::InprocName;
@@ -69,7 +69,7 @@ fn a_server_that_fails_to_start_leaves_its_names_free() {
     stop(taken);
 }
 
-/// A service whose lane cannot go on after a panic.
+/// A service with a lane that ends after a panic.
 struct Fragile;
 
 impl Service for Fragile {

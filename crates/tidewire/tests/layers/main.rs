@@ -18,7 +18,7 @@ use tidewire_io::poller::{PollerChoice, PollerKind};
 use tidewire_testkit::fixtures::{codec, echo, limited, lines, tw1};
 use tidewire_testkit::{DEADLINE, Peer, TestServer, Wire, XorLayer, assert_conserved, layers_of};
 
-/// A server over a Unix socket, whose buffer is small and fixed.
+/// A server over a Unix socket with a small fixed buffer.
 fn serve(builder: ServerBuilder, layers: u8) -> TestServer {
     let builder = builder.layers(move |_| layers_of(layers, XorLayer::accepting));
     TestServer::over_ipc(builder, &tw1(), |_| echo).with_layers(layers)

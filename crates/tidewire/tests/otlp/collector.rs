@@ -14,7 +14,7 @@ use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 
-/// The answer to a request. Requests without one are taken.
+/// The answer to a request. Requests without a planned answer are taken.
 #[derive(Clone, Debug)]
 pub(crate) enum Reply {
     Status(u16),
@@ -115,7 +115,7 @@ impl Collector {
         self.shared.state.lock().unwrap().requests.clone()
     }
 
-    /// The spans of all requests, those that were refused among them.
+    /// The spans of all requests, also of refused requests.
     pub(crate) fn spans(&self) -> Vec<Span> {
         self.requests().iter().flat_map(Request::spans).collect()
     }

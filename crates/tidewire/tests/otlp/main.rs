@@ -1,4 +1,4 @@
-//! Spans that reach a collector by OTLP, and what becomes of those that do not.
+//! Spans that reach a collector by OTLP, and the counts of spans that do not.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
@@ -34,7 +34,7 @@ fn make_spans(export: &SpanExport, count: usize) {
     });
 }
 
-/// All that needs the subscriber of the process, of which there is one.
+/// All checks that need the subscriber of the process, because a process has only one.
 #[test]
 fn the_spans_of_a_session_reach_the_collector_and_losses_reach_the_log() {
     let collector = Collector::start([]);
@@ -48,7 +48,7 @@ fn the_spans_of_a_session_reach_the_collector_and_losses_reach_the_log() {
         .unwrap();
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    // A level below that of the spans does not keep them out.
+    // The log's level does not filter the spans.
     let log = LogBuilder::new().filter("info").unwrap().file(&path);
     let log = log.start_with(export.layer()).unwrap();
 

@@ -1,4 +1,4 @@
-//! A client whose server reads nothing: requests that wait in the client keep their deadlines.
+//! A client with a server that reads nothing: requests that wait in the client keep their deadlines.
 
 use std::io::Read;
 use std::os::linux::net::SocketAddrExt;
@@ -13,7 +13,7 @@ const MESSAGE_BYTES: usize = 10_000;
 /// Returns a client with no more room for one-way messages, its server, which reads nothing, and the number of accepted
 /// messages.
 fn backed_up(name: &str) -> (Client, UnixStream, u64) {
-    // A Unix socket, whose buffer has a fixed size. A TCP buffer takes a little more now and then.
+    // A Unix socket, because its buffer has a fixed size. A TCP buffer takes a little more now and then.
     let name = format!("tidewire-{name}-{}", std::process::id());
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name).unwrap());
     let listener = listener.unwrap();
@@ -44,8 +44,8 @@ fn backed_up(name: &str) -> (Client, UnixStream, u64) {
     (client, server, accepted)
 }
 
-/// Regression: deadlines started when a request was sent, so a request behind a full output waited without a limit. An
-/// earlier deadline behind a later one must work, too.
+/// Regression: deadlines started when a request was sent, so a request that waited for a full output had no limit. An
+/// earlier deadline after a later deadline must work, too.
 #[test]
 fn requests_that_wait_for_a_full_output_fail_at_their_deadlines() {
     let (client, server, _) = backed_up("deadlines");

@@ -18,7 +18,7 @@ fn patient() -> Backoff {
     }
 }
 
-/// A late reply matches neither the request that was given up nor the next one.
+/// A late reply matches neither the request that was given up nor the next request.
 #[test]
 fn a_late_reply_is_counted_and_matches_nothing() {
     for name in CODECS {

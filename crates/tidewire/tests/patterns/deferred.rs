@@ -174,7 +174,7 @@ fn a_cancelled_id_may_be_used_again() {
     peer.send(&request);
     let (wanted, _) = desk.take();
     assert!(cancelled.is_cancelled());
-    // The answer to the first request must not make the second one forgotten.
+    // The answer to the first request must not remove the second request.
     cancelled.reply(b"unwanted").unwrap();
     wanted.reply(b"wanted").unwrap();
     assert_eq!(peer.answer().payload, b"wanted");
@@ -312,7 +312,7 @@ fn an_answer_that_fits_no_frame_is_an_error_on_both_sides() {
     desk.server.stop();
 }
 
-/// A request gets one answer: the token's, whatever the handler returns.
+/// A request gets one answer, from the token, also if the handler returns another.
 #[test]
 fn a_handler_that_fails_after_deferring_answers_once() {
     let fails = |cx: &mut Context<'_>, _: Message<'_>| -> HandlerResult {

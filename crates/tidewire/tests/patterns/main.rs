@@ -43,7 +43,7 @@ fn connect(builder: ClientBuilder, server: &TestServer, name: &str) -> Client {
         .unwrap()
 }
 
-/// Sends a request, by name where the codec's peers expect one.
+/// Sends a request, with a name if the codec requires one.
 fn ask(client: &Client, name: &str, payload: &[u8]) -> Request {
     if CODECS_WITH_NAMES.contains(&name) {
         client.request(payload).method("ask").send()

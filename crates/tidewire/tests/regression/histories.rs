@@ -1,4 +1,4 @@
-//! Fixed bugs of histories across nodes, on an engine whose clock the test moves.
+//! Fixed bugs of histories across nodes, on an engine with a clock that the test moves.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -89,8 +89,8 @@ impl Carrier for SlowStreams {
     }
 }
 
-/// Regression: a heartbeat that was due behind the reading of a stream closed the history, before the lanes knew that
-/// it was open. They asked for it again, so nobody could join a room with a long history.
+/// Regression: a heartbeat that was due after the reading of a stream closed the history before the lanes knew that it
+/// was open. The lanes requested it again, so no client could join a room with a long history.
 #[test]
 fn a_history_that_took_long_to_read_stays_until_the_lanes_had_time_to_use_it() {
     let mut settings = NodeSettings::new("one").unwrap();

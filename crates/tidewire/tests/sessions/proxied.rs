@@ -71,7 +71,7 @@ fn proxy(server: &TestServer, pieces: Vec<Vec<u8>>) -> u16 {
     own
 }
 
-/// The address that the server has for a client behind this proxy.
+/// The server's address of a client behind this proxy.
 fn seen_by(scheme: &str, port: u16, path: &str) -> String {
     let client = Client::builder()
         .tls(usual().0.client())
@@ -92,7 +92,7 @@ fn a_session_has_the_address_of_its_client_however_its_header_is_cut() {
         let seen = seen_by("tcp", proxy(&server, pieces), "");
         assert_eq!(seen, "tcp://203.0.113.7:4000");
     }
-    // Bytes behind the header in the same write are read as ever.
+    // Bytes after the header in the same write are read as usual.
     let mut stream = TcpStream::connect(("127.0.0.1", port(&server))).unwrap();
     stream.write_all(&joined).unwrap();
     stream.read_exact(&mut [0; 8]).unwrap();
@@ -138,8 +138,8 @@ fn limits_count_for_the_client_and_not_for_the_proxy() {
     assert_eq!((metrics.sessions_opened, metrics.sessions_refused), (3, 1));
 }
 
-/// Regression: until its header was whole, a connection counted for the proxy, so silent ones locked out the clients of
-/// the proxy.
+/// Regression: until its header was whole, a connection counted for the proxy, so silent connections locked out the
+/// clients of the proxy.
 #[test]
 fn connections_without_their_header_keep_no_client_out() {
     let server = server(limited(|limits| {
@@ -193,7 +193,7 @@ fn a_line_of_version_1_has_the_address_of_the_client_however_it_is_cut() {
     );
 }
 
-/// Regression: a connection whose header has no address was the user whose network has the proxy.
+/// Regression: a connection with a header without an address was the user of the proxy's network.
 #[test]
 fn the_address_of_a_proxy_proves_no_user() {
     let mut users = Users::new(Permissions::everything());
@@ -258,7 +258,7 @@ fn a_header_that_does_not_come_is_waited_for_as_long_as_a_handshake() {
     server.wait_for("it is refused", |metrics| {
         metrics.proxy_headers_refused == 1
     });
-    // A drain does not wait for one either.
+    // A drain does not wait for such a connection either.
     let waiting = TcpStream::connect(("127.0.0.1", port(&server))).unwrap();
     assert_eq!(server.stop().sessions_opened, 0);
     drop(waiting);

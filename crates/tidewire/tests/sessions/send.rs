@@ -9,7 +9,7 @@ use tidewire_testkit::{Peer, wait_until};
 
 use crate::{Scene, TRANSPORTS, news, next_news, patient, serve};
 
-/// Sends, and waits for room. Returns how often there was none.
+/// Sends, and waits for room. Returns the number of waits.
 fn send_patiently(session: &SessionHandle, payload: &[u8]) -> u64 {
     let mut refused = 0;
     wait_until("there is room", || match session.send(news(payload)) {
@@ -260,7 +260,7 @@ fn small_messages_to_a_busy_lane_are_bounded_by_their_memory() {
     let builder = Server::builder().limits(limits);
     let server = serve(TransportKind::Ipc, builder, |_| {
         |cx: &mut Context<'_>, _: Message<'_>| {
-            // The lane runs this handler, and takes no messages meanwhile.
+            // The lane runs this handler, and takes no messages during it.
             let session = cx.sessions().find(cx.id()).unwrap();
             let mut accepted = 0_u32;
             while session.send(news(b"x")).is_ok() {

@@ -73,7 +73,7 @@ fn the_services_of_all_lanes_share_one_state() {
         for thread in asking {
             seen.extend(thread.join().unwrap());
         }
-        // Every number was given once, on whichever lane.
+        // Every number was given once, on any lane.
         assert_eq!(seen, (1..=6 * REQUESTS).collect());
         server.stop();
         assert_eq!(service.0.lanes.lock().unwrap().len(), 3, "{transport}");

@@ -1,6 +1,5 @@
-//! Peers of other makers: `openssl s_client`, Python's `ssl` and Go's `crypto/tls`. Where a program is not installed,
-//! the output says so; with `TIDEWIRE_PEERS_REQUIRED`, which `.ci/run` sets on machines of continuous integration, the
-//! test fails.
+//! Peers of other makers: `openssl s_client`, Python's `ssl` and Go's `crypto/tls`. If a program is missing, the output
+//! says so. With `TIDEWIRE_PEERS_REQUIRED`, which `.ci/run` sets on machines of continuous integration, the test fails.
 
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};

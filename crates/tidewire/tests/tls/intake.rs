@@ -5,8 +5,8 @@ use tidewire_proto::layer::OUTPUT_BYTES_MAX;
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::stacks::{carry, stack_of};
 
-/// Feeds one side. The first byte chooses the side and the stage, the second one the size of the pieces, and the rest
-/// is what comes from the network.
+/// Feeds one side. The first byte chooses the side and the stage, the second byte the size of the pieces, and the rest
+/// comes from the network.
 #[allow(
     unreachable_pub,
     reason = "the fuzz target has this file as a module, too"

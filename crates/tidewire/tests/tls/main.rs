@@ -1,5 +1,5 @@
-//! TLS beyond the conformance suite: any bytes at all, records and cuts, certificates that must be refused, identities,
-//! reloads, foreign peers.
+//! TLS beyond the conformance suite: any bytes, records and cuts, refused certificates, identities, reloads, foreign
+//! peers.
 
 #![expect(clippy::print_stdout, reason = "a check that is skipped says so")]
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
@@ -24,7 +24,8 @@ use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::{echo, tw1};
 use tidewire_testkit::logs::Logs;
 
-/// The log of this process from the first call on. All tests share it, so look for what only one of them can cause.
+/// The log of this process from the first call on. All tests share it, so search for lines that only one test can
+/// cause.
 fn logs() -> &'static Logs {
     static LOGS: OnceLock<Logs> = OnceLock::new();
     LOGS.get_or_init(Logs::capture)

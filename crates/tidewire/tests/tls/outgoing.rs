@@ -36,7 +36,7 @@ impl Authenticate for Expiring {
 /// The events of a connection that a handler makes.
 #[derive(Debug)]
 enum Seen {
-    /// How it is encrypted, when its credentials expire, and whether the server takes newer ones.
+    /// Its encryption, the expiry of its credentials, and whether the server takes newer credentials.
     Open(Option<Encryption>, Option<Moment>, bool),
     Renewed(Duration),
     Failed(ConnectError),
@@ -156,8 +156,8 @@ fn settings_of_tls_leave_plain_connections_alone() {
     );
 }
 
-/// Regression: a token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, as
-/// those of other machines.
+/// Regression: a token went in plain text to any host. 0.0.0.0 leads to this machine, but is no loopback address, like
+/// addresses of other machines.
 #[test]
 fn a_handler_sends_no_credentials_to_another_machine_in_plain_text() {
     let server = TestServer::over_tcp(

@@ -74,13 +74,13 @@ fn an_end_is_in_order_only_with_its_record() {
     assert_eq!(read_all(&mut server), b"last");
     assert!(server.has_ended());
     assert_eq!(server.handle_network_end(), Ok(()));
-    // The other direction goes on.
+    // The other direction continues.
     assert_eq!(write(&mut server, b"answer"), 6);
     carry(&mut server, &mut client, usize::MAX).unwrap();
     assert_eq!(read_all(&mut client), b"answer");
 }
 
-/// The bug: a peer that closed before the end of its handshake was counted as one that refused with alert 0.
+/// The bug: a peer that closed before the end of its handshake was counted as refusing with alert 0.
 #[test]
 fn a_peer_that_closes_during_the_handshake_is_cut_and_refuses_nothing() {
     let (mut client, mut server) = sides();

@@ -11,7 +11,7 @@ use tidewire_testkit::certificates::usual;
 
 use crate::{ask, serve};
 
-/// Carries one connection, as many bytes at once as it is told.
+/// Carries one connection, with a settable number of bytes at once.
 struct Relay {
     address: String,
     sockets: Arc<Mutex<Vec<TcpStream>>>,

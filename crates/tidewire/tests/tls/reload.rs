@@ -1,4 +1,5 @@
-//! A new certificate while the server runs: open sessions go on, new ones see it, and a broken one changes nothing.
+//! A new certificate while the server runs: open sessions continue, new sessions use it, and a broken certificate
+//! changes nothing.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -42,7 +43,7 @@ fn new_connections_use_the_new_pair_and_a_broken_one_changes_nothing() {
         "nothing has changed"
     );
 
-    // The key is that of another certificate.
+    // The key belongs to another certificate.
     let broken = Identity {
         chain: new.sign_server().chain,
         key: new.sign_server().key,
@@ -85,7 +86,7 @@ fn a_client_of_a_removed_authority_does_not_return_by_its_ticket() {
     let server = serve(settings.require_clients_of(ca.as_path()));
     let (chain, key) = clients.sign_client("ann").pair();
     let settings = servers.client().identity(chain, key);
-    // A client's tickets live as long as it does, so it must be the same one.
+    // A client's tickets live as long as the client, so the client must be the same.
     let builder = Client::builder().tls(settings);
     let client = builder.reconnect(Backoff::default()).connect(&server.url());
     let client = client.wait().unwrap();
@@ -108,8 +109,8 @@ fn a_client_of_a_removed_authority_does_not_return_by_its_ticket() {
     server.stop();
 }
 
-/// Regression: a client kept the certificate of its start. When that expired, the server refused the client for ever,
-/// although the file had a newer one.
+/// Regression: a client kept the certificate of its start. After its expiry, the server refused the client for ever,
+/// although the file had a newer certificate.
 #[test]
 fn a_client_comes_back_with_the_certificate_and_the_authorities_that_its_files_have_now() {
     let directory = TempDir::new().unwrap();
@@ -162,7 +163,7 @@ fn a_certificate_that_is_the_same_is_not_taken_again() {
     let server = serve(put(&directory, &identity));
     let reloader = server.server().tls_reloader().unwrap();
     assert!(!reloader.reload().unwrap());
-    // Written anew, and still the same.
+    // Written again, without a change.
     put(&directory, &identity);
     assert!(!reloader.reload_if_changed().unwrap());
     assert_eq!(server.server().metrics().tls_reloads, 0);

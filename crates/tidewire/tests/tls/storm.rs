@@ -13,7 +13,7 @@ use tidewire_testkit::wait_until;
 
 use super::*;
 
-/// A server whose only lane stands still while a request is handled, until the test lets it go on.
+/// A server with one lane that blocks while a request is handled, until the test releases it.
 struct Standing {
     server: Server,
     client: Client,
@@ -78,7 +78,8 @@ impl Standing {
     }
 }
 
-/// Regression: the lane signed for connections whose peers had given up, and after a restart never came to the others.
+/// Regression: the lane signed for connections of peers that had given up, and after a restart never reached the
+/// others.
 #[test]
 fn hellos_of_closed_connections_cost_no_signature() {
     let standing = Standing::new(Limits::default());

@@ -1,4 +1,4 @@
-//! A client whose server goes away. The conformance suite tests the resumed subscriptions.
+//! A client that loses its server. The conformance suite tests the resumed subscriptions.
 
 use tidewire::{Client, PubSub, Server, TopicEvent};
 use tidewire_testkit::TestServer;

@@ -33,8 +33,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// Uses a Unix socket, whose buffer is small and fixed, so a stall takes effect soon. With two lanes, the slow
-    /// subscriber and the publisher are on different ones.
+    /// Uses a Unix socket with a small fixed buffer, so a stall takes effect soon. With two lanes, the slow subscriber
+    /// and the publisher are on different lanes.
     fn set(policy: Policy, lanes: usize, layers: u8) -> Self {
         let mut limits = Limits::default();
         limits.rooms.set_lag_messages_max(LAG_MESSAGES_MAX);
@@ -102,7 +102,7 @@ impl Scene {
 #[test]
 fn drops_of_a_policy_are_announced_exactly() {
     for policy in [Policy::DropOldest, Policy::DropNewest, Policy::Conflate] {
-        // With layers, a frame that a layer has accepted in part is completed, whatever is dropped after it.
+        // With layers, a frame that a layer has accepted in part is completed, even if later frames are dropped.
         for (lanes, layers) in [(1, 0), (2, 0), (1, 1), (2, 2)] {
             let mut scene = Scene::set(policy, lanes, layers);
             scene.publish_all();
@@ -155,8 +155,7 @@ fn a_blocking_policy_holds_publishers_until_the_slow_one_has_everything() {
         });
         // Read again, because counters that change while they are read may be inconsistent.
         let held = scene.server.metrics();
-        // While the slow subscriber reads nothing, the publisher's lane takes no more of its messages, whatever else it
-        // does.
+        // While the slow subscriber reads nothing, the publisher's lane takes no more of the publisher's messages.
         for _ in 0..100 {
             ask(&mut neighbour, Kind::Request, 0, &[]).unwrap();
         }

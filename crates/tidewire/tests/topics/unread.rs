@@ -1,4 +1,4 @@
-//! A client whose application does not take its events: which events are kept or dropped, and what continues.
+//! A client with an application that does not take events: the kept and dropped events, and the traffic that continues.
 
 use std::time::Duration;
 
@@ -43,8 +43,8 @@ pub(super) fn flood(peer: &mut Peer, topic: &str) {
     }
 }
 
-/// Takes events until a whole flood is accounted for. Returns the numbers of delivered messages, of those that the
-/// server dropped, and of those that the client dropped.
+/// Takes events until a whole flood is accounted for. Returns the numbers of messages that were delivered, dropped by
+/// the server, and dropped by the client.
 pub(super) fn account(subscription: &Subscription) -> [u64; 3] {
     let mut counts = [0; 3];
     while counts.iter().sum::<u64>() < PUBLISHED {
@@ -69,7 +69,7 @@ fn a_client_that_pauses_reading_leaves_it_to_the_servers_policy() {
     let subscription = client.subscribe("a.b").wait().unwrap();
     flood(&mut server.peer(), "a.b");
     wait_for("reading pauses", || client.metrics().reads_paused > 0);
-    // No reply is read meanwhile, as the policy documents.
+    // No reply is read then, as the policy documents.
     let short = Duration::from_millis(50);
     let unread = client.request(b"").timeout(short).wait().unwrap_err();
     assert_eq!(unread, RequestError::TimedOut);

@@ -7,7 +7,7 @@ use tidewire_testkit::TestServer;
 
 use crate::{CalculatorClient, everywhere};
 
-/// The calculator as other programs know it.
+/// The calculator of other programs.
 mod other {
     use crate::CalculatorError;
 
@@ -137,7 +137,7 @@ impl Next for Polite {
     }
 }
 
-/// One server for old and new clients, and for untyped ones.
+/// One server for old, new and untyped clients.
 #[test]
 fn versions_live_side_by_side_on_one_router() {
     for name in crate::CODECS {

@@ -1,4 +1,4 @@
-//! One-way messages, and calls whose caller wants no answer.
+//! One-way messages, and calls without an answer.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn one_way_calls_arrive_in_order_and_nothing_comes_back() {
     });
 }
 
-/// A peer that sends a request waits for an answer, and gets one.
+/// A peer that sends a request receives an answer.
 #[test]
 fn a_one_way_method_called_as_a_request_is_acknowledged() {
     everywhere(|place, running| {

@@ -14,7 +14,7 @@ use tidewire_testkit::{TestServer, wait_until};
 
 use crate::{assert_conserved, client, gateway, serve, tw1};
 
-/// Answers with the names of who asks: that of its credentials, and that of its certificate.
+/// Answers with the names of the caller: of its credentials, and of its certificate.
 fn tell_names(cx: &mut Context<'_>, _: Message<'_>) -> tidewire::HandlerResult {
     let identity = cx
         .session()
@@ -29,7 +29,7 @@ fn tell_names(cx: &mut Context<'_>, _: Message<'_>) -> tidewire::HandlerResult {
     cx.reply(text.as_bytes())
 }
 
-/// Lets in whoever has the token `secret`.
+/// Admits peers with the token `secret`.
 struct OneToken;
 
 impl Authenticate for OneToken {
@@ -159,7 +159,7 @@ fn settings_that_cannot_be_used_are_refused_where_the_upstream_is_made() {
     assert!(plain.tls(missing).is_ok(), "there is no TLS at tcp://");
 }
 
-/// 0.0.0.0 leads to this machine, but is no loopback address, as those of other machines.
+/// 0.0.0.0 leads to this machine, but is no loopback address, like addresses of other machines.
 #[test]
 fn an_upstream_on_another_machine_gets_no_token_in_plain_text() {
     let backend = serve(&tw1(), |_| tell_names);

@@ -145,7 +145,7 @@ fn a_client_shows_the_code_of_the_server_after_its_last_frames() {
     }
 }
 
-/// Refuses everybody.
+/// Refuses all peers.
 struct Closed;
 
 impl Authenticate for Closed {
@@ -154,7 +154,7 @@ impl Authenticate for Closed {
     }
 }
 
-/// The go-away of TW1 says more than the close code behind it.
+/// The go-away of TW1 says more than the close code after it.
 #[test]
 fn a_go_away_before_the_close_code_is_the_reason() {
     let server = serve_as(Server::builder().authenticate(Closed), "tw1");

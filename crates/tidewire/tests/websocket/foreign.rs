@@ -244,7 +244,7 @@ fn clients_of_this_library_speak_the_native_protocol_over_both() {
     server.stop();
 }
 
-/// A codec decodes what a server sends, whatever the messages are: a write of many frames is one message.
+/// A codec decodes a server's bytes with any boundaries of messages: a write of many frames is one message.
 #[test]
 fn a_write_of_many_frames_is_one_message() {
     let server = serve_as(Server::builder(), "length-field");

@@ -90,7 +90,7 @@ fn a_session_has_the_address_that_a_listed_proxy_appended() {
     }
 }
 
-/// Regression: such a session counted for the proxy, and so for all clients of it.
+/// Regression: such a session counted for the proxy, and so for all its clients.
 #[test]
 fn a_request_with_both_headers_is_refused() {
     let server = server("127.0.0.0/8", Limits::default());

@@ -17,7 +17,7 @@ fn page() -> Vec<u8> {
     b"0123456789abcde\n".repeat(PAGE_BYTES_MAX / 16)
 }
 
-/// A server of the longest page, whose sockets take a part of it at once.
+/// A server of the longest page, with sockets that take a part of the page at once.
 fn builder() -> ServerBuilder {
     let sockets = SocketOptions {
         send_buffer_bytes: Some(4 << 10),

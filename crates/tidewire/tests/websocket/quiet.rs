@@ -1,4 +1,5 @@
-//! Quiet sessions of codecs without pings: those of WebSocket keep them open, also behind a proxy, and find dead ones.
+//! Quiet sessions of codecs without pings: pings of WebSocket keep them open, also behind a proxy, and detect dead
+//! sessions.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};

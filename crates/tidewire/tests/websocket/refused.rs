@@ -51,7 +51,7 @@ pub(crate) fn open(server: &TestServer) -> TcpStream {
     stream
 }
 
-/// A server goes on after everything that peers may send it.
+/// A server continues after all bytes that peers may send.
 fn assert_serves(server: &TestServer) {
     let client = Client::builder().codec(codec("lines"));
     let client = client.connect(&server.url()).wait().unwrap();
@@ -83,7 +83,7 @@ fn handshakes_are_refused_with_a_status_and_counted() {
         (replaced("/test", "/test/../../etc/passwd"), 404),
         (replaced("GET", "POST"), 405),
         (with("Transfer-Encoding: chunked"), 400),
-        // A proxy could find another end of the request, and another one behind it.
+        // A proxy could see a different end of the request, and another request after it.
         (with("Content-Length: 5\r\n\r\nGET /"), 400),
         (with("Content-Length: 0\r\nContent-Length: 5"), 400),
         (with("Content-Length: 0\r\nTransfer-Encoding: chunked"), 400),
@@ -188,7 +188,7 @@ fn half_a_handshake_ends_at_its_timeout() {
 fn bad_frames_end_a_session_with_a_close_code_and_are_counted() {
     let server = serve("lines");
     let cases: [(&[u8], u16); 11] = [
-        // A second request behind the first.
+        // A second request after the first.
         (b"GET / HTTP/1.1\r\n\r\n", 1002),
         (b"\x81\x02hi", 1002),
         (b"\xC1\x80abcd", 1002),
@@ -290,7 +290,7 @@ fn clients_hear_why_a_server_refuses() {
     server.stop();
 }
 
-/// The fault of a client whose server answers these bytes.
+/// The fault of a client after these bytes of a server.
 fn answer_of(reply: &'static [u8]) -> WebSocketFault {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
