@@ -121,7 +121,7 @@ pub(crate) struct Certificate {
     pub(crate) days_left: f64,
 }
 
-/// A node, and what it knows of the others.
+/// A node, and its view of the others.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Node {
     pub(crate) id: String,

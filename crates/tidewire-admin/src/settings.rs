@@ -153,15 +153,15 @@ impl Settings {
         self
     }
 
-    /// Sets what a request to drain does. It is called on the admin server's thread and must not block. Default: the
-    /// request is refused.
+    /// Sets the action of a request to drain. It is called on the admin server's thread and must not block. Default:
+    /// the request is refused.
     #[must_use]
     pub fn on_drain(mut self, act: impl Fn() + Send + Sync + 'static) -> Self {
         self.actions.drain = Some(Arc::new(act));
         self
     }
 
-    /// Sets what a request to read users and certificates again does, as [`Self::on_drain`].
+    /// Sets the action of a request to read users and certificates again, as [`Self::on_drain`].
     #[must_use]
     pub fn on_reload(mut self, act: impl Fn() + Send + Sync + 'static) -> Self {
         self.actions.reload = Some(Arc::new(act));

@@ -35,7 +35,7 @@ impl Process {
         static REGISTERED: Once = Once::new();
         REGISTERED.call_once(|| {
             // SAFETY: `count_fork` stays where it is as long as the program runs, takes no arguments, and only adds to
-            // an atomic number, which is allowed between `fork` and whatever the child does next.
+            // an atomic number, which is allowed in a child right after `fork`.
             let failed = unsafe { libc::pthread_atfork(None, None, Some(count_fork)) };
             if failed != 0 {
                 tracing::warn!(

@@ -59,7 +59,7 @@ impl PendingSignals {
         self.0 += 1;
     }
 
-    /// Drains what has arrived. Signals that are still on their way stay noted.
+    /// Drains the arrived signals. Signals that are still on their way stay noted.
     pub(crate) fn drain(&mut self, counter: &impl Counter) {
         self.0 -= counter.drain().min(self.0);
     }

@@ -8,7 +8,7 @@
 //! that breaks this agreement reads a mix of two writes, and nothing worse. The tests run the module with such a flag
 //! under a model checker, and again without the release.
 //!
-//! Rejected: an `UnsafeCell` beside such a flag, because its users would have to prove what is always true here.
+//! Rejected: an `UnsafeCell` beside such a flag, because its users would have to prove what this module guarantees.
 //! Rejected: reading into a vector in safe code. The code checks the capacity at every word and keeps the vector in
 //! memory, where wide loads wait for narrow stores.
 #![expect(

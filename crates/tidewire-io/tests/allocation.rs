@@ -51,7 +51,7 @@ fn a_thread_counts_its_allocations_and_the_process_its_held_bytes() {
     }
     assert!((bytes_held() - before).abs() < 1 << 20);
 
-    // Far more bytes than the test runner may take or free meanwhile.
+    // Far more bytes than the test runner may take or free at the same time.
     let (large, slack) = (64_i64 << 20, 1_i64 << 20);
     let before = bytes_held();
     let buffer = black_box(vec![1_u8; large as usize]);

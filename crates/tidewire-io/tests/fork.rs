@@ -25,7 +25,7 @@ fn in_child(what: &str, work: impl FnOnce()) {
         unsafe { libc::_exit(i32::from(!worked)) };
     }
     let mut status = 0;
-    // SAFETY: `child` is a child of this process that nobody else waits for, and `status` is written once.
+    // SAFETY: `child` is a child of this process that no other code waits for, and `status` is written once.
     let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
     assert_eq!((waited, status), (child, 0), "{what}: status {status:#x}");
 }

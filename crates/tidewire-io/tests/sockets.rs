@@ -298,8 +298,8 @@ fn connecting_without_a_server_is_a_named_error() {
 
 #[test]
 fn a_socket_connected_to_itself_counts_as_refused() {
-    // Binding first provokes what otherwise takes thousands of attempts: TCP's simultaneous open of a socket with
-    // itself.
+    // Binding first provokes a case that otherwise takes thousands of attempts: TCP's simultaneous open of a socket
+    // with itself.
     let local = match *listen(&any_port()).local_address() {
         SocketAddress::Tcp(local) => local,
         SocketAddress::Unix(_) => panic!("a TCP listener has a TCP address"),

@@ -250,7 +250,7 @@ const BYTES_PER_TURN: usize = 1 << 20;
 /// Streams that were read and wait for the node.
 const NEWS_MAX: usize = 16;
 
-/// Pause before the client of NATS is offered again what it did not take.
+/// Pause before the client of NATS is offered packets again that it did not take.
 const RETRY: Duration = Duration::from_millis(1);
 
 /// The longest time for the last packets of a node.

@@ -11,7 +11,7 @@ use tidewire::system::{FileState, Trust, open_trusted};
 
 use crate::error::NatsError;
 
-/// A file of credentials, and what was read from it last.
+/// A file of credentials, and its last content.
 #[derive(Debug)]
 pub(crate) struct CredentialsFile {
     path: PathBuf,

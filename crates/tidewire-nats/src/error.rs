@@ -18,7 +18,7 @@ pub enum NatsError {
     /// The prefix cannot begin a subject.
     #[error(
         "not a prefix of subjects: {0:?} (use 1 to {PREFIX_BYTES_MAX} ASCII letters, digits, - and _ in parts between \
-         dots; no part behind the first may be a word of Tidewire, such as node, room or topic)"
+         dots; no part after the first may be a word of Tidewire, such as node, room or topic)"
     )]
     Prefix(String),
     /// The file of credentials cannot be used.

@@ -120,10 +120,10 @@ impl Nats {
         Ok(options)
     }
 
-    /// Options that show NATS what the address and the file of credentials say of the user, at each connection.
+    /// Options that show NATS the user of the address and of the file of credentials, at each connection.
     fn authentication(&self) -> Result<ConnectOptions, NatsError> {
         let mut auth = Auth::new();
-        // The client of NATS leaves out what the address says of the user.
+        // The client of NATS ignores the user of the address.
         match (self.address.username(), self.address.password()) {
             (Some(user), Some(password)) => {
                 (auth.username, auth.password) = (Some(user.to_owned()), Some(password.to_owned()));

@@ -3,7 +3,7 @@
 //! ```text
 //! PREFIX.nodes                all nodes
 //! PREFIX.node.ID              one node
-//! PREFIX.unserved.ID.NUMBER   NATS tells a node that nobody has the service of its request
+//! PREFIX.unserved.ID.NUMBER   NATS tells a node that no node has the service of its request
 //! PREFIX.service.NAME         requests to a service, as one token; nodes that have it are a queue group
 //! PREFIX.room.NAME            a room, as one token
 //! PREFIX.stored.KIND.NAME     a room or topic that keeps a history: the messages that its stream stores;

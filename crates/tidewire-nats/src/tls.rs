@@ -1,4 +1,4 @@
-//! TLS to NATS: whom it is trusted by, and the cryptography.
+//! TLS to NATS: trusted authorities, and the cryptography.
 
 use std::error::Error;
 use std::io::{self, Read as _};

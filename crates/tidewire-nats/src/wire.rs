@@ -209,7 +209,7 @@ impl NatsWire {
         self.newest_readers.get(&news.name) == Some(&news.reader)
     }
 
-    /// Gives the client what it takes at once. Returns whether something waits.
+    /// Gives the client as much as it takes at once. Returns whether something waits.
     pub(crate) fn flush(&mut self) -> bool {
         while let Some((followed, is_wanted)) = self.changes.pop_first() {
             if !self.change(&followed, is_wanted) {
@@ -340,7 +340,7 @@ impl NatsWire {
         note_change(&mut self.changes, followed, is_wanted);
     }
 
-    /// Sends what waits, and everything that the client has taken.
+    /// Sends all waiting packets, also those that the client has taken.
     pub(crate) async fn finish(mut self) {
         while self.flush() {
             tokio::task::yield_now().await;
@@ -351,8 +351,8 @@ impl NatsWire {
     }
 }
 
-/// Notes that a subject is wanted or not. The opposite of what waits undoes that, so a long outage of NATS collects no
-/// more than the subjects that there are.
+/// Notes that a subject is wanted or not. Opposite waiting changes cancel each other, so a long outage of NATS collects
+/// no more than the subjects that there are.
 fn note_change<S: Ord>(changes: &mut BTreeMap<S, bool>, subject: S, is_wanted: bool) {
     match changes.get(&subject) {
         Some(waiting) if *waiting != is_wanted => drop(changes.remove(&subject)),

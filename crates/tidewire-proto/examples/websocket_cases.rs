@@ -4,7 +4,7 @@
 //! reader and the handshake of the library without its codecs.
 //!
 //! ```text
-//!   websocket_cases server 127.0.0.1:9001     echoes whatever clients send
+//!   websocket_cases server 127.0.0.1:9001     echoes messages of clients
 //!   websocket_cases client 127.0.0.1:9001     asks a suite for its cases, and echoes what each of them sends
 //! ```
 
@@ -87,7 +87,7 @@ fn connect(address: &str, path: &str) -> Outcome<Echo> {
     Ok(Echo::new(stream, Side::Client, Some(masks), input))
 }
 
-/// Reads to the empty line behind the headers. Returns them, and the bytes behind them.
+/// Reads to the empty line after the headers. Returns the headers and the bytes after them.
 fn read_head(stream: &mut TcpStream) -> Outcome<(Vec<u8>, Vec<u8>)> {
     let (mut head, mut buffer) = (Vec::new(), [0; 1 << 10]);
     loop {

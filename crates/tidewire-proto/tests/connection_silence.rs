@@ -129,7 +129,7 @@ fn a_ping_without_an_answer_ends_a_connection_after_ten_seconds() {
     assert_eq!(silent(&short, connection, false), (Some(25), vec![20]));
 }
 
-/// Over UDP an answer may be lost, and a router forgets who is silent.
+/// Over UDP an answer may be lost, and a router forgets a silent peer.
 #[test]
 fn over_a_lossy_transport_pings_come_every_ten_seconds_until_the_idle_timeout() {
     let rules = with_heartbeat("tw1");

@@ -1,4 +1,4 @@
-//! Seeded tests of the policy `conflate_by_topic` against an oracle: subscribers of one log stall and go on, and
+//! Seeded tests of the policy `conflate_by_topic` against an oracle: subscribers of one log stall and continue, and
 //! messages come for many topics.
 //!
 //! The output of a subscriber is parsed. Its messages must be in the order of the log, each the newest of its topic at

@@ -156,7 +156,7 @@ fn nothing_is_accepted_after_the_close() {
     carry(&mut client, &mut server, usize::MAX).unwrap();
     assert_eq!(read_all(&mut server), b"last");
     assert!(server.has_ended());
-    // The other direction goes on.
+    // The other direction continues.
     assert_eq!(write(&mut server, b"answer"), 6);
     carry(&mut server, &mut client, usize::MAX).unwrap();
     assert_eq!(read_all(&mut client), b"answer");

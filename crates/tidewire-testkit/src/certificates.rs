@@ -1,4 +1,4 @@
-//! Certificates for tests: an authority, and what it signs.
+//! Certificates for tests: an authority, and its certificates.
 
 use std::sync::OnceLock;
 

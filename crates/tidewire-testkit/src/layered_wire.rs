@@ -81,7 +81,7 @@ impl<W: Read + Write> LayeredWire<W> {
         received.map_err(io_error)
     }
 
-    /// Sends the answers of the layers to what was read, such as pongs, unless another thread writes. That thread sends
+    /// Sends the answers of the layers to read bytes, such as pongs, unless another thread writes. That thread sends
     /// them, too.
     fn answer(&mut self) {
         let writer = Arc::clone(&self.writer);
@@ -99,7 +99,7 @@ impl<W: Read + Write> LayeredWire<W> {
         self.send_unsent()
     }
 
-    /// Sends what waits. Only the holder of the writers' lock calls it.
+    /// Sends the waiting bytes. Only the holder of the writers' lock calls it.
     fn send_unsent(&mut self) -> io::Result<()> {
         let bytes = {
             let mut stack = self.lock();

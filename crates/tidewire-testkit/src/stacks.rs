@@ -44,7 +44,7 @@ pub fn exchange_all(one: &mut Stack, other: &mut Stack, piece_bytes: usize) {
 /// Passes plaintext to a stack. Returns the number of bytes that it took.
 ///
 /// # Panics
-/// A layer cannot go on.
+/// A layer failed.
 pub fn write(stack: &mut Stack, plain: &[u8]) -> usize {
     stack
         .write(&[IoSlice::new(plain)])
@@ -54,7 +54,7 @@ pub fn write(stack: &mut Stack, plain: &[u8]) -> usize {
 /// Reads all plaintext that waits.
 ///
 /// # Panics
-/// A layer cannot go on.
+/// A layer failed.
 #[must_use]
 pub fn read_all(stack: &mut Stack) -> Vec<u8> {
     let (mut all, mut buffer) = (Vec::new(), [0; 1_000]);

@@ -1,14 +1,16 @@
-//! How long the clients of a server take to come back after it was killed, when each of them costs its lane some milliseconds.
+//! How long the clients of a server take to come back after it was killed, when each of them costs its lane some
+//! milliseconds.
 //!
-//! `cargo run --release -p tidewire --example handshake_storm [CASE] [CLIENTS...]`. The cases are `rsa4096`, `rsa2048`, `p256`,
-//! `slow` (an authenticator that computes for 6 ms on the lane) and `late` (one that takes 6 ms on a thread of its own, one peer
-//! after another). Without a case all of them run, with 1,000 and 4,000 clients. `openssl` makes the certificates. Each client has
-//! three descriptors: 4,000 need `ulimit -n 20000`.
+//! `cargo run --release -p tidewire --example handshake_storm [CASE] [CLIENTS...]`. The cases are `rsa4096`, `rsa2048`,
+//! `p256`, `slow` (an authenticator that computes for 6 ms on the lane) and `late` (an authenticator that takes 6 ms on
+//! a separate thread, one peer after another). Without a case all of them run, with 1,000 and 4,000 clients. `openssl`
+//! makes the certificates. Each client has three descriptors: 4,000 need `ulimit -n 20000`.
 //!
-//! For each row: the cost of a handshake is the processor time of an idle server for one of 50 clients in sequence. Then N clients
-//! connect to a server whose handshakes are cheap, that server is killed, and the costly one starts at the same address.
-//! Meanwhile a client without TLS asks the only lane a question every 5 ms. The row ends when all N are back, or after three times
-//! the bound of N × cost + 5 s. The exit code is 0 if all rows keep the bound and the p99 of 100 ms.
+//! For each row: the cost of a handshake is the processor time of an idle server for one of 50 clients in sequence.
+//! Then N clients connect to a server with cheap handshakes. This server is killed, and the costly server starts at the
+//! same address. Meanwhile a client without TLS asks the only lane a question every 5 ms. The row ends when all N are
+//! back, or after three times the bound of N × cost + 5 s. The exit code is 0 if all rows keep the bound and the p99 of
+//! 100 ms.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
@@ -56,13 +58,13 @@ fn main() -> ExitCode {
 }
 
 fn say(line: &str) {
-    // If nobody reads it, there is nobody to tell.
+    // Without a reader of the output, an error cannot be reported.
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 // The server: `serve CASE FOLDER PORT PLAIN_PORT`.
 
-/// Admits everybody, after a while if the token is not that of the probe.
+/// Admits all peers, after a delay except for the probe's token.
 struct Login {
     /// The thread that answers. Without it, the lane computes.
     questions: Option<Mutex<mpsc::Sender<LateAnswer>>>,
@@ -111,7 +113,7 @@ impl Login {
 
 static METRICS: OnceLock<MetricsReader> = OnceLock::new();
 
-/// Tells how many sessions are open, how many handshakes were served, and how many were left out.
+/// Numbers of open sessions, of served handshakes, and of handshakes that were left out.
 #[derive(Default)]
 struct Figures {
     open: usize,
@@ -172,7 +174,7 @@ fn serve(arguments: &[String]) -> Result<(), Failure> {
 
 // The measurement.
 
-/// A server in a process of its own.
+/// A server in a separate process.
 struct Running {
     child: Child,
     pid: u32,
@@ -281,7 +283,7 @@ impl Drop for Ground {
     }
 }
 
-/// A thread that asks the server every 5 ms, and keeps how long each answer took.
+/// A thread that sends a request every 5 ms, and stores the time of each answer.
 struct Watch {
     is_over: Arc<AtomicBool>,
     thread: thread::JoinHandle<Vec<Duration>>,
@@ -343,7 +345,8 @@ fn measure(arguments: &[String]) -> Result<bool, Failure> {
     };
     let ground = Ground::new()?;
     say(
-        "| case | clients | cost of a handshake | bound | all back after | processor of the server | served | left out | another session: p50, p99, max |",
+        "| case | clients | cost of a handshake | bound | all back after | processor of the server | served | left out \
+         | another session: p50, p99, max |",
     );
     say("|---|---|---|---|---|---|---|---|---|");
     let mut are_kept = true;
@@ -357,7 +360,7 @@ fn measure(arguments: &[String]) -> Result<bool, Failure> {
     Ok(are_kept)
 }
 
-/// The time that one handshake takes from a server that does nothing else.
+/// The time of one handshake at an idle server.
 fn cost_of(case: &str, has_login: bool, ground: &Ground) -> Result<Duration, Failure> {
     const SAMPLES: u32 = 50;
     let server = Running::start(case, ground)?;
@@ -367,7 +370,8 @@ fn cost_of(case: &str, has_login: bool, ground: &Ground) -> Result<Duration, Fai
         ground.connect(has_login).wait()?;
     }
     let cost = (server.cpu()? - before) / SAMPLES;
-    // An authenticator takes its time also on a busy machine. The thread of the late answers sleeps and uses no processor.
+    // An authenticator takes its time also on a busy machine. The thread of the late answers sleeps and uses no
+    // processor.
     Ok(match case {
         "late" => cost + QUESTION,
         "slow" => cost.max(QUESTION),
@@ -407,7 +411,7 @@ fn storm(
                 *figure = word.parse::<u64>()?;
             }
         }
-        // One session is that of the probe.
+        // One session is the probe's.
         if figures[0] > count as u64 {
             break Some(began.elapsed());
         }

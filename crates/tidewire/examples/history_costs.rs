@@ -1,7 +1,7 @@
 //! Measures histories: `cargo run --release -p tidewire --example history_costs -- [CLIENTS]`
 //!
-//! It prints the memory of a million kept messages, how fast a history is replayed, and how long live messages take while
-//! many clients come back at once and get a history each. 10,000 clients take 20,100 descriptors (`ulimit -n`).
+//! It prints the memory of a million kept messages, how fast a history is replayed, and how long live messages take
+//! while many clients come back at once and get a history each. 10,000 clients take 20,100 descriptors (`ulimit -n`).
 
 #![expect(
     clippy::print_stdout,
@@ -45,7 +45,7 @@ fn main() {
     let address = server.to_string();
     let client = Client::connect(&address).wait().unwrap();
 
-    // The buffers of the publishers are there already when the first figure is read.
+    // The buffers of the publishers exist before the first figure is read.
     publish(&client, 20_000, |_| "other".to_owned());
     let before = resident_bytes();
     publish(&client, MESSAGES, |number| {
@@ -157,7 +157,8 @@ fn connect(address: &str) -> TcpStream {
     stream
 }
 
-/// Reads as many bytes as the frames of the history have. The welcome and the replies are among them, less than a fiftieth.
+/// Reads as many bytes as the frames of the history have. The welcome and the replies are among them, less than a
+/// fiftieth.
 fn read_history(stream: &mut TcpStream, messages: usize) {
     let mut bytes = vec![0; 1 << 16];
     let mut left = messages * (PAYLOAD_BYTES + FRAME_BYTES);

@@ -1,9 +1,9 @@
 //! Round trips a second between two lanes of one process, over each transport: 32-byte requests, a fixed number in
 //! flight on one connection. Then with both ends on one lane, where the transport must cost as little as it can.
 //!
-//! `cargo run --release -p tidewire --example in_lane_round_trips [IN_FLIGHT] [SECONDS] [SPIN_US]`. A rough figure to
-//! compare transports with each other on one machine; the benchmarks proper belong to the load instrument. With
-//! `SPIN_US` every measurement is followed by one whose lanes look for work that long before they sleep.
+//! `cargo run --release -p tidewire --example in_lane_round_trips [IN_FLIGHT] [SECONDS] [SPIN_US]`. A rough figure for
+//! a comparison of transports on one machine. Exact benchmarks belong to the load instrument. With `SPIN_US` a second
+//! measurement follows, in which lanes poll for work this long before they sleep.
 
 use std::io::Write;
 use std::sync::Arc;

@@ -1,9 +1,9 @@
-//! The rate of UDP between two lanes of one process, in messages of 32 bytes with a datagram each: one way, and round trips with
-//! a number of them in flight; then the same with frames that share datagrams.
+//! The rate of UDP between two lanes of one process, in messages of 32 bytes with a datagram each: one way, and round
+//! trips with a number of them in flight; then the same with frames that share datagrams.
 //!
-//! `cargo run --release -p tidewire --example udp_rates [IN_FLIGHT] [SECONDS]`. The bare limits of the echo are those that
-//! `tidewire bench echo` measures on the same machine. Nothing waits for a receiver over UDP, so the one-way sender keeps
-//! itself to a number of messages that are on their way; what is lost in spite of that is said.
+//! `cargo run --release -p tidewire --example udp_rates [IN_FLIGHT] [SECONDS]`. `tidewire bench echo` measures the bare
+//! limits of the echo on the same machine. UDP does not wait for a receiver, so the one-way sender limits the messages
+//! in flight. The output has the number of lost messages.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -130,7 +130,7 @@ fn measure(
     Ok((rate, metrics))
 }
 
-/// Messages on their way at most: what a receive buffer of the usual systems holds of runs of 64.
+/// Maximum messages in flight: the runs of 64 that a usual receive buffer holds.
 const ONE_WAY_MAX: u64 = 4_096;
 
 const MESSAGE: Message<'static> = Message::new(Kind::OneWay, 0, &[7; 32]);

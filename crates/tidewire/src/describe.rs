@@ -13,7 +13,7 @@ use tidewire_proto::text::escaped;
 /// ```
 /// use tidewire::Client;
 ///
-/// // Nobody listens on this port.
+/// // No server listens on this port.
 /// let error = Client::connect("tcp://127.0.0.1:1").wait().unwrap_err();
 /// assert_eq!(
 ///     tidewire::describe(&error),

@@ -28,6 +28,6 @@ pub(crate) fn refuse_to_wait() {
     assert!(!is_lane(), "{NO_WAIT_ON_A_LANE}");
 }
 
-/// Why a wait on a lane fails, and what to do.
+/// The reason why a wait on a lane fails, and the remedy.
 pub(crate) const NO_WAIT_ON_A_LANE: &str = "this thread is a lane of a server or client, and waiting here would stop \
     all its sessions; ask other servers with `Upstream`, answer later with `Context::defer`, or wait on another thread";

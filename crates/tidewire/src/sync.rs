@@ -1,4 +1,4 @@
-//! The locks and atomics of what threads share, so that a model checker can put its own in their place.
+//! The locks and atomics of shared state, so that a model checker can replace them.
 //!
 //! `.ci/run models` compiles the library with `--cfg tidewire_model`. Then the types are those of
 //! `loom`, and the tests in the files `model.rs` run the real mailbox, event queue, link to the backplane and memory

@@ -151,7 +151,7 @@ fn a_node_that_ends_appends_all_that_waits() {
     let [first, second] = servers(&engine, HistoryKind::Topic, History::last(2 * MESSAGES));
     let client = Client::connect(&first.url()).wait().unwrap();
     let mut far = HistoryKind::Topic.reader(&second, "lobby", None);
-    // The stream does not give back what it has stored. Each message also goes directly to nodes with a wildcard.
+    // The stream does not return its stored messages. Each message also goes directly to nodes with a wildcard.
     engine.lose(2 * MESSAGES);
     for number in 0..MESSAGES {
         publish(&client, "lobby", &numbered(number, 200));
@@ -197,7 +197,7 @@ fn a_stream_that_begins_again_with_lower_sequences_is_followed() {
     }
 }
 
-/// A forged sequence makes a node read the stream again, and changes nothing of what its clients get.
+/// A forged sequence makes a node read the stream again, and does not change the messages of its clients.
 #[test]
 fn forged_sequences_neither_skip_nor_repeat_messages() {
     for kind in [HistoryKind::Room, HistoryKind::Topic] {
@@ -329,8 +329,7 @@ fn a_subscriber_of_a_handler_gets_the_messages_of_a_kept_topic_once() {
     assert_eq!(metrics.room_delivered, MESSAGES as u64);
 }
 
-/// While NATS is gone, messages wait up to a limit. Beyond it publishers are refused, and nothing of what was taken is
-/// lost.
+/// While NATS is gone, messages wait up to a limit. Beyond it publishers are refused, and no accepted message is lost.
 #[test]
 fn messages_that_wait_for_a_stream_are_bounded_and_arrive() {
     const BYTES: usize = 32 * 1024;

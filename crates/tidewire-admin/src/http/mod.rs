@@ -54,9 +54,9 @@ pub(crate) trait Site: Send + Sync + 'static {
 /// The ends of requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RequestEnd {
-    /// It got what it asked for, or the server's failure.
+    /// It was answered, perhaps by the server's failure.
     Answered,
-    /// It asked for what it may not have, or what there is not.
+    /// It was refused, or the path does not exist.
     Refused,
     /// It was no HTTP, too large, too slow, or its connection was cut.
     Broken,

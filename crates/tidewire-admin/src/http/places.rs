@@ -6,8 +6,8 @@
 //! So a flood displaces itself, and a short time for request heads is not needed.
 //!
 //! Rejected: a fixed share for each address, because four addresses then fill the places. Rejected: places for health
-//! alone on the same address, because what a connection wants is known only after its first bytes; a server may have an
-//! address for health.
+//! alone on the same address, because the purpose of a connection is known only after its first bytes; a server may
+//! have an address for health.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};

@@ -1,4 +1,4 @@
-//! The JSON and what may be done, against the schema that the server itself serves.
+//! The JSON and the actions, checked by the schema that the server itself serves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,7 +13,7 @@ use tidewire_testkit::{DEADLINE, Peer, Wire, assert_conserved, wait_until};
 
 use crate::{Site, node};
 
-/// Fails unless the value is what the schema says of this definition.
+/// Fails unless the value follows this definition of the schema.
 pub(crate) fn check(site: &Site, definition: &str, value: &Value) {
     let mut schema = site.json("/api/schema");
     assert!(schema["$defs"][definition].is_object(), "{definition}");

@@ -1,4 +1,4 @@
-//! `tidewire pub -` when its server goes away or a signal comes, and what programs read of a failure.
+//! `tidewire pub -` when its server goes away or a signal comes, and the output of a failure for programs.
 
 use std::sync::mpsc;
 

@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::process::{Process, command};
 
-/// A directory with the files of `cert dev`, and what that printed.
+/// A directory with the files of `cert dev`, and the output of the command.
 fn certificates() -> (TempDir, String) {
     let directory = TempDir::new().unwrap();
     let output = dev(&directory);

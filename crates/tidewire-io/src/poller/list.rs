@@ -65,7 +65,7 @@ impl PollList {
         });
         let limit = limit.as_ref().map_or(ptr::null(), ptr::from_ref);
         let count = self.0.len() as libc::nfds_t;
-        // SAFETY: the first two arguments describe the entries of the list, which nothing else touches meanwhile. The
+        // SAFETY: the first two arguments describe the entries of the list, which nothing else touches. The
         // limit is null or outlives the call, and no signal mask is given.
         let ready = unsafe { libc::ppoll(self.0.as_mut_ptr(), count, limit, ptr::null()) };
         usize::try_from(ready).map_err(|_| io::Error::last_os_error())

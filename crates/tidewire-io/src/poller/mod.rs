@@ -116,8 +116,8 @@ pub trait Poller: Send + Debug {
     ///
     /// # Errors
     ///
-    /// [`PollerError::Wait`] or [`PollerError::ClosedDescriptor`] only when the poller itself cannot go on. Readiness
-    /// errors of single descriptors are reported as events.
+    /// [`PollerError::Wait`] or [`PollerError::ClosedDescriptor`] only when the poller itself failed. Readiness errors
+    /// of single descriptors are reported as events.
     fn wait(&mut self, events: &mut Events, timeout: Option<Duration>) -> Result<(), PollerError>;
 }
 
@@ -377,7 +377,7 @@ fn open_kind(kind: PollerKind) -> Result<Box<dyn Poller>, PollerError> {
     })
 }
 
-/// Converts a timeout to the kernel's form, cut to what every kernel interface accepts.
+/// Converts a timeout to the kernel's form, cut to the maximum of all kernel interfaces.
 fn timespec(timeout: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(timeout.as_secs())

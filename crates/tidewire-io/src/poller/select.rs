@@ -294,7 +294,7 @@ mod tests {
     fn closing_a_registered_descriptor_is_a_named_error() {
         let mut poller = SelectPoller::open();
         let (near, _far) = Stream::pair().unwrap();
-        // The number is far above what any other test of this process opens, so it stays closed.
+        // The number is far above the descriptors of all tests in this process, so it stays closed.
         let doomed = rustix::io::fcntl_dupfd_cloexec(near.as_fd(), 1_700).unwrap();
         poller.add(near.as_fd(), Token(0), Interest::READ).unwrap();
         poller

@@ -315,7 +315,7 @@ pub enum AcceptError {
     /// listener readable: stop watching it until a session closes.
     #[error(
         "no descriptor is left for another connection (limit {soft}, hard limit {hard}); raise it \
-         with `ulimit -n`, or `fs.file-max` if the whole machine is out of them"
+         with `ulimit -n`, or `fs.file-max` if the whole machine has none left"
     )]
     DescriptorsExhausted {
         /// The limit in force.

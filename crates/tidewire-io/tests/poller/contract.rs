@@ -263,7 +263,7 @@ fn a_number_may_be_reused_between_two_waits(kind: PollerKind) {
     far.write(b"y").unwrap();
     poller.remove(near.as_fd()).unwrap();
     let (next, mut next_far) = Stream::pair().unwrap();
-    // The descriptor gets the same number, whatever other tests open meanwhile.
+    // The descriptor gets the same number, even if other tests open files.
     let mut reused: std::os::fd::OwnedFd = near.into();
     rustix::io::dup2(next.as_fd(), &mut reused).unwrap();
     poller

@@ -133,7 +133,7 @@ fn a_jumping_wall_clock_changes_nothing() {
     let step = proof.step();
     assert_eq!(step.total_sent, planned(&whole, SEED, 0));
     assert_eq!(proof.amiss(), [0; 4]);
-    // A day or a year in a time would be beyond what histograms hold, and the median is no such time.
+    // A day or a year in a time would be beyond the range of histograms, and the median is no such time.
     assert!(
         step.latency.unwrap().min_ms >= 50.0 * 0.999,
         "{:?}",

@@ -1,5 +1,4 @@
-//! Several servers: how agents are spread over them, and what becomes of messages when connections to one of them
-//! break.
+//! Several servers: how agents are spread over them, and the fate of messages when connections to one of them break.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};

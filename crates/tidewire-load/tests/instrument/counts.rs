@@ -83,7 +83,7 @@ fn duplicates_are_counted_and_never_as_received() {
 
 #[test]
 fn duplicates_do_not_shorten_the_wait_for_messages_in_flight() {
-    // The surplus of duplicates exceeds what the stall holds back, so a sum of arrivals looks complete.
+    // The surplus of duplicates exceeds the messages that the stall holds back, so a sum of arrivals looks complete.
     let whole = Step {
         drain_ms: LONGER_THAN_A_SECOND,
         ..step(12, 1.5)

@@ -1,4 +1,4 @@
-//! One step at several levels: gathered into one report, and judged by what a search and a sweep ask.
+//! One step at several levels: gathered into one report, and judged by the criteria of a search and a sweep.
 
 use tidewire_load::levels::{Levels, Probe, SweepLevel};
 use tidewire_load::report::{Report, Status};

@@ -213,7 +213,7 @@ pub(crate) const SEED: u64 = 20_261_121;
 /// Drain of a step with a server that stalls for a second, in milliseconds.
 pub(crate) const LONGER_THAN_A_SECOND: u64 = 1_300;
 
-/// Plans and makes a run, and judges what it measured.
+/// Plans and makes a run, and judges its measurements.
 pub(crate) fn run(
     scenario: &Scenario,
     options: RunOptions,

@@ -314,7 +314,7 @@ fn a_new_stream_begins_above_those_of_a_node_whose_clock_is_ahead() {
     assert_eq!(server.stop().backplane_lost, 0);
 }
 
-/// Regression: a node with other limits also took back what an operator had changed of a stream, such as its replicas.
+/// Regression: a node with other limits also reverted an operator's changes of a stream, such as its replicas.
 #[test]
 fn a_node_with_other_limits_changes_only_these_of_a_stream() {
     const NAME: &str = "tidewire=topic=lobby";

@@ -33,7 +33,7 @@ pub enum Entry<'a> {
         /// The member's number at its own node.
         member: MemberId,
     },
-    /// All members that the node has in a room at this position. It replaces what was known of them.
+    /// All members that the node has in a room at this position. The list replaces earlier knowledge of them.
     Here(Here<'a>),
 }
 

@@ -1,5 +1,4 @@
-//! The points of sequences: a node counts what it sends to each room and topic, and what it receives from each other
-//! node.
+//! The points of sequences: a node counts its messages to each room and topic, and the messages from each other node.
 //!
 //! ```text
 //! sender     next(room, 3 messages) ─▶ point 5      the packet says: from message 5 on
@@ -162,7 +161,7 @@ pub struct Arrival {
 }
 
 impl ReceivedSequences {
-    /// Notes a packet with its point and what it has.
+    /// Notes a packet with its point and its counts.
     pub fn arrive(
         &mut self,
         kind: SequenceKind,

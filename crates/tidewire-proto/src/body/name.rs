@@ -112,7 +112,7 @@ fn check(name: &str) -> Result<(), NameError> {
     let Some(first) = name.chars().find(|first| !first.is_whitespace()) else {
         return Err(NameError::Empty);
     };
-    // Checked before the single characters: if a mark has a composed spelling, this error says best what to change.
+    // Checked before the single characters: if a mark has a composed spelling, this error names the best change.
     if !is_nfc(name) {
         return Err(NameError::NotNormalised);
     }

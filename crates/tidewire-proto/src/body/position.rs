@@ -47,7 +47,7 @@ impl Since {
     }
 }
 
-/// How much of what a client asked for its server can replay.
+/// How much of the requested history the server can replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recovery {
     /// The client gave no position.
@@ -66,7 +66,7 @@ pub enum Recovery {
 pub struct RecoveryBody {
     /// The position before the first message after the reply.
     pub position: Position,
-    /// How much of what the client asked for follows.
+    /// How much of the requested history follows.
     pub recovery: Recovery,
 }
 

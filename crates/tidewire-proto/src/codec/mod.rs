@@ -3,8 +3,8 @@
 //! # The contract of a codec
 //!
 //! - **Decoding is pure**: the same input gives the same answer. A codec has a configuration but no state of a
-//!   connection, so one instance serves a whole server. A [`ConnectionState`] holds what it must know of a connection;
-//!   see [below](#state-of-a-connection).
+//!   connection, so one instance serves a whole server. A [`ConnectionState`] holds its state of a connection; see
+//!   [below](#state-of-a-connection).
 //! - `decode` looks at the *front* of `input` and consumes at most one frame. It never reads past `input`, never
 //!   panics, and never requires more than `frame_bytes_max`: a frame that would be longer is
 //!   [`DecodeError::FrameTooLarge`] as soon as its header says so.
@@ -87,8 +87,8 @@
 //! | call | state | why |
 //! |---|---|---|
 //! | [`Codec::decode_next`] | yes | each frame that a session sends, once and in order |
-//! | [`Codec::adapt_frame`] | yes | each frame sent over a stream, once and in order, whatever made it |
-//! | [`Codec::encode`] and the other methods that encode | no | a room's message is encoded once for all members, by any thread |
+//! | [`Codec::adapt_frame`] | yes | each frame sent over a stream, once and in order |
+//! | [`Codec::encode`] and other encoders | no | a room's message is encoded once for all members, by any thread |
 //! | [`Codec::delivery_header`] | no | it is called again after a write that took nothing |
 //! | [`Codec::layout`] | no | a lane reads and writes frames of a template without the codec |
 //! | [`Codec::decode`] | no | finds the end of a frame, or looks at the first one of an address |

@@ -235,7 +235,7 @@ impl Handshake {
         }
     }
 
-    /// Asks the owner who the peer is. Further frames wait.
+    /// Asks the owner to identify the peer. Further frames wait.
     fn ask_owner(&mut self, agreed: Option<Agreed>) {
         self.authentication.get_or_insert_default().ask(agreed);
         if !self.is_open() {

@@ -220,7 +220,7 @@ impl Connection {
         &mut self.input
     }
 
-    /// The output: whether it is written, and what the two sides have told each other about the end.
+    /// The output: whether it is written, and the farewells of both sides.
     #[inline]
     #[must_use]
     pub const fn output(&self) -> &OutputSide {

@@ -6,7 +6,7 @@ use crate::codec::Codec;
 use crate::error::EncodeError;
 use crate::message::{FLAG_MOVED, Kind, Message};
 
-/// The state of the output, and what the two sides have told each other about the end.
+/// The state of the output, and the farewells of both sides.
 #[derive(Debug)]
 pub struct OutputSide {
     state: Outbound,

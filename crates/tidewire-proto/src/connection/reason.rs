@@ -1,6 +1,6 @@
 //! Reasons why a connection ends, and the farewell that tells them to the peer.
 //!
-//! A reason is one entry of the table below. Only reasons that depend on what they hold have lines beside it.
+//! A reason is one entry of the table below. Only reasons that depend on their data have lines beside it.
 
 use std::fmt;
 use std::io;

@@ -260,7 +260,7 @@ impl Features {
         self.0 |= Self::ENCRYPTED;
     }
 
-    /// Notes what both sides have agreed on.
+    /// Notes the agreement of both sides.
     pub(super) const fn agree(&mut self, features: u32) {
         self.0 = self.0 & Self::ENCRYPTED | features as u8 & !Self::ENCRYPTED;
     }

@@ -1,6 +1,6 @@
 //! Detects lost requests by the ids of requests that arrive.
 //!
-//! Problem: datagrams get lost and reordered without notice. Approach: ids are assigned in turn, so a receiver sees
+//! Problem: datagrams are lost and reordered without notice. Approach: ids are assigned in turn, so a receiver sees
 //! which are missing. An id of 8 bits counts from 1 to 255. The upper half of an id of 32 bits counts, from 1 to
 //! 65,535; see [`super::Correlator`]. A window of the last 64 ids distinguishes late requests from repeated requests. A
 //! request that comes after a later request is both missing and late. The difference of the two counts is the number of

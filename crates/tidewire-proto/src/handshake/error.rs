@@ -18,7 +18,7 @@ pub enum HandshakeError {
     #[error("the hello does not start with the TW1 magic: the peer speaks another protocol")]
     BadMagic,
     /// No common version; upgrade the older side.
-    #[error("the peer speaks TW1 version {theirs}, this side {ours}: upgrade the older one")]
+    #[error("the peer speaks TW1 version {theirs}, this side {ours}: upgrade the older side")]
     UnsupportedVersion {
         /// The version of the peer.
         theirs: u16,

@@ -113,7 +113,7 @@ pub trait Layer: fmt::Debug + Send {
         None
     }
 
-    /// The addresses that proxies wrote into the peer's handshake. Anybody can write them: believe only a known proxy.
+    /// The addresses that proxies wrote into the peer's handshake. Any client can write them: trust only a known proxy.
     fn forwarded(&self) -> Option<&Forwarded> {
         None
     }
@@ -123,8 +123,8 @@ pub trait Layer: fmt::Debug + Send {
         None
     }
 
-    /// The part of what its peer sent by which the handshake was refused, for the log: escaped and short. `None` if the
-    /// error says everything.
+    /// The part of the peer's handshake that caused the refusal, for the log: escaped and short. `None` if the error
+    /// says everything.
     fn refused_part(&self) -> Option<&str> {
         None
     }
@@ -148,7 +148,7 @@ pub enum Ending {
     Invalid,
     /// The peer sent a frame that is too long.
     TooLong,
-    /// The peer did what the rules of this side forbid, such as being silent or slow.
+    /// The peer broke the rules of this side, for example by silence or slowness.
     Forbidden,
     /// This side has too much to do or to keep; the peer may try again later.
     Overloaded,

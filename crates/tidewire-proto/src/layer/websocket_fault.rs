@@ -25,7 +25,7 @@ pub enum WebSocketFault {
     #[error("the handshake has another method than GET")]
     BadMethod,
     /// A request for the page of this address has another method than `GET` or `HEAD`.
-    #[error("a page is asked for with another method than GET or HEAD")]
+    #[error("a page was requested with another method than GET or HEAD")]
     BadPageMethod,
     /// A page at another path was asked for.
     #[error("there is no page at this path")]
@@ -35,7 +35,7 @@ pub enum WebSocketFault {
     BadRequest,
     /// The request has both headers that name the client of a proxy.
     #[error(
-        "the request has X-Forwarded-For and Forwarded: let the proxy remove the one that it does not write itself"
+        "the request has X-Forwarded-For and Forwarded: let the proxy remove the header that it does not write"
     )]
     TwoForwarded,
     /// The version is missing or is not 13.
@@ -45,11 +45,11 @@ pub enum WebSocketFault {
     #[error("the handshake has no valid Sec-WebSocket-Key")]
     BadKey,
     /// The server has another path.
-    #[error("the path is not the one that the server listens at: compare the two addresses")]
+    #[error("the server does not listen at this path: compare the two addresses")]
     OtherPath,
     /// A browser opened the connection from a page that the server does not know.
     #[error(
-        "a page of another origin asked: add its origin to those that the server allows, or leave it refused"
+        "a page of another origin tried to connect: add its origin to those that the server allows, or leave it refused"
     )]
     ForeignOrigin,
     /// The server's codec is not among the offered subprotocols, or the server chose another codec.

@@ -88,8 +88,8 @@ impl Latest {
             + self.topic_bytes
     }
 
-    /// The bytes between the head of the log and a subscriber that needs all messages from `message` on: about what the
-    /// table holds for it.
+    /// The bytes between the head of the log and a subscriber that needs all messages from `message` on: about the
+    /// bytes that the table holds for it.
     pub(super) fn bytes_from(&self, message: u64) -> u64 {
         let before = self.index_of(message);
         let entries = self.entries.range(before..);

@@ -86,7 +86,7 @@ impl HeadEnd {
     }
 }
 
-/// Judges what the parser made of a head: it has used every byte, or the head is refused as `bad`.
+/// Checks the parser's result for a head: it has used every byte, or the head is refused as `bad`.
 ///
 /// The parser also ends a head and a line at a line feed alone. This side would not read the bytes after such an end,
 /// but a proxy might: as another header, or as a second request.

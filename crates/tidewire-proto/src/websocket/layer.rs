@@ -1,7 +1,7 @@
 //! WebSocket as a layer: the handshake, then frames.
 //!
 //! A server's binary messages need no copy: [`Layer::header`] makes their header, and the plaintext follows from where
-//! it lies. A client masks what it sends, and text is checked, so these are copied once.
+//! it lies. A client masks its messages, and text is checked, so both are copied once.
 
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -162,7 +162,7 @@ impl WebSocketLayer {
         }
     }
 
-    /// Keeps what the peer must hear of a fault: an HTTP answer, or a close frame.
+    /// Keeps the answer to a fault for the peer: an HTTP answer, or a close frame.
     fn fail(&mut self, fault: WebSocketFault, network: &[u8]) -> LayerError {
         let part = match &mut self.phase {
             Phase::Accepting(terms, _) => {

@@ -7,7 +7,7 @@
 //!
 //! ```text
 //!   write     header │ output │ room log ...        one binary message
-//!   text      header │ line LF line LF ...          one text message; a cut line goes on in a fragment
+//!   text      header │ line LF line LF ...          one text message; a cut line continues in a fragment
 //! ```
 //!
 //! - [`WebSocketLayer`] is the layer: the handshake, then frames.

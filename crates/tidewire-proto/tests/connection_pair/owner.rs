@@ -272,7 +272,7 @@ impl Owner {
         self.transmit();
     }
 
-    /// Answers the question who the peer is, some time after it was asked.
+    /// Identifies the peer, some time after the question.
     fn authenticate(&mut self, now_ns: u64, random: &mut Rng) {
         let expires_ns = (random.u32(0..4) == 0).then_some(now_ns + 1_000_000_000_000);
         if random.u32(0..4) > 0 && self.connection.handshake_mut().admit(expires_ns) {

@@ -39,7 +39,7 @@ pub fn backplane(bytes: &[u8]) {
             let mut counts = EntryCounts::default();
             for entry in sequence.entries {
                 let Some(entry) = entry else {
-                    // The rest is malformed, and what came before is as it was.
+                    // The rest is malformed, and the earlier entries are unchanged.
                     assert!(bytes.starts_with(&again));
                     return;
                 };

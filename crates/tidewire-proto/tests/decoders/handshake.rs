@@ -1,4 +1,4 @@
-//! The accepting side of a connection whose owner asks who the peer is.
+//! The accepting side of a connection that authenticates its peer.
 
 use tidewire_proto::codec::{Codec, Decoded, Format, Opening, Tw1};
 use tidewire_proto::connection::{

@@ -127,7 +127,7 @@ pub fn hello(bytes: &[u8]) {
     assert!(!guess.to_string().is_empty());
 }
 
-/// The fields of positions in front of other bodies and behind them.
+/// The fields of positions before and after other bodies.
 fn check_positions(bytes: &[u8]) {
     let flagged = |kind| Message {
         flags: FLAG_POSITION,

@@ -2,7 +2,7 @@
 
 use tidewire_proto::proxy::{PROXY_HEADER_BYTES_MAX, ProxyHeader, decode};
 
-/// A header that may be cut: each part asks for more bytes than it has and never for bytes behind the header, and only
+/// A header that may be cut: each part asks for more bytes than it has and never for bytes after the header, and only
 /// the whole decides otherwise than its parts.
 pub fn proxy(bytes: &[u8]) {
     let whole = decode(bytes);

@@ -25,19 +25,19 @@ pub fn websocket(bytes: &[u8]) {
             (Ok(one), Ok(other)) => assert_eq!(one, other, "cuts change the outcome"),
             // Many pings at once are a flood, and the same in pieces are none.
             (Err(LayerError::WebSocket(WebSocketFault::ControlFlood)), _) => {}
-            // The fault may be another one: a bad text that is cut behind its header is refused because it is text.
+            // The fault may be another: a bad text that is cut after its header is refused because it is text.
             (Err(LayerError::WebSocket(_)), Err(LayerError::WebSocket(_))) => {}
             (one, other) => panic!("{one:?} and {other:?}"),
         }
     }
 }
 
-/// A head that is judged whole: what is accepted has no line that another reader would see and this one did not.
+/// A head that is checked whole: an accepted head has no line that another reader would see and this reader did not.
 pub fn websocket_head(bytes: &[u8]) {
     let Some((&choice, stream)) = bytes.split_first() else {
         return;
     };
-    // Half of the inputs are put behind the lines of a good request, so that the fuzzer begins with what is accepted.
+    // Half of the inputs follow the lines of a good request, so that the fuzzer begins with accepted input.
     let head = match choice & 16 {
         0 => stream.to_vec(),
         _ => [GOOD_LINES, stream, b"\r\n\r\n"].concat(),

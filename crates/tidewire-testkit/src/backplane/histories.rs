@@ -69,7 +69,7 @@ impl HistoryKind {
     }
 }
 
-/// A member of the room with a history, or a subscriber of a topic, and what it has got.
+/// A member of the room with a history, or a subscriber of a topic, and its received messages.
 #[derive(Debug)]
 pub struct Reader {
     client: Client,

@@ -55,7 +55,7 @@ pub fn member(server: &TestServer, name: &str) -> Peer {
     peer
 }
 
-/// Two nodes with a member each, who know each other.
+/// Two nodes with a member each that know each other.
 fn pair<E: Engine>(engine: &E) -> ([TestServer; 2], [Peer; 2]) {
     let servers = [chat(engine, "one"), chat(engine, "two")];
     let mut ann = member(&servers[0], "ann");

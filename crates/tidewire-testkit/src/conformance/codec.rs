@@ -1,4 +1,4 @@
-//! The codec axis: every codec, and what each of them cannot do.
+//! The codec axis: every codec, and the limits of each.
 
 use tidewire_examples::checksum::Checksum;
 use tidewire_proto::codec::{AnyCodec, Codec};

@@ -10,7 +10,7 @@ use super::Setup;
 use crate::harness::TestServer;
 use crate::peer::{Peer, RoomEvent};
 
-/// Makes peers in one room, each of whom knows all others.
+/// Makes peers in one room that know each other.
 fn room_of(server: &TestServer, names: &[&str]) -> Vec<Peer> {
     let mut peers: Vec<Peer> = Vec::new();
     for (index, name) in names.iter().enumerate() {

@@ -92,7 +92,7 @@ fn anchor(heading: &str) -> String {
         .collect()
 }
 
-/// The line with spaces in place of what stands between backticks.
+/// The line with spaces in place of the text between backticks.
 fn without_code(line: &str) -> String {
     let mut text = String::with_capacity(line.len());
     for (index, part) in line.split('`').enumerate() {

@@ -1,6 +1,6 @@
 //! The walls between the types of the library: how many methods a type has, and how many fields others may reach.
 //!
-//! Problem: a type whose fields and methods are spread over a crate has no invariant that anybody can check by reading
+//! Problem: a type whose fields and methods are spread over a crate has no invariant that a reader can check by reading
 //! one file. Approach: the sources are parsed, and two counts are compared with limits. Types that are above a limit
 //! today are listed with their count, which may only fall. The counts are symptoms: a method that becomes a free
 //! function mends nothing.

@@ -25,7 +25,7 @@ impl Plan {
     }
 }
 
-/// Sends batches to its own lane, each once the one before has come whole.
+/// Sends batches to its own lane, each after the previous batch has arrived.
 struct Batches {
     /// The lane's own address, once it is known.
     target: Option<Arc<OnceLock<Endpoint>>>,

@@ -1,26 +1,26 @@
 //! Moves messages in lock step, to be run under a program that counts the instructions of each thread.
 //!
-//! Problem: what a change costs per message drowns in the noise of clocks on a shared machine, while the number of
-//! instructions a lane executes hardly moves. Approach: one lane and plain sockets that take turns, so that every run does
-//! the same work; or both ends on the lane. In each of ROUNDS rounds BATCH messages of 32 bytes are sent in one write:
+//! Problem: on a shared machine, noise of clocks hides the cost of a change per message. The number of instructions of
+//! a lane hardly varies. Approach: one lane and plain sockets that take turns, so that every run does the same work; or
+//! both ends on the lane. In each of ROUNDS rounds BATCH messages of 32 bytes are sent in one write:
 //!
 //! - `echo`: requests; the round ends with the last reply.
-//! - `ingest`: messages nobody answers, but for the last, which asks how many came.
+//! - `ingest`: messages without an answer, except the last, which requests the count.
 //! - `fanout`: messages for a room, with 16 receivers; the round ends when all have all. TW1 only.
-//! - `publish`: messages of a topic with one subscriber, who has them all at the end of the round. TW1 only.
-//! - `send`, `send-to`: what one session asks for goes to another, message by message; by a sender that was found once, or
-//!   each by the session's number.
-//! - `publish-permitted`: the same as `publish`, by peers whose permissions are checked.
+//! - `publish`: messages of a topic with one subscriber, which has received all at the end of the round. TW1 only.
+//! - `send`, `send-to`: one session's messages go to another, one by one; by a sender that was found once, or each by
+//!   the session's number.
+//! - `publish-permitted`: as `publish`, by peers with checked permissions.
 //! - `client`: requests of the threaded client, by the main thread; the round ends with the last reply.
 //! - `inproc`: round trips over a ring between two sessions of the lane, BATCH in flight, ROUNDS times as many in all.
 //! - `datagrams`: messages over UDP from one session of the lane to another; the last of a batch is answered. TW1 only.
 //!
-//! Two runs with different ROUNDS leave the start out. `.ci/count-instructions` does it, compares commits, and checks that
-//! nothing costs more than it did.
+//! Two runs with different ROUNDS leave the start out. `.ci/count-instructions` does it, compares commits, and checks
+//! that nothing costs more than it did.
 //!
 //! `instructions_per_message WORK BATCH ROUNDS [CODEC] [SUBSCRIBER]`: any codec, `raw` for `send` only; `tw1` is the
-//! default, and `custom` a codec of one's own with the format of `length-field`. With the feature `trace` a SUBSCRIBER may be `registry`, which
-//! keeps spans, or `fmt`, which also writes a line for every span that ends, to nowhere.
+//! default, and `custom` is a custom codec with the format of `length-field`. With the feature `trace` a SUBSCRIBER may
+//! be `registry`, which keeps spans, or `fmt`, which also writes a line for every span that ends, to nowhere.
 
 mod datagrams;
 mod permitted;
@@ -310,7 +310,7 @@ impl Plan {
     }
 }
 
-/// Counts what it takes, and says how many when it is asked.
+/// Counts messages, and replies with the count on request.
 struct Taker {
     taken: u64,
 }

@@ -84,7 +84,7 @@ pub enum AddressError {
     },
     /// The address exists once in the network of each interface.
     #[error(
-        "the address [{host}] says nothing about the interface, and each has such addresses; write the zone behind the \
+        "the address [{host}] says nothing about the interface, and each has such addresses; write the zone after the \
          address, as in [{host}%eth0]; `ip -6 address` lists interfaces"
     )]
     NoZone {

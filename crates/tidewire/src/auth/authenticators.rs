@@ -244,7 +244,7 @@ impl Prove for ByAddress {
 }
 
 impl ByCertificate {
-    /// Knows nobody yet.
+    /// Has no peers yet.
     #[must_use]
     pub fn new(users: Arc<Users>) -> Self {
         let names = Vec::new();
@@ -260,7 +260,7 @@ impl ByCertificate {
 }
 
 impl ByUnixUser {
-    /// Knows nobody yet.
+    /// Has no peers yet.
     #[must_use]
     pub fn new(users: Arc<Users>) -> Self {
         let ids = Vec::new();
@@ -276,7 +276,7 @@ impl ByUnixUser {
 }
 
 impl ByAddress {
-    /// Knows nobody yet.
+    /// Has no peers yet.
     #[must_use]
     pub fn new(users: Arc<Users>) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! An identity, and what a session keeps of it.
+//! An identity, and a session's copy of its settings.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use super::Permissions;
 use super::places::Place;
 use crate::limits::{Rate, RateLimit, RateLimitError, SharedBucket};
 
-/// The name of a peer, and what it may do. [`SessionView::identity`](crate::SessionView::identity) returns it.
+/// The name of a peer, and its permissions. [`SessionView::identity`](crate::SessionView::identity) returns it.
 ///
 /// ```
 /// use std::time::{Duration, SystemTime};
@@ -40,7 +40,7 @@ pub struct Identity {
 pub(crate) enum Proof {
     /// A token, by the first bytes of its hash.
     Token([u8; 8]),
-    /// A JWT, by the key that it is signed by and what a token of this key must fit.
+    /// A JWT, by the key of its signature and the requirements for tokens of this key.
     #[cfg(feature = "jwt")]
     Jwt([u8; 8]),
     /// A name in a certificate.
@@ -156,7 +156,7 @@ impl Identity {
         self.is_anonymous
     }
 
-    /// Notes what proved it, so that this can be withdrawn.
+    /// Notes the proof of the identity, so that a reload can withdraw it.
     pub(crate) fn proved_by(mut self, proof: Proof) -> Self {
         self.proof = Some(proof);
         self
@@ -193,7 +193,7 @@ pub(crate) struct Admitted {
     pub(crate) identity: Arc<Identity>,
     /// Its place among the sessions of the identity; `None` if they are not counted.
     pub(crate) place: Option<Place>,
-    /// The rate limit of the identity, and what its sessions have used of it.
+    /// The rate limit of the identity, and the use by its sessions.
     rate: Option<(Rate, Arc<SharedBucket>)>,
     may_all: bool,
     /// Messages with this kind, channel and name need no further look-up.

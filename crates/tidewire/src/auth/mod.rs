@@ -57,7 +57,7 @@ pub use users::Users;
 
 use crate::address::Endpoint;
 
-/// Finds out who a peer is. For [`ServerBuilder::authenticate`](crate::ServerBuilder::authenticate).
+/// Identifies peers. For [`ServerBuilder::authenticate`](crate::ServerBuilder::authenticate).
 ///
 /// [`TokenFile`], [`ByUnixUser`], [`ByCertificate`], [`ByAddress`] and [`Anonymous`] are ready to use, and a [`Chain`]
 /// asks several in turn. One of your own may ask another server:
@@ -175,7 +175,7 @@ impl<'a> AuthRequest<'a> {
         self.certificate_names
     }
 
-    /// Whether the peer has shown that it receives at its address. Anybody can send a datagram in the name of any
+    /// Whether the peer has shown that it receives at its address. Any program can send a datagram in the name of any
     /// address, and only some codecs ask for a proof over UDP. All other transports have it.
     #[must_use]
     pub fn is_address_proven(&self) -> bool {
@@ -326,7 +326,7 @@ impl fmt::Debug for SharedAuthenticator {
     }
 }
 
-/// The authentication of a server: its authenticator, and what it remembers of addresses and identities.
+/// The authentication of a server: its authenticator, and its tables of addresses and identities.
 pub(crate) struct Guard {
     pub(crate) authenticator: SharedAuthenticator,
     pub(crate) failures: Arc<Failures>,

@@ -300,7 +300,7 @@ impl ClientBuilder {
     /// let down = backend.request(b"anybody?").timeout(Duration::from_secs(1)).wait();
     /// assert!(matches!(down, Err(RequestError::CannotConnect { .. })));
     ///
-    /// # // Another process may have taken the port meanwhile.
+    /// # // Another process may have taken the port.
     /// # let Ok(_server) = tidewire::serve(&format!("tcp://{free}"), |cx, message| {
     /// #     cx.reply(message.payload)
     /// # }) else { return Ok(()) };

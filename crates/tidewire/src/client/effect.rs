@@ -15,8 +15,8 @@
 //!
 //! Rejected: cancelling the request. The cancel and the reply may cross, and then the effect stays.
 //!
-//! A flush is marked as well, because its reply changes what the client [knows](super::unconfirmed). It is cancelled
-//! like a request without an effect.
+//! A flush is marked as well, because its reply changes the client's [counts](super::unconfirmed). It is cancelled like
+//! a request without an effect.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

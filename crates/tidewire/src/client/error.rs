@@ -64,7 +64,7 @@ pub enum RequestError {
     #[error("the reply does not have the form that this request expects")]
     MalformedReply,
     /// The [flush](crate::Client::flush) confirms nothing: earlier messages were lost with their connection, or were
-    /// not sent without a connection. The next flush does not report them again. Send what was not confirmed again.
+    /// not sent without a connection. The next flush does not report them again. Send the unconfirmed messages again.
     /// Some of it may come twice.
     #[error(
         "the connection ended since the last confirmation: up to {messages} messages may be lost; send again what was \

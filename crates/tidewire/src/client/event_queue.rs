@@ -1,7 +1,7 @@
 //! The events from a client's lane to the application, bounded in number and bytes.
 //!
 //! Problem: an application that stops taking events must not cost unbounded memory. Its other traffic must not stop
-//! either, unless the application chooses so. Approach: one pair of bounds, and a policy for what happens at them.
+//! either, unless the application chooses so. Approach: one pair of bounds, and a policy at these bounds.
 //! [`State::admit`] applies the policy, and [`Reading`] decides whether the lane reads. An event reports the number of
 //! dropped events.
 //!

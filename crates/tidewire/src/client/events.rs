@@ -22,7 +22,7 @@ use crate::session::CloseReason;
 #[non_exhaustive]
 pub enum Event {
     /// The connection is open. After a reconnect, rooms must be joined again. A room that keeps a history then sends
-    /// what was said in between, see [`Event::Recovered`].
+    /// the messages in between, see [`Event::Recovered`].
     Opened {
         /// The server's description of itself, if the codec transmits one.
         agent: String,

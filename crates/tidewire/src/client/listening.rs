@@ -205,7 +205,7 @@ impl Listening {
         self.unsubscribe_if_unwanted(key);
     }
 
-    /// Notes what the server replays to a subscription that it agreed to, and tells the application.
+    /// Notes the replay for a subscription that the server agreed to, and tells the application.
     pub(super) fn handle_recovery(&mut self, alias: u16, body: RecoveryBody) {
         let Some(entry) = self.entry_mut(alias) else {
             return;
@@ -501,7 +501,7 @@ impl ClientService {
 }
 
 impl Entry {
-    /// Returns what to ask of the history when it is subscribed again.
+    /// Returns the part of the history to request with the next subscription.
     fn since(&self) -> Option<Since> {
         // A pattern with a wildcard has no position, so the subscriber learns that messages may be missing.
         let is_wildcard = validate_topic(&self.pattern).is_err();

@@ -72,7 +72,7 @@ impl Dialing {
                 self.moved = Some(moved);
             }
             Err(why) => {
-                // Both texts may have what the peer wrote.
+                // Both texts may contain text of the peer.
                 let (to, why) = (escaped(to.as_bytes()), escaped(why.as_bytes()));
                 tracing::warn!(%to, %why, "the server sends this client to an address that it does not follow");
             }

@@ -148,7 +148,7 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Makes the request a flush: its reply confirms what was sent before it.
+    /// Makes the request a flush: its reply confirms all earlier messages.
     pub(super) fn flushing(mut self) -> Self {
         self.effect = Some(Effect::FLUSH);
         self

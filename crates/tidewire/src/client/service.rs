@@ -346,7 +346,7 @@ impl Service for ClientService {
         self.handle_failure(cx, failure);
     }
 
-    /// Ends the lane: calls and subscriptions of the client must not wait for what the panic has lost.
+    /// Ends the lane: calls and subscriptions of the client must not wait for replies that the panic has lost.
     fn on_panic(&mut self, _: &mut Context<'_>) {
         panic!("a client does not go on after a panic");
     }

@@ -167,8 +167,8 @@ impl Client {
     /// # Errors
     /// [`RequestError::MayBeLost`], once, if the connection has ended since the last confirmation, even if the client
     /// has another connection. [`RequestError::Refused`], once, if the server has refused messages before this flush;
-    /// the text has the first reason. The other [`RequestError`]s if there is no reply. After an error send again what
-    /// is not confirmed. Some of it may then come twice.
+    /// the text has the first reason. The other [`RequestError`]s if there is no reply. After an error send again the
+    /// messages that is not confirmed. Some of it may then come twice.
     ///
     /// If the server is a node whose [backplane keeps histories](crate::backplane::NodeSettings::keeps_histories), the
     /// reply comes when the histories have stored all earlier messages of this connection to topics and rooms with a

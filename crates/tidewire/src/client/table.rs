@@ -128,8 +128,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         })
     }
 
-    /// Submits a control that is never refused for lack of room. Such controls are bounded by what was accepted before:
-    /// a subscription ends only once. Wakes the lane if it sleeps.
+    /// Submits a control that is never refused for lack of room. Such controls are bounded by earlier accepted calls: a
+    /// subscription ends only once. Wakes the lane if it sleeps.
     pub(super) fn control(&self, control: C) -> Result<(), SendError> {
         self.add(|shared| {
             shared.submissions.push(Submission::Control(control));

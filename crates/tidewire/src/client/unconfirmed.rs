@@ -1,8 +1,8 @@
 //! The messages without a reply that a client has sent and that no flush has confirmed.
 //!
 //! Problem: one-way messages, publications and messages to rooms have no reply. A flush on the next connection would be
-//! answered like any other, although what was sent before it went down with the connection before. A server that
-//! refuses a publication answers the flush after it, too.
+//! answered like any other, although earlier messages were lost with the earlier connection. A server that refuses a
+//! publication answers the flush after it, too.
 //!
 //! Approach: the lane counts sent messages, and notes the count at each flush. The reply confirms that much. Messages
 //! without a confirmation at the end of a connection fail the next flush, once. So do refused messages.

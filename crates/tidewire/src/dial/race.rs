@@ -38,7 +38,7 @@ impl Race {
     pub(crate) fn new(mut endpoints: Vec<Endpoint>, now_ns: u64, timeout_ns: u64) -> Self {
         endpoints.reverse();
         let deadline_ns = match endpoints.len() {
-            // The session has the same timeout, and says what it waited for.
+            // The session has the same timeout, and reports what it waited for.
             1 => u64::MAX,
             _ => now_ns.saturating_add(timeout_ns),
         };
@@ -103,7 +103,7 @@ impl Race {
         }
     }
 
-    /// The sessions that go on.
+    /// The sessions that have not ended.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
         self.running.iter().map(|(id, _)| *id)
     }
@@ -112,7 +112,7 @@ impl Race {
     pub(crate) fn into_failure(self) -> ConnectError {
         let timeout = ConnectError::Closed(CloseReason::HandshakeTimeout);
         match self.failure {
-            // Somebody may have been there, and was too slow.
+            // A server may have been there and too slow.
             Some(failure) if self.running.is_empty() || !is_without_server(&failure) => failure,
             _ => timeout,
         }

@@ -54,8 +54,8 @@ impl MemoryShares {
         Holder::User(self.names.hash_one(name))
     }
 
-    /// Notes what the holders have on a lane. All holders together should have `bytes_max` at most, and a holder with
-    /// `share_min` is never above its share.
+    /// Notes the memory of the holders on a lane. All holders together should have `bytes_max` at most, and a holder
+    /// with `share_min` is never above its share.
     pub(super) fn note(
         &self,
         lane: u64,

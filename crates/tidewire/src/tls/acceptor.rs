@@ -31,7 +31,7 @@ pub(crate) struct Acceptor {
     expires: RwLock<Option<SystemTime>>,
     /// The states of the files at the last load, whether it failed or not.
     seen: Mutex<[Option<FileState>; 3]>,
-    /// The hash of what the files held when they were put to use.
+    /// The hash of the files' content in use.
     used: Mutex<[u8; 32]>,
 }
 
@@ -204,9 +204,8 @@ impl TlsReloader {
         *expires.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads the files now. Nothing happens if they hold what is in use, so a signal that rotates logs costs no
-    /// tickets. Otherwise the log says how it ended, and the counters
-    /// [`tls_reloads`](crate::metrics::Metrics::tls_reloads) and
+    /// Reads the files now. Nothing happens if their content is in use, so a signal that rotates logs costs no tickets.
+    /// Otherwise the log says how it ended, and the counters [`tls_reloads`](crate::metrics::Metrics::tls_reloads) and
     /// [`tls_reloads_refused`](crate::metrics::Metrics::tls_reloads_refused) count it.
     ///
     /// # Errors
@@ -261,7 +260,7 @@ impl ServerTls {
         [self.chain.file_state(), self.key.file_state(), ca]
     }
 
-    /// The hash of what the files hold.
+    /// The hash of the files' content.
     fn content(&self) -> Result<[u8; 32], TlsError> {
         let mut hash = Sha256::new();
         let ca = match &self.clients {

@@ -1,4 +1,4 @@
-//! The client's side: whom it trusts, and the layers of its connections.
+//! The client's side: its trusted authorities, and the layers of its connections.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -190,8 +190,8 @@ pub(super) fn failed(error: &Error) -> Box<dyn Layer> {
     Box::new(FailedLayer(TlsFault::NotReady.into()))
 }
 
-/// Converts an error into what both operators need to know. The log has the library's own words, in which names of the
-/// peer may stand.
+/// Converts an error into a fault for both operators. The log has the library's own words, in which names of the peer
+/// may stand.
 fn explain(error: Error) -> LayerError {
     tracing::debug!(error = escaped(error.to_string().as_bytes()), "TLS failed");
     let fault = match error {
@@ -233,7 +233,7 @@ fn certificate_fault(error: &CertificateError) -> TlsFault {
     }
 }
 
-/// A fatal alert in plain text: the answer to what is no record.
+/// A fatal alert in plain text: the answer to bytes that are no record.
 const UNEXPECTED_MESSAGE: [u8; 7] = [21, 3, 3, 0, 2, 2, 10];
 
 /// The text of the system's verifier for a certificate of another purpose.

@@ -1,4 +1,4 @@
-//! TLS for `tls://` addresses: certificates, keys, and whom to trust.
+//! TLS for `tls://` addresses: certificates, keys, and trusted authorities.
 //!
 //! A server needs a certificate and its key; a client needs nothing if a public authority has signed the certificate.
 //!

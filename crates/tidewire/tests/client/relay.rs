@@ -1,4 +1,4 @@
-//! A relay between clients and a server that swallows what a client sends, and cuts the connection.
+//! A relay between clients and a server that discards a client's bytes, and cuts the connection.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! Messages without a reply: what a flush confirms, and what the drop of a client does with them.
+//! Messages without a reply: their confirmation by a flush, and their fate at the drop of a client.
 
 use std::time::Duration;
 

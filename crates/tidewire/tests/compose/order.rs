@@ -1,4 +1,4 @@
-//! The order within a session: a reply comes after what its handler published and said before.
+//! The order within a session: a reply comes after earlier messages of its handler.
 
 use tidewire::{Context, HandlerResult, Kind, Message, Policy, Server, Service};
 use tidewire_testkit::fixtures::tw1;
@@ -62,7 +62,7 @@ fn heard(peer: &mut Peer) -> Vec<Vec<u8>> {
     }
 }
 
-/// Regression: a reply overtook what its handler had published to the same session before.
+/// Regression: a reply overtook an earlier publication of its handler to the same session.
 #[test]
 fn a_reply_comes_after_earlier_messages_of_its_handler() {
     let expected = |peer: &mut Peer, request: &[u8]| {

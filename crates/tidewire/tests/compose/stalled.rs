@@ -1,4 +1,4 @@
-//! Many clients come back at the same moment, and do not read what they asked for.
+//! Many clients return at the same moment, and do not read the requested messages.
 
 use tidewire::metrics::SessionFigures;
 use tidewire::{Client, History, Kind, Message, PubSub, Server, TopicEvent};
@@ -43,8 +43,8 @@ fn many_returning_clients_that_do_not_read_cost_little_and_delay_no_other() {
     const KEPT: u64 = 4_000;
     const LIVE: u64 = 500;
     const STALLED: u64 = 300;
-    /// Above what all of them may hold, with the history and the rest: at 128 MiB a busy machine reached the level
-    /// `full`.
+    /// Above the allowed memory of all clients, with the history and the rest: at 128 MiB a busy machine reached the
+    /// level `full`.
     const MEMORY_MAX: u64 = 160 << 20;
     /// A piece of 64 KiB and a message in a buffer that may have doubled for the message, and the rest of the server in
     /// the same measure. Three pieces took 267 kB. A full Unix socket counts 208 KiB for the kernel beside this.

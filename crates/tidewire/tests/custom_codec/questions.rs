@@ -54,7 +54,7 @@ fn a_codec_without_a_hello_may_have_pings_and_a_go_away() {
     assert_eq!(stopping.join().unwrap().sessions_opened, 1);
 }
 
-/// Regression: without a challenge, a hello with a forged source opened a session without a limit on what it is sent.
+/// Regression: without a challenge, a hello with a forged source opened a session without a limit on its output.
 #[test]
 fn an_address_that_no_challenge_proves_is_sent_no_more_than_came_from_there() {
     const FORMAT: Format = Format {

@@ -1,4 +1,4 @@
-//! Datagrams of peers without a session, and the limit on what an unvalidated address is sent.
+//! Datagrams of peers without a session, and the limit on bytes to an unvalidated address.
 
 use tidewire::metrics::DatagramDrop;
 use tidewire::{AnyCodec, CloseReason, Context, HandlerResult, Kind, Message, Server};

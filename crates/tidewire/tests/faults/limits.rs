@@ -246,7 +246,10 @@ fn servers_and_clients_refuse_limits_that_make_no_sense() {
     assert!(matches!(
         &outcome,
         Err(ConnectError::Start(error))
-            if matches!(error.downcast_ref(), Some(ServeError::Limit(error)) if error.limit() == "connections.turn_bytes_max")
+            if matches!(
+                error.downcast_ref(),
+                Some(ServeError::Limit(error)) if error.limit() == "connections.turn_bytes_max"
+            )
     ));
     drop(clients);
     server.stop();

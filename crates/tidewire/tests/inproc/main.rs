@@ -1,5 +1,5 @@
 //! Behaviour that only in-process connections have: names, connecting before there is a server, and dropped ends. The
-//! conformance suite covers what they share with sockets.
+//! conformance suite covers the common behaviour with sockets.
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 

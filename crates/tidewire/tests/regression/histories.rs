@@ -65,7 +65,7 @@ impl Carrier for SlowStreams {
             let _ = wake.send(());
         });
         let (mut wire, mut now, mut reads) = (Follows::default(), Instant::now(), 0);
-        // The node has its id when nobody has objected for a while.
+        // The node has its id after a time without objections.
         node.turn(now, &mut wire);
         now += NodeSettings::new("one").unwrap().claim;
         while !node.turn(now, &mut wire).has_ended {

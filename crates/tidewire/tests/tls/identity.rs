@@ -1,4 +1,4 @@
-//! Certificates of clients: whom a server accepts, and the names that handlers see.
+//! Certificates of clients: accepted clients, and the names that handlers see.
 
 use tidewire::tls::{CertificateNames, TlsAlert, TlsFault};
 use tidewire::{Client, Context, Message, Server};

@@ -1,4 +1,4 @@
-//! A relay between a client and a server that cuts what it carries: into single bytes, or off.
+//! A relay between a client and a server that cuts the stream: into single bytes, or off.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

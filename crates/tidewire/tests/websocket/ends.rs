@@ -1,4 +1,4 @@
-//! Close codes: which code a side sends for which end, and what a client shows of them.
+//! Close codes: the code for each end, and the client's text for each code.
 
 use std::net::{TcpListener, TcpStream};
 use std::thread;

@@ -84,7 +84,7 @@ fn tungstenite_talks_to_a_server_of_frames() {
     server.stop();
 }
 
-/// A member over WebSocket hears what a member over TCP says, from the same log.
+/// A member over WebSocket receives messages of a member over TCP, from the same log.
 #[test]
 fn a_room_is_shared_by_tcp_and_websocket() {
     let chat = Chat::new();

@@ -48,7 +48,7 @@ fn request(server: &Server, headers: &str) -> (String, TcpStream) {
     (String::from_utf8(head).unwrap(), stream)
 }
 
-/// Asks as a proxy that sends these headers. Returns the connection and what the server says.
+/// Asks as a proxy that sends these headers. Returns the connection and the server's answer.
 fn ask(server: &Server, headers: &str) -> (TcpStream, String) {
     let (_, mut stream) = request(server, headers);
     // A text message "hi" with a mask of zeros.

@@ -19,7 +19,7 @@ fn serve_encrypted() -> TestServer {
     TestServer::over_secure_websocket(builder, &codec("tw1"), |_| echo)
 }
 
-/// Connects in its first turn, sends, and passes on what comes back.
+/// Connects in its first turn, sends, and passes on the reply.
 struct Dialer {
     to: Option<Endpoint>,
     seen: Sender<(Vec<u8>, Option<Encryption>)>,

@@ -61,7 +61,7 @@ fn a_page_of_this_machine_may_connect_to_this_machine() {
     }
 }
 
-/// The bug: these were taken, and never matched what a browser sends.
+/// The bug: these were accepted, and never matched a browser's origin.
 #[test]
 fn an_origin_loses_the_parts_that_browsers_leave_out() {
     for (text, origin) in [

@@ -326,7 +326,7 @@ impl Authenticate for JwtKeys {
         }
     }
 
-    /// An identity stays admitted while its key, and what a token of it must fit, are as they were.
+    /// An identity stays admitted while its key and the requirements for its tokens are unchanged.
     fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
         let Some(Proof::Jwt(id)) = identity.proof() else {
             return None;
@@ -371,7 +371,7 @@ enum NoKey {
     Extension,
     #[error("it has no claim iss")]
     NoIssuer,
-    #[error("its issuer {0:?} is none of the configured ones")]
+    #[error("its issuer {0:?} is not configured")]
     UnknownIssuer(String),
     #[error(
         "its issuer has no key with the id {0:?}; a new key takes until the next reading of the keys"
@@ -381,7 +381,7 @@ enum NoKey {
     OtherAlgorithm,
     #[error("it has no key id, and its issuer has several keys of its algorithm")]
     SeveralKeys,
-    #[error("its header says the kind {0:?} in typ, and the configuration wants another one")]
+    #[error("its header says the kind {0:?} in typ, and the configuration requires another kind")]
     OtherKind(String),
 }
 

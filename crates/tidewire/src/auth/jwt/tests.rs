@@ -87,7 +87,7 @@ fn a_signed_name_is_admitted_until_the_token_expires() {
     assert_eq!(*ann.permissions(), Permissions::everything());
     let expiry = ann.expiry().unwrap().duration_since(SystemTime::UNIX_EPOCH);
     assert_eq!(expiry.unwrap().as_secs().cast_signed(), exp + 30);
-    // Somebody whom only the issuer knows.
+    // A user whom only the issuer knows.
     let token = issuers.first.token("a", &claims(&json!({"sub": "dev-7"})));
     let permissions = admitted(&keys, &token).permissions().clone();
     assert_eq!(permissions.publish.allowed().next(), Some("dev.dev-7.>"));

@@ -5,9 +5,9 @@
 //!                          │ full: dropped and counted
 //! ```
 //!
-//! A lane never waits: it makes the span, and a full queue drops it. The exporter's thread takes what waits twice a
-//! second and posts it in batches. A batch that the collector could not take is posted again, at growing intervals,
-//! while the queue fills. Every span is accounted for:
+//! A lane never waits: it makes the span, and a full queue drops it. The exporter's thread takes the waiting spans
+//! twice a second and posts it in batches. A batch that the collector could not take is posted again, at growing
+//! intervals, while the queue fills. Every span is accounted for:
 //!
 //! ```text
 //! offered = exported + refused + dropped + in flight
@@ -316,5 +316,5 @@ fn is_unnamed(resource: &Resource) -> bool {
     name.is_none_or(|name| name.as_str().starts_with("unknown_service"))
 }
 
-/// The time that the thread has after its deadline to count what it did not send.
+/// The time of the thread after its deadline to count unsent spans.
 const OTLP_POST_MARGIN: Duration = Duration::from_millis(500);
