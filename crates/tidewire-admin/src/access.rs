@@ -1,4 +1,4 @@
-//! Access to the admin server: the host that a browser thinks it talks to, the page that asks, and the token.
+//! Access to the admin server: checks of a request's host, of its page's origin, and of its token.
 //!
 //! A page of the web may make a browser send requests to this machine. By *DNS rebinding* its own name becomes
 //! 127.0.0.1, and it could read the answers. So only requests for an IP address, `localhost` or a configured name are

@@ -120,9 +120,9 @@ impl Settings {
         Ok(self)
     }
 
-    /// Answers only `/healthz` and `/readyz`, and `/metrics` if that is said, without a token and under any name: for
-    /// load balancers and scrapers, at an address that other machines may reach. Nothing there names a peer or changes
-    /// the server.
+    /// Answers only `/healthz` and `/readyz`, and optionally `/metrics`, without a token and under any name: for load
+    /// balancers and scrapers, at an address that other machines may reach. Nothing there names a peer or changes the
+    /// server.
     #[must_use]
     pub fn health_only(mut self, has_metrics: bool) -> Self {
         self.scope = Scope::Health { has_metrics };

@@ -1,6 +1,6 @@
 //! Standard output: the results of a command go there, and a command fails if it cannot write them.
 //!
-//! Problem: a measurement must not end because its output cannot be written, because its files follow, and it must not
+//! Problem: a measurement must not end when its output cannot be written, because its files follow. But it must not
 //! succeed either. Approach: [`print()`] writes, flushes and remembers the first failure. `main` calls [`check`] once
 //! for every command, so that no command can omit it. A reader that is gone, like `head` when it has enough, is no
 //! failure. Rejected: `println!`, which panics, and ignoring the result, which reports success for a full disk.

@@ -1,12 +1,12 @@
 //! Appends many small frames that differ only in id and payload, each in two dozen instructions.
 //!
-//! Problem: appending a header and a payload of some twenty bytes to a vector, one after the other, takes two capacity
-//! checks and a call of the C library's copy function. These are most of the cost of sending the message. Approach:
-//! header, length and required room are the same for all frames of a pattern and are computed once. One comparison then
-//! checks the capacity, and small payloads are copied inline. The first bytes of a payload are often a number that was
-//! just written, so they are copied by themselves. A wider load would wait until that write has left the processor,
-//! which takes longer than the rest of the work. Rejected: safe code. It checks the capacity again for every piece, and
-//! the compiler merges neighbouring loads.
+//! Problem: appending a header and a payload of some twenty bytes to a vector costs two capacity checks and a call of
+//! the C library's copy function. These are most of the cost of sending the message. Approach: header, length and
+//! required room are the same for all frames of a pattern and are computed once. One comparison then checks the
+//! capacity, and small payloads are copied inline. The first bytes of a payload are often a number that was just
+//! written, so they are copied by themselves. A wider load would wait until that write has left the processor, which
+//! takes longer than the rest of the work. Rejected: safe code. It checks the capacity again for every piece, and the
+//! compiler merges neighbouring loads.
 #![expect(
     unsafe_code,
     reason = "writes into the spare room of a vector, piece by piece, after one check"

@@ -14,9 +14,9 @@
 //!
 //! For transports that are not streams of the kernel there are the in-process byte [`ring`] and UDP [`datagram`]s.
 //!
-//! This is the only crate of the workspace that holds unsafe code. Each block is in a small module of its own, says why
-//! it is sound, and has a test that fails when it is not. System calls go through `rustix`, which is safe except where
-//! a kernel interface keeps a descriptor number after the call returns.
+//! This is the only crate of the workspace that holds unsafe code. Each unsafe block is in a small module, says why it
+//! is sound, and has a test. System calls go through `rustix`, which is safe except where a kernel interface keeps a
+//! descriptor number after the call returns.
 //!
 //! Linux only, from kernel 5.11 for epoll with sub-millisecond timeouts and 5.13 for `io_uring`; on older
 //! kernels the poll and select backends remain.

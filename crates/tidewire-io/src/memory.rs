@@ -2,7 +2,7 @@
 //!
 //! Problem: a limit that follows the machine must follow the container first, and the machine's own figures do not show
 //! the container's limit. Approach: read `/proc/meminfo` and the limits of the process's control groups, and take the
-//! smallest. Both versions of control groups nest, and every group limits the groups below it, so the walk reads each
+//! smallest. Control groups of both versions nest, and every group limits the groups below it. So the walk reads each
 //! group from the process's own up to the root. A container may see its own group as the root, so the walk skips groups
 //! that do not exist.
 //!

@@ -121,7 +121,7 @@ impl Kind {
 /// A flag on a `Deliver` frame that only one member received.
 pub const FLAG_PRIVATE: u8 = 0b0000_0001;
 
-/// A flag on a frame whose payload starts with a name: of a method, on a `Request` or `OneWay`, or of a topic, on a
+/// A flag on a frame with a name at the start of its payload: of a method on a `Request` or `OneWay`, of a topic on a
 /// `Publish` or `Deliver`. Messages never have the flag, because they have the name itself.
 pub const FLAG_NAMED: u8 = 0b0000_0010;
 

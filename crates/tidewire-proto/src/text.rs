@@ -1,9 +1,8 @@
 //! Untrusted text on its way to a terminal or a log.
 //!
-//! Problem: a terminal obeys control characters, so a peer's text could change its title, clear it or control it. A
-//! line feed could forge a line of another person, and a bidirectional control can change the order of the shown text.
-//! Approach: one predicate, [`is_hazardous`], defines these characters, and all untrusted text passes one of three
-//! functions that use it:
+//! Problem: a terminal obeys control characters, so a peer's text could control the terminal. A line feed could forge a
+//! line of another person, and a bidirectional control can change the order of the shown text. Approach: one predicate,
+//! [`is_hazardous`], defines these characters, and all untrusted text passes one of three functions that use it:
 //!
 //! | function | for | a hazardous character becomes |
 //! |---|---|---|

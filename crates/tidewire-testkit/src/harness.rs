@@ -213,7 +213,7 @@ impl TestServer {
     }
 }
 
-/// Checks the ledger of a server that has stopped: every opened session was closed, and every room frame offered to a
+/// Checks the ledger of a server that has stopped: every opened session was closed, and every room frame for a
 /// subscriber was delivered or dropped for a counted reason.
 ///
 /// # Panics

@@ -1,9 +1,9 @@
 //! Shared code of Tidewire's own tests: raw peers, servers under test, and the conformance suite.
 //!
 //! Problem: a client and a server by the same authors can share the same mistakes. Approach: [`Peer`] speaks the wire
-//! formats over blocking sockets of the standard library and uses only the codecs of the library, so the suite sees
-//! what a foreign program sees. Rejected: simulated sockets, because the suite compares the four pollers; and sleeping
-//! until things happen: every wait here is for a condition, with a deadline that fails with its description.
+//! formats over blocking sockets of the standard library and uses only the codecs of the library, so the suite has the
+//! view of a foreign program. Rejected: simulated sockets, because the suite compares the four pollers; and sleeping:
+//! every wait is for a condition, with a deadline that fails with the condition's description.
 
 pub mod backplane;
 pub mod certificates;

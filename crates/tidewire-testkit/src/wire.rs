@@ -190,7 +190,7 @@ impl Wire {
     }
 
     /// Disappears: over TCP with a reset, over a Unix socket by closing with unread input, within the process by
-    /// dropping the end, because no cut is possible there, and over UDP without an end.
+    /// dropping the end, because a cut is impossible there, and over UDP without an end.
     ///
     /// # Errors
     /// The system refused the option.

@@ -2,7 +2,7 @@
 //!
 //! Problem: limits bound the memory of one session, and the product of all limits is more than any machine has.
 //! Approach: each lane counts its bytes in a plain integer, and adds the difference to one shared number in steps of 64
-//! KiB, so that nothing is atomic per message. The lane that adds a difference also updates the
+//! KiB, so no message costs an atomic operation. The lane that adds a difference also updates the
 //! [`Pressure`]: a level with hysteresis that says how near the limit is. Every lane reads it once a turn, and where it
 //! wants to grow.
 //!
@@ -38,8 +38,8 @@ pub(crate) enum Pressure {
 }
 
 impl Pressure {
-    /// Returns the next level when this many sixteenths of the limit are held. It falls later than it rises, so that
-    /// it does not change all the time near a threshold.
+    /// Returns the next level when this many sixteenths of the limit are held. The level falls later than it rises, so
+    /// that it does not change all the time near a threshold.
     fn next(self, sixteenths: usize) -> Self {
         match self {
             _ if sixteenths >= FULL_AT => Self::Full,
@@ -260,7 +260,7 @@ impl LaneMemory {
         self.bytes
     }
 
-    /// The bytes that this lane should release, in proportion to the bytes that it holds, until the pressure is normal.
+    /// The bytes that this lane should release for a normal pressure, in proportion to its held bytes.
     pub(crate) fn excess_share(&self) -> usize {
         self.part_of(self.account.excess(RELIEVED_BELOW))
     }

@@ -7,8 +7,8 @@
 //!
 //! To stop in order, shut the server down first: that waits for the pending replies. Then shut the pool down.
 //!
-//! Rejected: a mutex around a queue (0.75-1.8 M tasks a second against 3 M and more), and work stealing, which
-//! pays off only when tasks spawn tasks.
+//! Rejected: a mutex around a queue (0.75-1.8 M tasks a second against 3 M and more), and work stealing, which helps
+//! only when tasks spawn tasks.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -277,7 +277,7 @@ mod tests {
         mpsc::channel().1
     }
 
-    /// A pool of one worker that is busy until the returned sender is dropped, with its one place taken.
+    /// A pool of one worker with a full queue of one place. The worker is busy until the returned sender is dropped.
     fn full(when_full: WhenFull) -> (WorkerPool<mpsc::Receiver<()>>, mpsc::Sender<()>) {
         let (release, wait) = mpsc::channel();
         let (started, is_started) = mpsc::channel();

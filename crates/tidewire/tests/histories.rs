@@ -296,8 +296,8 @@ fn a_topic_without_space_keeps_its_messages_and_harms_no_other() {
     stop(servers);
 }
 
-/// Regression: a subscriber without positions, whom a handler subscribed, got each message of its own node twice: at
-/// once, and when the stream gave it back.
+/// Regression: a subscriber without positions that a handler subscribed received each message of its own node twice: at
+/// once, and from the stream.
 #[test]
 fn a_subscriber_of_a_handler_gets_the_messages_of_a_kept_topic_once() {
     const MESSAGES: usize = 50;

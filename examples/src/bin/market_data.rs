@@ -90,8 +90,7 @@ async fn subscribe(address: &str, pattern: &str) -> Result<Subscription, Box<dyn
     let events = client
         .subscribe(pattern)
         .policy(Policy::ConflateByTopic)
-        // The client pauses reading, so that the server drops old updates: it conflates by topic and sends none that
-        // is outdated.
+        // The client pauses reading, so the server conflates by topic and sends no outdated update.
         .when_events_full(WhenEventsFull::PauseReading)
         .events_max(1_000);
     Ok(events.await?)

@@ -1,7 +1,7 @@
 //! HTTP on a separate thread: connections, their limits, and answers.
 //!
 //! `hyper` parses and frames. This module bounds it: the number of connections, the time and size of a request's head,
-//! the size of its body, and the time that a peer may let an answer wait. See `docs/decisions/0065-admin-server.md` and
+//! the size of its body, and the time for a peer to take an answer. See `docs/decisions/0065-admin-server.md` and
 //! `docs/decisions/0099-places-and-encryption-of-the-admin-server.md`.
 
 mod answer;

@@ -6,8 +6,8 @@
 //! So a flood displaces itself, and a short time for request heads is not needed.
 //!
 //! Rejected: a fixed share for each address, because four addresses then fill the places. Rejected: places for health
-//! alone on the same address, because the purpose of a connection is known only after its first bytes; a server may
-//! have an address for health.
+//! alone on the same address, because the purpose of a connection is known only after its first bytes. A server may
+//! have a separate address for health.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -97,8 +97,8 @@ impl Places {
 }
 
 impl Table {
-    /// Ends a connection for a newcomer of this network: of the network with the most places, the newcomer's counted,
-    /// the connection that was silent for the longest time.
+    /// Ends a connection for a newcomer of this network: the connection with the longest silence of the network with
+    /// the most places, counting the newcomer's.
     fn make_room(&mut self, newcomer: IpAddr) {
         let mut counts: HashMap<IpAddr, usize> = HashMap::from([(newcomer, 1)]);
         for taken in self.taken.values() {

@@ -14,7 +14,7 @@ use super::option;
 use super::run::Runs;
 use crate::socket::{AnySocketAddress, PassedSocket, SocketError};
 
-/// A non-blocking UDP socket that talks to any number of peers, or to one it is connected to.
+/// A non-blocking UDP socket for any number of peers, or for one peer after a connect.
 ///
 /// Sending and receiving take it by reference, so that the sessions of a lane can share it.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub struct DatagramOptions {
     /// costs a system call. The socket falls back to single datagrams when the kernel refuses runs.
     pub segmentation_offload: bool,
     /// The size of the kernel's receive buffer in bytes. The size decides how long a burst may be before datagrams are
-    /// lost. The kernel doubles it for its own bookkeeping, which takes many times the bytes of a small datagram, and
+    /// lost. The kernel doubles the size for its bookkeeping, which takes many times the bytes of a small datagram, and
     /// cuts it to `net.core.rmem_max`: see [`receive_buffer_bytes`](DatagramSocket::receive_buffer_bytes). `None` keeps
     /// the system's default.
     pub receive_buffer_bytes: Option<usize>,

@@ -1,7 +1,7 @@
 //! The epoll backend: its cost grows only with the number of ready descriptors, so it is the default.
 //!
-//! Level-triggered is epoll's own default, and its ready list is a queue that puts a reported descriptor at the end,
-//! which is the fairness of the contract. But epoll reports hang-ups even without interest. A registration with
+//! epoll is level-triggered by default. Its ready list is a queue that puts a reported descriptor at the end, so it is
+//! fair as the contract requires. But epoll reports hang-ups even without interest. A registration with
 //! [`Interest::NONE`] is therefore taken out of the kernel's set and remembered only here.
 //!
 //! The event's data holds the descriptor's number and not the caller's token. Turning a hang-up into directions needs

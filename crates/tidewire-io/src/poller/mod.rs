@@ -7,13 +7,12 @@
 //! may therefore stop in the middle of a read when its turn is used up, because the next wait reports the descriptor
 //! again. Every backend keeps this, also when its kernel interface is edge-triggered.
 //!
-//! - A report is a hint: the descriptor *may* answer `WouldBlock`. It may have been used up since the poller found it
-//!   ready: by another event of this wait or, after a full batch, of an earlier wait. Descriptors should be
-//!   non-blocking.
+//! - A report is a hint: the descriptor *may* answer `WouldBlock`. Another event of this wait, or after a full batch of
+//!   an earlier wait, may have used up the readiness. Descriptors should be non-blocking.
 //! - An error or a hang-up sets every direction the descriptor is registered for, so that the next read or write meets
 //!   the error itself. There is no separate error flag that could be forgotten.
-//! - [`Interest::NONE`] keeps the registration and reports nothing, not even a hang-up: a session under back-pressure
-//!   whose peer vanishes must not turn its lane into a busy loop.
+//! - [`Interest::NONE`] keeps the registration and reports nothing, not even a hang-up: a paused session with a
+//!   vanished peer must not turn its lane into a busy loop.
 //! - When more descriptors are ready than [`Events`] has room for, the next waits report the rest, before any
 //!   descriptor has a second turn. This holds while registrations do not change. A full batch never starves a
 //!   descriptor.
@@ -109,8 +108,8 @@ pub trait Poller: Send + Debug {
     /// the poller has forgotten the descriptor.
     fn remove(&mut self, descriptor: BorrowedFd<'_>) -> Result<(), PollerError>;
 
-    /// Clears `events`, then fills it with the ready descriptors. While none is ready it blocks for at most `timeout`,
-    /// or without a limit if that is `None`.
+    /// Clears `events`, then fills it with the ready descriptors. Without a ready descriptor the call blocks for at
+    /// most `timeout`; `None` has no limit.
     ///
     /// It returns no events when the time is up or a signal arrived.
     ///

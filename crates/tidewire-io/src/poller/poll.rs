@@ -4,10 +4,10 @@
 //! therefore kept dense, and a registration with [`Interest::NONE`] is not on it (poll would report its hang-ups). An
 //! index by descriptor number makes adding, changing and removing O(1): removal swaps the last entry into the gap.
 //!
-//! Ready entries are collected from a starting point that moves on with every full batch: the list has a fixed order,
-//! and its front would otherwise starve its end. Entries beyond a full batch are kept for the next wait, which then
-//! makes no system call. A call for every batch would walk ten thousand ready descriptors for each hundred that are
-//! reported. The next call queries an entry that was changed or removed before.
+//! The collection starts at a point that moves on with every full batch: the list has a fixed order, and its front
+//! would otherwise starve its end. Entries beyond a full batch are kept for the next wait, which then makes no system
+//! call. A call for every batch would walk ten thousand ready descriptors for each hundred that are reported. The next
+//! call queries an entry that was changed or removed before.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};

@@ -187,8 +187,8 @@ impl UringPoller {
         Ok(())
     }
 
-    /// Takes every completion off the queue. With `fresh`, they arrived while the poller itself waited and become
-    /// events; without, they are only put on the list to be checked.
+    /// Takes every completion off the queue. With `fresh`, the completions arrived while the poller waited and become
+    /// events. Otherwise they are put on the list for a check.
     fn reap(&mut self, mut fresh: Option<&mut Events>) -> io::Result<()> {
         loop {
             while let Some(completion) = self.next_completion() {

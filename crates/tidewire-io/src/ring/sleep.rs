@@ -22,8 +22,8 @@
 //! next commit costs a system call to set it. An owner that always finds work causes neither.
 //!
 //! Announcing and committing are the two-flag protocol of [`crate::waker`]: each side writes its own flag, passes a
-//! full fence, then reads the other's. It is not the same type, because every sleep drains a waker, while this signal
-//! stays set until the work is done, and it has two directions on one eventfd.
+//! full fence, then reads the other's. This signal is another type, because every sleep drains a waker. The signal
+//! stays set until the work is done, and has two directions on one eventfd.
 //!
 //! The peer takes the announcement first and writes to the eventfd after. The owner therefore counts the *undrained*
 //! signals, as [`crate::signal`] says: a signal that comes late is drained by a later rearm.
@@ -218,8 +218,8 @@ mod tests {
     }
 
     /// An owner handles the work that it finds and rearms `rounds` times. The peer commits and consumes `work` times.
-    /// At the end, the signal is set exactly when there is work left that the owner watches for, and the peer did not
-    /// signal more often than the owner announced.
+    /// At the end, the signal is set exactly when watched work is left. The peer never signals more often than the
+    /// owner announced.
     fn the_signal_reports_all_work<F: Flags + Send + Sync + 'static>(
         work: &'static [usize],
         rounds: usize,

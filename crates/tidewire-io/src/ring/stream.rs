@@ -33,9 +33,8 @@ use crate::poller::Interest;
 ///
 /// # Differences from a socket
 ///
-/// Bytes that the peer wrote before it was dropped can still be read, even if the peer left bytes unread. A direction
-/// is writable when a quarter of the ring is free, so that a few free bytes do not wake the writer. A write uses any
-/// free room.
+/// Bytes of a dropped peer can still be read, even if the peer left bytes unread. A direction is writable when a
+/// quarter of the ring is free, so that a few free bytes do not wake the writer. A write uses any free room.
 ///
 /// ```
 /// use std::os::fd::AsFd;

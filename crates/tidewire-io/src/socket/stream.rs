@@ -231,8 +231,8 @@ impl Stream {
         }
     }
 
-    /// Returns the time since the last bytes of the peer arrived at this machine, whether or not they were read; before
-    /// the first bytes, the time since the connection was made. `None` for a Unix socket. Costs a system call.
+    /// Returns the time since the last bytes of the peer arrived at this machine, read or unread. Before the first
+    /// bytes, it is the age of the connection. `None` for a Unix socket. Costs a system call.
     #[must_use]
     pub fn since_arrival(&self) -> Option<Duration> {
         let is_tcp = self.is_tcp();

@@ -1,7 +1,7 @@
 //! Bounded reading and writing of the fields of bodies.
 //!
-//! A reader returns `None` at the first missing field; the caller turns that into an error that names its frame. No
-//! code indexes a peer's bytes, so they cannot cause a panic.
+//! A reader returns `None` at the first missing field, and the caller makes an error that names the frame. No code
+//! indexes a peer's bytes, so they cannot cause a panic.
 
 use crate::error::EncodeError;
 use crate::limits::TEXT_BYTES_MAX;

@@ -7,7 +7,7 @@
 //! protocol version.
 //!
 //! A name that is too long is an error of `encode`, because a shortened name is another name. A reason in an error or a
-//! go-away is shortened instead: it is for people, and the code beside it says what happened.
+//! go-away is shortened instead, because it is for people, and the code has the meaning for programs.
 //!
 //! Rejected: a serialisation crate (a dependency inside the public wire format, and no usual crate decodes without
 //! copies within these bounds), and tagged optional fields (no field here is optional).

@@ -1,4 +1,4 @@
-//! The body of the frame that tells a client which rooms and subscriptions its server has put it into.
+//! The body of the frame that tells a client its rooms and subscriptions by decision of the server.
 
 use super::field::{Reader, push_short_text};
 use super::{JoinBody, JoinedBody, malformed};

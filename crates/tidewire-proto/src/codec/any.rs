@@ -79,8 +79,8 @@ codecs! { $
 }
 
 /// Runs `$call` with the codec in an [`AnyCodec`]. The call is compiled for each codec with a frequent loop over
-/// frames, so the choice costs one branch per read and none per frame. The others share a loop that asks for the codec
-/// at each frame: a copy for each codec would be another fifth of a service's machine code.
+/// frames, so the choice costs one branch per read and none per frame. The other codecs share a loop with a branch for
+/// each frame: a copy for each codec would add a fifth to a service's machine code.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! with_codec {

@@ -260,8 +260,8 @@ pub fn check_every_cut<C: Codec + ?Sized>(
     Ok(())
 }
 
-/// Puts the header of each of `subscriptions` in front of each of `messages`, and checks that both together are one
-/// frame, whole and in pieces of `piece_bytes`, taken in turn. Returns the deliveries, one after the other.
+/// Puts the header of each of `subscriptions` before each of `messages`, and checks that both together are one frame,
+/// whole and in pieces of `piece_bytes`, taken in turn. Returns the deliveries, one after the other.
 ///
 /// # Errors
 /// The codec breaks its contract, or refuses one of the messages.

@@ -2,9 +2,8 @@
 //!
 //! Problem: services, lanes and clients decide by the format of their codec: whether requests have ids, whether a
 //! silent peer can be asked, how long a message may be. Approach: one constant for each format, which a codec returns
-//! as a whole. A loop that is compiled for one codec reads the constant at compile time. Everything that a format may
-//! lack is off in [`Format::new`], so a codec names only the properties that it has, and a new property changes no
-//! other codec.
+//! as a whole. A loop that is compiled for one codec reads the constant at compile time. All optional properties are
+//! off in [`Format::new`]. So a codec names only its properties, and a new property changes no other codec.
 //!
 //! Properties that exclude each other are one field. Rejected: a method for each property, because [`AnyCodec`] and
 //! every wrapper of a codec had to repeat all methods, and defaults depended on other methods.
@@ -48,8 +47,8 @@ pub struct Format {
     /// that a silent peer can be distinguished from a vanished peer.
     pub has_pings: bool,
     /// Whether peers can distinguish a [`GoAway`](crate::message::Kind::GoAway) from an answer. A codec with false here
-    /// may still write a go-away, for example as a line for people. A client then does not send it, and a server sends
-    /// it only if no reply is pending.
+    /// may still write a go-away, for example as a line for people. A client then sends no go-away, and a server sends
+    /// one only if no reply is pending.
     pub has_go_away: bool,
     /// Whether [`Join`](crate::message::Kind::Join), [`Say`](crate::message::Kind::Say) and
     /// [`Leave`](crate::message::Kind::Leave) are frames. Otherwise a chat reads every message as a line that a person

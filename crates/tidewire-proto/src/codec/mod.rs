@@ -6,8 +6,8 @@
 //!   connection, so one instance serves a whole server. A [`ConnectionState`] holds its state of a connection; see
 //!   [below](#state-of-a-connection).
 //! - `decode` looks at the *front* of `input` and consumes at most one frame. It never reads past `input`, never
-//!   panics, and never requires more than `frame_bytes_max`: a frame that would be longer is
-//!   [`DecodeError::FrameTooLarge`] as soon as its header says so.
+//!   panics, and never requires more than `frame_bytes_max`: a longer frame is [`DecodeError::FrameTooLarge`] as soon
+//!   as its header shows the length.
 //! - Any cut of a byte stream into pieces decodes to the same frames, except with [`Raw`], which has no frames.
 //! - `encode` appends one whole frame to `out`, or leaves `out` unchanged and returns an error.
 //! - No method blocks, allocates (beyond growing `out`) or knows a socket.
@@ -18,8 +18,8 @@
 //!
 //! Implement [`Codec`] and pass it as [`AnyCodec::custom`] to the builders of servers and clients. Three methods are
 //! required: `format`, `decode` and `encode`. The [`Format`] says what the format has, such as ids of requests, pings
-//! or names; everything that it does not say is off. The other methods have defaults for a format without more.
-//! `encode` decides by [`Message::kind`]: it writes the kinds that its peers understand and refuses the others with
+//! or names. All other properties are off. The other methods have defaults for a format without more. `encode` decides
+//! by [`Message::kind`]: it writes the kinds that its peers understand, and refuses other kinds with
 //! [`EncodeError::Unsupported`]. Without ids, `encode` gets the requests of a client as [`Kind::OneWay`], and the
 //! answers of a server too.
 //!
@@ -221,11 +221,11 @@ pub trait Codec: Send + Sync + 'static {
     /// frames without the codec.
     ///
     /// The answer is a promise. For a decoded frame: a frame that differs only in id, payload and ignored bytes decodes
-    /// to the same message except for id and payload. For an encoded frame: encoding a message that differs only in id
-    /// and payload, with a payload of the same length, gives the same frame except for these, and is never refused. A
-    /// codec that cannot promise this returns `None`, for example because it searches payloads for a delimiter.
-    /// [`contract`] checks the promise. With a codec that breaks the promise, a lane receives and sends wrong messages,
-    /// and nothing worse.
+    /// to the same message except for id and payload. For an encoded frame: a message that differs only in id and
+    /// payload, with a payload of the same length, gives the same frame except for id and payload, and is never
+    /// refused. A codec that cannot promise this returns `None`, for example because it searches payloads for a
+    /// delimiter. [`contract`] checks the promise. With a codec that breaks the promise, a lane receives and sends
+    /// wrong messages, and nothing worse.
     #[inline(always)]
     fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
         let _ = (frame, message);

@@ -1,9 +1,9 @@
 //! Names of codecs with their parameters, as people write them in flags and configuration files.
 //!
-//! `length-field:size=-4,header=00000001` has to fit an argument of a command and a value of a file, so it is a name, a
-//! colon, and keys with values between commas. Every error names the wrong part and the expected value. Rejected: a
-//! TOML table per codec (it does not fit a flag), and ignoring unknown keys (a misspelt key would break communication
-//! without an error).
+//! `length-field:size=-4,header=00000001` must fit an argument of a command and a value of a file. So a codec is a
+//! name, a colon, and keys with values between commas. Every error names the wrong part and the expected value.
+//! Rejected: a TOML table per codec (it does not fit a flag), and ignoring unknown keys (a misspelt key would break
+//! communication without an error).
 
 use thiserror::Error;
 

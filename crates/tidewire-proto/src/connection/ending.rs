@@ -61,8 +61,8 @@ impl Connection {
         }
     }
 
-    /// Asks the peer to end the connection: it gets a go-away, or this side ends after its pending replies. A
-    /// connection that has reached its maximum age asks only once. Close it after a while if the peer does not.
+    /// Asks the peer to end the connection, by a go-away, or by this side's end after its pending replies. A connection
+    /// that has reached its maximum age asks only once. Close it after a while if the peer does not.
     pub fn drain(&mut self, rules: &Rules, drain: Drain) {
         if drain == Drain::Age && self.output.drain().is_some() {
             return;

@@ -115,8 +115,8 @@ impl Handshake {
         self.features.has(FEATURE_POSITIONS)
     }
 
-    /// Whether the client learns by [`Kind::Placement`] of rooms and subscriptions that a handler of the server puts it
-    /// into.
+    /// Whether the client understands [`Kind::Placement`], for rooms and subscriptions that a handler of the server
+    /// sets.
     #[inline]
     #[must_use]
     pub const fn knows_placements(&self) -> bool {
@@ -337,7 +337,7 @@ impl Handshake {
         })
     }
 
-    /// Handles a frame that may have been lost, repeated, or has overtaken others; `None` if it is handled as in order.
+    /// Handles a frame that may be lost, repeated or out of order; `None` if the frame is handled as in order.
     fn handle_lossy(
         &mut self,
         rules: &Rules,

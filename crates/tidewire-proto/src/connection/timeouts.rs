@@ -10,8 +10,8 @@
 //!
 //! Silence proves nothing while this side does not read. Two rules follow. At a late check, the answer may be unread in
 //! the transport, so the check closes nothing: the owner gets [`GRACE_NS`] to read, once. A peer that answers pings is
-//! closed only after it was sent a ping and had time to answer: [`Rules::ping_timeout_ns`], or as long as from a ping
-//! to the idle timeout if that is shorter.
+//! closed only after a ping and time for its answer: [`Rules::ping_timeout_ns`], or the time from a ping to the idle
+//! timeout if that is shorter.
 //!
 //! A codec without pings may use a layer with pings, such as WebSocket. The owner then sends pings of the layer.
 //!

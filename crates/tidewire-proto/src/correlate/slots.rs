@@ -5,8 +5,8 @@
 //! counter and matches nothing. One exception: exactly a multiple of 65,535 requests followed, and the last of them is
 //! in its slot.
 //!
-//! Rejected: `slab`, which takes a value through memory and reads it in larger pieces than it was just written in. The
-//! processor has to wait for that, as long as for all the other work here.
+//! Rejected: `slab`, which moves a value through memory and reads larger pieces than were written, so the processor
+//! waits. The processor has to wait for that, as long as for all the other work here.
 
 #[derive(Debug)]
 pub(super) struct Slots<T> {

@@ -1,7 +1,7 @@
 //! Why handshakes fail, in words that tell the reader what to change.
 //!
 //! The most common failure is not an attack but a wrong port or a wrong `--codec`. First bytes that are no hello are
-//! therefore examined again, and the error names what they seem to be; see [`FirstBytes`].
+//! therefore examined again, and the error names their probable protocol; see [`FirstBytes`].
 
 use thiserror::Error;
 

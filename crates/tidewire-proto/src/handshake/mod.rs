@@ -335,7 +335,7 @@ pub const FEATURE_RENEWAL: u32 = 1;
 pub const FEATURE_MOVED: u32 = 2;
 /// The feature of clients that know positions: they may join rooms and subscribe to topics that keep a history.
 pub const FEATURE_POSITIONS: u32 = 1 << 2;
-/// The feature of clients that know placements: their server may put them into rooms and subscriptions, and tells them;
+/// The feature of clients that know placements: their server may put them into rooms and subscriptions, and reports it;
 /// see [`PlacementBody`](crate::body::PlacementBody).
 pub const FEATURE_PLACEMENT: u32 = 1 << 3;
 

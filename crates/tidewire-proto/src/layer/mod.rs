@@ -12,9 +12,9 @@
 //!
 //! # The contract of a layer
 //!
-//! - [`receive`](Layer::receive) may leave the beginning of a record unused. The stack keeps it and offers it again
-//!   with the bytes that follow, so a layer needs no buffer for them. A layer that keeps records itself uses all
-//!   offered bytes.
+//! - [`receive`](Layer::receive) may leave the beginning of a record unused. The stack keeps these bytes and offers
+//!   them again with the next bytes, so a layer needs no buffer. A layer that keeps records itself uses all offered
+//!   bytes.
 //! - [`receive`](Layer::receive) and [`send`](Layer::send) append to their output; they never remove bytes. The bytes
 //!   that a layer returned as used are accepted, and the stack counts them as output until the socket has taken them.
 //! - A record is longer than its plaintext by at most an eighth and 256 bytes. A layer's own records (handshake,

@@ -9,8 +9,8 @@
 //!
 //! An update leaves a dead entry at the topic's former position. When more than half of the entries are dead, the table
 //! copies the live entries together. An update therefore costs a search by topic and a copy, and the table takes at
-//! most about twice the memory of the live entries. The limits of the subscribers bound that: beyond them the topic
-//! that was updated longest ago is evicted, and counts as lost.
+//! most about twice the memory of the live entries. The limits of the subscribers bound the table. Beyond them the
+//! topic with the oldest update is evicted, and counts as lost.
 //!
 //! Rejected: a bit in the log for replaced messages, which needs no copy but keeps the whole log in memory. Rejected: a
 //! table for each subscriber, because each of a hundred slow subscribers would cost as much as all of them cost here.

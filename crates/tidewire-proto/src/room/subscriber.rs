@@ -1,7 +1,7 @@
 //! One subscriber's view of a room log: its position, the messages to skip, and its losses.
 //!
-//! Conservation: each message appended since a subscriber attached is exactly one of delivered (the socket or the
-//! session's output took its bytes), its own, dropped, or still behind.
+//! Conservation: each message since a subscriber attached is exactly one of: delivered (the socket or the session's
+//! output took its bytes), the subscriber's own, dropped, or not delivered yet.
 
 use std::collections::VecDeque;
 
@@ -277,8 +277,8 @@ impl Subscriber {
     }
 
     /// Gathers like [`Self::gather`], but in pieces of whole frames, for transports that preserve boundaries. A piece
-    /// has at most as many bytes as asked for, first by `bytes_max` and then by the last result of `take`, or is one
-    /// frame that has more. Stops when `take` returns `None`.
+    /// has at most the requested bytes, first `bytes_max` and then the last result of `take`, or is one larger frame.
+    /// Stops when `take` returns `None`.
     pub fn gather_whole_frames<'a>(
         &self,
         log: &'a RoomLog,

@@ -118,7 +118,7 @@ impl Allowed {
     }
 }
 
-/// Says what to write in place of something that is not an origin: its host alone, if that is a host.
+/// Returns the text to write in place of an invalid origin: its host alone, if it has a valid host.
 fn suggest(scheme: &str, rest: &str) -> String {
     let host = rest.split(['/', '?', '#', ',', ' ']).next().unwrap_or("");
     if !host.is_ascii() {

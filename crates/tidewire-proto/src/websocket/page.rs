@@ -61,8 +61,8 @@ impl WebPage {
     }
 }
 
-/// The longest page, in bytes. With its headers and the records of TLS it fits into what a stack of layers
-/// [may hold](crate::layer::OUTPUT_BYTES_MAX).
+/// The longest page, in bytes. With its headers and the records of TLS it fits the [output of a stack of
+/// layers](crate::layer::OUTPUT_BYTES_MAX).
 pub const PAGE_BYTES_MAX: usize = 56 << 10;
 
 /// Longest policy in bytes. It leaves room for a dozen hashes.

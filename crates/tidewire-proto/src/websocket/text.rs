@@ -72,7 +72,7 @@ pub(super) struct TextWriter {
 
 impl TextWriter {
     /// Sends lines as a text message, or as a fragment if the last line is cut. Bytes that are no UTF-8 become
-    /// replacement characters: a peer must close a connection on which they come.
+    /// replacement characters, because a peer must close a connection with invalid text.
     pub(super) fn send(
         &mut self,
         plain: &[IoSlice<'_>],

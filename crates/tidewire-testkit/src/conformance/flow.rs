@@ -39,7 +39,7 @@ pub(super) fn frames_split_anywhere(setup: &Setup) {
             .collect();
         let seen = server.metrics().bytes_in;
         peer.write(&frames[..cut]);
-        // The rest follows only when the server has read the first part, so that it really meets the cut.
+        // The rest follows only after the server has read the first part, so that the server meets the cut.
         server.wait_for("the first part is read", |metrics| {
             metrics.bytes_in >= seen + cut as u64
         });

@@ -1,8 +1,8 @@
 //! A chat server that commits faults on purpose and counts each.
 //!
-//! A load instrument that reports no loss proves nothing until it has been shown to detect a real loss. This server
-//! speaks TW1 like the real one, commits the faults of its [`FaultPlan`], and keeps a [`FaultLedger`] for comparison
-//! with the instrument's figures.
+//! A load instrument without a reported loss proves nothing until it has detected a real loss. This server speaks TW1
+//! like the real one, commits the faults of its [`FaultPlan`], and keeps a [`FaultLedger`] for comparison with the
+//! instrument's figures.
 //!
 //! Rooms are its main purpose. Requests and one-way messages outside of rooms are sent back to their sender.
 //!

@@ -154,8 +154,7 @@ impl Rooms {
         Ok(())
     }
 
-    /// Delivers a message to its own sender, and commits the fault that is due: it is dropped, duplicated, corrupted or
-    /// cut.
+    /// Delivers a message to its own sender, and commits the due fault: a drop, a duplicate, a corruption or a cut.
     pub(super) fn send_back(
         &mut self,
         peer: &Peer,

@@ -218,8 +218,8 @@ impl Writer {
     }
 }
 
-/// The maximum wait of a delivery for the next one of its sender; then it is sent in order. It is many times the think
-/// time of a test's agents, and well below the time an instrument waits for stragglers.
+/// The maximum wait of a delivery for the next delivery of its sender. After this wait it is sent in order. It is many
+/// times the think time of a test's agents, and well below the time an instrument waits for stragglers.
 const HOLD_MAX: Duration = Duration::from_millis(250);
 
 /// Maximum bytes of one write.

@@ -181,7 +181,7 @@ pub fn chromium() -> Option<PathBuf> {
     programs.into_iter().find(|program| program.is_file())
 }
 
-/// Opens pages by their names at every width, in light, dark and print, and lets nothing pass that is wrong with them.
+/// Opens pages by their names at every width, in light, dark and print, and fails for every fault.
 ///
 /// # Panics
 /// A page is wrong.

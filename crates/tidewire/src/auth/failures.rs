@@ -246,8 +246,8 @@ const WINDOW_NS: u64 = 60_000_000_000;
 /// seldom guess, and a guesser gains nothing with 30 tokens.
 const GUESSES_MAX: u32 = 30;
 
-/// Attempts of one address without an answer yet. A login server that takes a second for each lets some hundreds in
-/// within the time of a handshake; and a guesser has this many guesses more at most.
+/// Attempts of one address without an answer yet. A login server that takes a second for each peer admits some hundreds
+/// within the time of a handshake. A guesser gains at most this many guesses.
 const IN_FLIGHT_MAX: u32 = 64;
 
 /// Attempts of one address that wait until others end. More would not have their turn within the time of a handshake.

@@ -151,7 +151,7 @@ pub enum AuthOutcome {
 pub struct LateAnswer(Option<Box<dyn FnOnce(AuthOutcome) + Send>>);
 
 impl<'a> AuthRequest<'a> {
-    /// The credentials of the peer's hello; empty if it sent none, or if its codec has no hello.
+    /// The credentials of the peer's hello; empty without credentials or without a hello.
     #[must_use]
     pub fn token(&self) -> &'a [u8] {
         self.token

@@ -22,7 +22,7 @@ pub enum Action<'a> {
     /// It calls this method, or sends the method a one-way message. A method without a name is `#` and its channel,
     /// such as `#0`.
     Call(&'a str),
-    /// It needs no permission, such as a leave, or the service that handles it checks more than the message shows.
+    /// It needs no permission, such as a leave, or its service makes the check.
     Free,
 }
 

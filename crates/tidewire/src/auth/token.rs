@@ -233,7 +233,7 @@ fn read<T>(
     })
 }
 
-/// The most bytes that are read of a file with tokens, so that a wrong file does not fill the memory.
+/// The maximum bytes of a file with tokens, so that a wrong file does not fill the memory.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 #[cfg(test)]

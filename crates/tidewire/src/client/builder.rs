@@ -205,7 +205,7 @@ impl ClientBuilder {
     }
 
     /// Sets whether the client follows a draining server's go-away to another address: the next connection is to that
-    /// address, if its transport is the same, `tcp://`, `tls://`, `ws://` or `wss://`. At `tls://` and `wss://` the
+    /// address, if it has the same transport: `tcp://`, `tls://`, `ws://` or `wss://`. At `tls://` and `wss://` the
     /// certificate must be valid for the new host. Credentials go there as they go to an address of your own. Default:
     /// no, and the client connects to the same address again.
     ///

@@ -9,9 +9,9 @@
 //!                                                       └── refused for good ──▶ Refused, the end
 //! ```
 //!
-//! A separate thread looks up the host name, gets the credentials, and reads files of TLS that have changed, because
-//! that may take seconds and the lane has deadlines to keep. The addresses are used until an attempt has failed with
-//! all of them. The addresses of one attempt are a [`Race`].
+//! A separate thread looks up the host name, gets the credentials, and reads changed files of TLS. This may take
+//! seconds, and the lane has deadlines. The addresses are used until an attempt has failed with all of them. The
+//! addresses of one attempt are a [`Race`].
 
 use std::mem::replace;
 use std::sync::Arc;

@@ -53,8 +53,9 @@ pub(crate) struct EventQueue<E> {
 /// Decides whether the lane may read, by how full the event queues are.
 ///
 /// A queue that is full under [`PauseReading`](WhenEventsFull::PauseReading) adds 1 to a count here, and subtracts it
-/// when half of its events have been taken. The lane reads while the count is 0. It checks the count after each event,
-/// so it stops right after the event that filled a queue. The thread that brings the count back to 0 wakes the lane.
+/// when half of its events have been taken. The lane reads while the count is 0. The lane checks the count after each
+/// event, so it stops right after the event that filled a queue. The thread that brings the count back to 0 wakes the
+/// lane.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     full_queues: AtomicUsize,

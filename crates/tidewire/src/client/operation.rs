@@ -22,7 +22,7 @@ use crate::transport::ConnectError;
 ///
 /// # Cancel safety
 /// Dropping it before it is ready abandons the call. The server may have processed it or not. The client undoes its
-/// effect: it leaves a room, or ends a subscription, that the server agrees to later. The same happens after
+/// effect: it leaves the room or ends the subscription if the server agrees later. The same happens after
 /// [`RequestError::TimedOut`].
 ///
 /// ```

@@ -139,9 +139,9 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// Sends a frame of this kind instead of [`Kind::Request`]. The server must answer the kind. If a [`Kind::Join`] or
-    /// [`Kind::Subscribe`] is given up and the server agrees to it later, the client undoes it with a [`Kind::Leave`]
-    /// or [`Kind::Unsubscribe`].
+    /// Sends a frame of this kind instead of [`Kind::Request`]. The server must answer the kind. If the server agrees
+    /// to a [`Kind::Join`] or [`Kind::Subscribe`] that was given up, the client sends a [`Kind::Leave`] or
+    /// [`Kind::Unsubscribe`].
     pub fn kind(mut self, kind: Kind) -> Self {
         self.kind = kind;
         self.effect = Effect::of(kind);

@@ -211,7 +211,7 @@ impl ClientService {
         session.is_some_and(|session| cx.peer_knows_positions(session))
     }
 
-    /// Handles the news that a handler of the server has put this client into a room or subscription, or taken it out.
+    /// Handles a placement: a handler of the server put this client into a room or subscription, or removed it.
     #[cold]
     pub(super) fn handle_placement(&mut self, message: &Message<'_>) {
         let Ok(placement) = PlacementBody::decode(message.payload) else {

@@ -59,8 +59,8 @@ impl Client {
     /// Enters a room. Methods of the returned value set the name and the position; a client that has a name already
     /// needs none. [`Room`] has an example.
     ///
-    /// A join that is dropped or times out leaves the room again if the server agrees to it later. Until then, another
-    /// join of that room is refused with [`ErrorCode::AlreadyJoined`](crate::ErrorCode::AlreadyJoined).
+    /// A join that is dropped or times out leaves the room again if the server agrees later. Until then, another join
+    /// of that room is refused with [`ErrorCode::AlreadyJoined`](crate::ErrorCode::AlreadyJoined).
     ///
     /// If the room keeps a history, its messages follow as [`Event::Message`](crate::Event::Message). A client that was
     /// in the room on an earlier connection receives only the messages after the last one that it received, its own

@@ -167,8 +167,8 @@ impl ClientService {
         }
     }
 
-    /// Whether submissions may wait for the connection. Closing is a submission too: it waits only for messages that
-    /// were taken before, until its own deadline.
+    /// Whether submissions may wait for the connection. Closing is a submission, too. It waits only for earlier
+    /// messages, until its own deadline.
     fn may_wait_for_connection(&self) -> bool {
         self.link.close_at_ns().is_none()
             || self.list.messages() > 0

@@ -99,8 +99,8 @@ impl<P: Primitives> Default for Slots<P> {
 impl<P: Primitives> Slots<P> {
     /// Opens a slot for a new request.
     ///
-    /// If less than half of the slots were free in a round, their number doubles. So there are at most about four times
-    /// as many slots as requests that were open at once, and finding a free slot takes two checks on average.
+    /// If less than half of the slots were free in a round, their number doubles. So the number of slots is at most
+    /// about four times the largest number of open requests, and finding a free slot takes two checks on average.
     #[inline]
     pub(super) fn open(&self, cursor: &mut Cursor) -> SlotId {
         loop {

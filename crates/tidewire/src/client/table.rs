@@ -492,8 +492,8 @@ fn ended() -> Outcome {
 const KEPT_BYTES_MIN: usize = 64 * 1024;
 
 /// Largest amount that a turn takes, in [weight](Submissions::weight_bytes). The last list may go beyond. A turn takes
-/// several lists, because their requests share one write, and a thread that is still sending has only a few submissions
-/// there at a time. It takes no more than this, because an output of 64 KiB is written anyway.
+/// several lists, because their requests share one write. A list of a thread that is still sending has only a few
+/// submissions. It takes no more than this, because an output of 64 KiB is written anyway.
 const TURN_BYTES_MAX: usize = 64 << 10;
 
 /// No submission waits.

@@ -194,7 +194,7 @@ mod tests {
 
     const SECOND_NS: u64 = 1_000_000_000;
 
-    /// The number of dials within this time at a server that ends each connection `open_ns` after it was accepted.
+    /// The number of dials within this time to a server that ends each connection after `open_ns`.
     fn dials(pace: &mut Pace, reason: CloseReason, open_ns: u64, within_ns: u64) -> usize {
         let (mut now_ns, mut dials) = (0, 0);
         while now_ns < within_ns {

@@ -22,7 +22,8 @@ pub(super) struct TlsLayer {
     certificate: Option<CertificateNames>,
     /// The peer's first bytes were no record.
     is_plain_peer: bool,
-    /// Bytes that were received before the end of the handshake. rustls keeps parts of a message until it is whole.
+    /// Bytes that were received before the end of the handshake. rustls keeps parts of a message until the message is
+    /// complete.
     handshake_bytes: usize,
     /// Memory of the peer's certificates, which rustls keeps, and of their names.
     chain_bytes: usize,

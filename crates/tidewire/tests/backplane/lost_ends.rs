@@ -5,8 +5,8 @@ use tidewire_testkit::backplane::histories::HistoryKind;
 use tidewire_testkit::backplane::lost_ends::{Cluster, MESSAGES};
 use tidewire_testkit::wait_until;
 
-/// Regression: a stream gave sequences again that the nodes had seen, without a lost connection, as when an operator
-/// replaces it by an older copy. A message that went to the copy is appended again.
+/// Regression: a stream repeated known sequences without a lost connection, as after an operator replaces it by an
+/// older copy. A message that went to the copy is appended again.
 #[test]
 fn a_stream_that_goes_back_while_nodes_follow_it_begins_again() {
     for kind in [HistoryKind::Room, HistoryKind::Topic] {

@@ -207,7 +207,7 @@ fn losses_of_a_short_history_are_reported_exactly() {
     }
 }
 
-/// Regression: a message that was too large to keep was told as missing by the reply, and again as a gap in its place.
+/// Regression: a message that was too large to keep was reported as missing by the reply, and again as a gap.
 #[test]
 fn messages_too_large_for_the_history_are_counted_exactly() {
     for lanes in 1..=3 {

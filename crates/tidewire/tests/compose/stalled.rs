@@ -46,8 +46,8 @@ fn many_returning_clients_that_do_not_read_cost_little_and_delay_no_other() {
     /// Above the allowed memory of all clients, with the history and the rest: at 128 MiB a busy machine reached the
     /// level `full`.
     const MEMORY_MAX: u64 = 160 << 20;
-    /// A piece of 64 KiB and a message in a buffer that may have doubled for the message, and the rest of the server in
-    /// the same measure. Three pieces took 267 kB. A full Unix socket counts 208 KiB for the kernel beside this.
+    /// A piece of 64 KiB and a message in a buffer that may have doubled, and a share of the rest of the server. Three
+    /// pieces took 267 kB. A full Unix socket counts 208 KiB for the kernel beside this.
     const EACH_MAX: u64 = (140 + 208) << 10;
     for lanes in 1..=2 {
         let history = History {

@@ -12,8 +12,7 @@ use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
 use crate::{arrived, codec, echo, limited, one_way, payloads, port_of, received, unknown_peer};
 
-/// A socket that sends from `source`, a port of a server with several lanes, and receives nothing that is sent to that
-/// port.
+/// A socket that sends from `source`, a port of a server with several lanes, and receives no datagrams of this port.
 fn forger(source: SocketAddr) -> UdpSocket {
     let mut options = DatagramOptions::default();
     options.reuse_port = true;

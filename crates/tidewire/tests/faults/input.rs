@@ -212,7 +212,7 @@ fn a_foreign_program_at_an_srmp_port_is_told_at_once() {
     }
 }
 
-/// Regression: a broken frame in the middle of a connection was taken for another protocol if it began with its words.
+/// Regression: a broken frame in the middle of a connection was taken for another protocol if it began like it.
 #[test]
 fn words_of_another_protocol_after_a_frame_are_a_broken_frame() {
     let codec = AnyCodec::by_name("lines").unwrap();

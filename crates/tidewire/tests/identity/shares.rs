@@ -62,8 +62,8 @@ fn exchange(peer: &mut Peer, topic: &str) {
     }
 }
 
-/// Regression: a user above its share was let in as long as its address was not above the share of the address, and its
-/// sessions were closed only when nothing could grow.
+/// Regression: a user above its share was admitted while its address was within the address's share, and its sessions
+/// were closed only when nothing could grow.
 #[test]
 fn a_user_that_holds_much_is_refused_before_other_users_of_its_address_notice_anything() {
     for attackers in [1, 50] {

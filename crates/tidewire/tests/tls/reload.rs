@@ -172,7 +172,7 @@ fn a_certificate_that_is_the_same_is_not_taken_again() {
     assert_eq!(server.server().metrics().tls_reloads, 1);
 }
 
-/// A file that was refused for its mode is taken when the mode was mended, although its content is older.
+/// A file that was refused for its mode is used after its mode is corrected, although its content is older.
 #[test]
 fn a_file_whose_mode_was_mended_has_changed() {
     let directory = TempDir::new().unwrap();

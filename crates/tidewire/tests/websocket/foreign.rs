@@ -132,7 +132,7 @@ fn a_room_is_shared_by_tcp_and_websocket() {
     server.stop();
 }
 
-/// A server made with `tungstenite` that echoes a client's hello as a welcome is not one; so it speaks length-field.
+/// A server of `tungstenite` would echo a client's hello, which is no welcome, so the test uses length-field.
 #[test]
 fn a_client_talks_to_a_server_of_tungstenite() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! The page of a server: it comes whole however slowly it is read, and takes no more than a handshake may.
+//! The page of a server: it arrives completely at any speed of reading, within the limits of a handshake.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -254,8 +254,8 @@ fn fixed<const N: usize>(field: &[u8], read: impl FnOnce([u8; N]) -> u64) -> Opt
     Some((read(*bytes), N))
 }
 
-/// Reads a varint. Returns it with its width, once it has arrived. Returns `None` if it can never be one of 32 bits:
-/// its end is not within five bytes, or the fifth byte has more than the remaining bits.
+/// Reads a varint. Returns it with its width, once it has arrived. Returns `None` if the value exceeds 32 bits: its end
+/// is not within five bytes, or the fifth byte has more than the remaining bits.
 pub(super) fn read_varint(field: &[u8]) -> Option<Option<(u64, usize)>> {
     let mut value = 0;
     for (index, byte) in field.iter().take(VARINT_BYTES_MAX).enumerate() {

@@ -18,8 +18,8 @@
 //! A one-way message is sent as a request with id 0, because the original has no other form. Its answer matches no
 //! request. Frames of type notification are read as one-way messages, and deliveries are sent as them.
 //!
-//! Rejected: the `flatbuffers` crate (its safe accessors read out of bounds on hostile input, and this is one table),
-//! and ignoring unknown methods like the original (its callers hang): answer with error 2.
+//! Rejected: the `flatbuffers` crate (its safe accessors read out of bounds on hostile input, and this format has one
+//! table), and ignoring unknown methods like the original (its callers hang). Servers answer with error 2.
 
 mod error;
 mod frame;

@@ -1,7 +1,7 @@
 //! Keys that check the signatures of tokens.
 //!
-//! A key has its algorithm from the configuration. A public key must be of this algorithm, and a secret must not be a
-//! public key, so that no mistake in a configuration makes a published key a secret.
+//! A key has its algorithm from the configuration. A public key must be of this algorithm. A secret must not be a
+//! public key, so that a wrong configuration does not use a published key as a secret.
 
 use std::fmt;
 use std::str::FromStr;

@@ -41,7 +41,7 @@ pub enum WhenEventsFull {
     /// [`DropOldest`](Self::DropOldest).
     ConflateByTopic,
     /// The client stops reading from its connection until half of the queue has been taken. So the client drops
-    /// nothing, and the server's policy for slow subscribers decides: its gaps say what it dropped.
+    /// nothing. The server's policy for slow subscribers decides, and gaps report its drops.
     ///
     /// Replies are not read either. If a thread waits for a reply while no thread takes events, it waits until the
     /// [timeout](crate::ClientBuilder::request_timeout). So take the events of every queue with this policy on threads

@@ -2,7 +2,7 @@
 //! up.
 //!
 //! A write to a pipe without a reader would block the log's thread for ever, and every thread that waits for room in
-//! the queue. So a descriptor that may block is only written when it is writable, and with no more bytes than it surely
+//! the queue. So writes to a descriptor that may block wait until it is writable, and have no more bytes than it surely
 //! accepts. Rejected: a non-blocking descriptor, because every process that shares it would get that mode.
 
 use std::fs::File;
@@ -89,8 +89,8 @@ impl LogControl {
         Ok(true)
     }
 
-    /// Opens the log file again if another file, or none, has its name: it was moved away or deleted. Returns whether
-    /// it was opened. Pipes and devices are not opened again.
+    /// Opens the log file again if it was moved or deleted: another file, or no file, has its name. Returns whether it
+    /// was opened. Pipes and devices are not opened again.
     ///
     /// # Errors
     /// As [`Self::reopen`]. The log then continues in the old file, and a later call tries again.

@@ -219,8 +219,8 @@ impl SpanExport {
         self.tally.metrics()
     }
 
-    /// Exports the spans that wait, and ends the export. It waits some 2 s for a collector that does not answer; spans
-    /// that are in flight then are lost.
+    /// Exports the spans that wait, and ends the export. It waits some 2 s for a collector that does not answer. Spans
+    /// in flight are then lost.
     pub fn finish(mut self) -> SpanMetrics {
         self.end();
         self.tally.metrics()
