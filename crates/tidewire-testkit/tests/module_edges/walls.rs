@@ -24,14 +24,12 @@ const WIDE: &[(&str, usize)] = &[
     ("Connection", 41),
     ("Context", 85),
     ("Directory", 45),
-    ("Lane", 51),
-    ("LaneSessions", 125),
     ("Link", 44),
     ("ServerBuilder", 41),
 ];
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 678;
+const OPEN_FIELDS_MAX: usize = 660;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

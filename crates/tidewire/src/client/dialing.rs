@@ -404,8 +404,8 @@ fn final_end(failure: &ConnectError) -> Option<Disconnected> {
 /// Closes sessions of addresses that have lost.
 fn close_all(cx: &mut Context<'_>, sessions: impl IntoIterator<Item = SessionId>) {
     for session in sessions {
-        if let Some(slot) = cx.core.sessions.slot_of(session) {
-            cx.core.sessions.close(slot, CloseReason::Service);
+        if let Some(slot) = cx.core.sessions.table.slot_of(session) {
+            cx.core.sessions.table.close(slot, CloseReason::Service);
         }
     }
 }

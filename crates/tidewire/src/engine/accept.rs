@@ -123,7 +123,7 @@ impl Acceptor {
     /// Logs and counts a failure. The attempts go on ten times a second as long as the cause lasts, and one line of log
     /// is enough for the cause.
     fn note_failure(&mut self, sessions: &LaneSessions, error: &AcceptError) {
-        if let Some(unlogged) = self.log.may_log(sessions.now_ns()) {
+        if let Some(unlogged) = self.log.may_log(sessions.timers.now_ns()) {
             let cause = error.source().map(ToString::to_string);
             tracing::error!(
                 %error,
@@ -218,7 +218,7 @@ impl Core {
             let (codec, code) = (&self.config.codec, GoAwayCode::LimitReached);
             return turn_away(codec, arrival.stream, code, refusal.text());
         }
-        let (lanes, now_ns) = (self.exchange.lanes.all(), self.sessions.now_ns());
+        let (lanes, now_ns) = (self.exchange.lanes.all(), self.sessions.timers.now_ns());
         let chosen = self.acceptor.placement.choose(lanes, now_ns);
         let arrival = match chosen.filter(|lane| *lane != self.exchange.lane) {
             Some(lane) => match lanes[lane].post(LaneMessage::Adopt(Box::new(arrival))) {
@@ -247,7 +247,7 @@ impl Core {
             listener,
         } = arrival;
         let (counted, is_unnamed) = (peer.clone(), forwarder.is_some());
-        let now_ns = self.sessions.now_ns();
+        let now_ns = self.sessions.timers.now_ns();
         let mut connection = Connection::accepted(&self.config.rules, stream.delivery(), now_ns);
         if !stream.is_secured() {
             connection.secure(now_ns);
@@ -315,7 +315,7 @@ mod tests {
 
         assert_eq!(lane.core.counters.sessions_refused.read(), 1);
         assert_eq!(lane.core.counters.sessions_opened.read(), 0);
-        assert!(lane.core.sessions.is_empty());
+        assert!(lane.core.sessions.table.is_empty());
         assert!(
             lane.core.shared.limiter.enter(None),
             "its slot is free again"

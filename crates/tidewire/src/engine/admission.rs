@@ -145,7 +145,7 @@ impl Admission {
         peer: Option<&Endpoint>,
         holder: Option<Holder>,
     ) -> Result<(), Refusal> {
-        if !sessions.must_refuse(holder) {
+        if !sessions.relief_pass().must_refuse(holder) {
             return Ok(());
         }
         sessions.counters.memory_refused_sessions.add(1);
@@ -170,7 +170,7 @@ impl Admission {
         sessions: &LaneSessions,
         peer: Option<&Endpoint>,
     ) -> Result<(), Refusal> {
-        if self.limiter.begin_handshake(peer, sessions.now_ns()) {
+        if self.limiter.begin_handshake(peer, sessions.timers.now_ns()) {
             return Ok(());
         }
         sessions.counters.handshakes_refused.add(1);
@@ -201,7 +201,7 @@ impl Admission {
         peer: Option<&Endpoint>,
     ) -> Refusal {
         sessions.counters.sessions_refused.add(1);
-        if let Some(unlogged) = self.log.may_log(sessions.now_ns()) {
+        if let Some(unlogged) = self.log.may_log(sessions.timers.now_ns()) {
             let peer = peer.map(tracing::field::display);
             tracing::warn!(
                 peer,
@@ -245,7 +245,7 @@ impl Admission {
             LayerError::Flood => "a layer",
             _ => return,
         };
-        if let Some(unlogged) = self.layer_log.may_log(sessions.now_ns()) {
+        if let Some(unlogged) = self.layer_log.may_log(sessions.timers.now_ns()) {
             let peer = profile.source().map(tracing::field::display);
             let refused = session.stream.refused_part();
             tracing::warn!(
@@ -270,7 +270,7 @@ impl Admission {
             *held = bytes;
             return true;
         }
-        if let Some(unlogged) = self.log.may_log(sessions.now_ns()) {
+        if let Some(unlogged) = self.log.may_log(sessions.timers.now_ns()) {
             let peer = session.profile.peer.as_ref().map(tracing::field::display);
             tracing::warn!(
                 peer,
@@ -279,7 +279,7 @@ impl Admission {
                  `handshake_bytes_per_address_max` unless this is an attack; further refusals are not logged for 10 s"
             );
         }
-        sessions.close(slot, CloseReason::HandshakeLimit);
+        sessions.table.close(slot, CloseReason::HandshakeLimit);
         false
     }
 

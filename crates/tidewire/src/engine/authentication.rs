@@ -63,7 +63,7 @@ impl LaneGuard<'_> {
         let Some(address) = address else {
             return self.ask(slot, token, None);
         };
-        let (now_ns, mailbox) = (self.sessions.now_ns(), &self.exchange.mailbox);
+        let (now_ns, mailbox) = (self.sessions.timers.now_ns(), &self.exchange.mailbox);
         let turn = || turn_of(id, Arc::clone(mailbox));
         match guard.failures.begin(address, token, now_ns, turn) {
             Ok(Some(attempt)) => self.ask(slot, token, Some(Arc::new(attempt))),
@@ -78,7 +78,7 @@ impl LaneGuard<'_> {
     /// Handles the turn of an attempt that waited in the queue of its address. Returns whether the session is open now.
     pub(crate) fn take_turn(&mut self, turn: AttemptTurn) -> bool {
         let AttemptTurn { id, attempt } = turn;
-        let Some(slot) = self.sessions.slot_of(id) else {
+        let Some(slot) = self.sessions.table.slot_of(id) else {
             return false;
         };
         let token = self.release_token(slot);
@@ -86,7 +86,7 @@ impl LaneGuard<'_> {
         if !handshake.awaits_owner() || !still_waits(self.sessions, slot) {
             return false;
         }
-        match attempt.check_turn(self.sessions.now_ns()) {
+        match attempt.check_turn(self.sessions.timers.now_ns()) {
             Ok(()) => self.ask(slot, &token, Some(Arc::new(attempt))),
             Err(failure) => self.resolve_authentication(id, AuthOutcome::Refused(failure), None),
         }
@@ -142,7 +142,7 @@ impl LaneGuard<'_> {
             AuthOutcome::Unknown => Err(AuthFailure::Wrong),
             AuthOutcome::Later => Err(AuthFailure::Unavailable),
         };
-        let waiting = self.sessions.slot_of(id);
+        let waiting = self.sessions.table.slot_of(id);
         let waiting =
             waiting.filter(|slot| self.sessions[*slot].connection.handshake().awaits_owner());
         let Some(slot) = waiting else {
@@ -150,7 +150,7 @@ impl LaneGuard<'_> {
             if let (Err(failure), Some(attempt)) = (answer, attempt)
                 && is_guess(failure)
             {
-                attempt.note_failure(self.sessions.now_ns());
+                attempt.note_failure(self.sessions.timers.now_ns());
             }
             return false;
         };
@@ -192,7 +192,7 @@ impl LaneGuard<'_> {
             // Unfinished handshakes pay for the shortage, too.
             Ok(()) => !sessions[slot].connection.is_closed(),
             Err(_) => {
-                sessions.finish(slot, CloseReason::MemoryLimit);
+                sessions.finish(slot, CloseReason::MemoryLimit, None);
                 false
             }
         }
@@ -251,7 +251,7 @@ impl LaneGuard<'_> {
         let session = &self.sessions[slot];
         let rate = guard
             .rates
-            .of(&identity, session.owner(), self.sessions.now_ns());
+            .of(&identity, session.owner(), self.sessions.timers.now_ns());
         let former = session.profile.admitted.as_ref();
         let former_bytes = former.map_or(0, |it| it.held_bytes());
         let admitted = Admitted::new(identity, place, rate);
@@ -281,7 +281,7 @@ impl LaneGuard<'_> {
         failure: AuthFailure,
         attempt: Option<&Attempt>,
     ) {
-        let now_ns = self.sessions.now_ns();
+        let now_ns = self.sessions.timers.now_ns();
         let at_ns = match attempt {
             Some(attempt) if is_guess(failure) => attempt.note_failure(now_ns),
             _ if failure == AuthFailure::TooManyFailures => Failures::latest_answer(now_ns),
@@ -299,10 +299,11 @@ impl LaneGuard<'_> {
             );
         }
         self.sessions.counters.auth_refused.add(1);
-        self.sessions.change(slot, |connection, rules| {
+        let LaneSessions { table, config, .. } = &mut *self.sessions;
+        table.change(slot, |connection| {
             if connection.handshake_mut().refuse(failure, at_ns) && at_ns <= now_ns {
                 // It ends now, unless the lane is late.
-                let _: Overdue = connection.handle_timeout(rules, now_ns, false);
+                let _: Overdue = connection.handle_timeout(&config.rules, now_ns, false);
             }
         });
     }
@@ -315,7 +316,7 @@ impl LaneGuard<'_> {
             return;
         };
         self.wall_clock.follow(self.sessions);
-        for slot in self.sessions.slots() {
+        for slot in self.sessions.table.slots() {
             let Some(admitted) = &self.sessions[slot].profile.admitted else {
                 continue;
             };
@@ -331,7 +332,7 @@ impl LaneGuard<'_> {
             };
             if !is_admitted {
                 let reason = CloseReason::Unauthenticated(AuthFailure::Revoked);
-                self.sessions.close(slot, reason);
+                self.sessions.table.close(slot, reason);
             }
         }
     }

@@ -29,7 +29,7 @@ impl Core {
     }
 
     pub(crate) fn deliver_send(&mut self, session: &SessionShared, frame: Vec<u8>) {
-        let slot = self.sessions.slot_of(session.id);
+        let slot = self.sessions.table.slot_of(session.id);
         let Some(slot) = slot.filter(|slot| self.sessions[*slot].connection.may_send()) else {
             self.counters.sends_undelivered.add(1);
             self.sessions.spare_answers.put_frame(frame);
@@ -37,6 +37,7 @@ impl Core {
         };
         self.counters.sends_taken.add(1);
         session.release(LaneMessage::OVERHEAD_BYTES);
-        self.sessions.append_reserved(slot, frame);
+        self.sessions.outputs.add_outside(slot, frame.len());
+        self.sessions.append_frame(slot, frame);
     }
 }

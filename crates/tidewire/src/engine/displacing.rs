@@ -37,8 +37,8 @@ impl Displaced {
                 self.newest.clear();
             }
             while let Some(id) = self.newest.pop() {
-                if let Some(slot) = sessions.slot_of(id) {
-                    sessions.close(slot, CloseReason::Displaced);
+                if let Some(slot) = sessions.table.slot_of(id) {
+                    sessions.table.close(slot, CloseReason::Displaced);
                     return true;
                 }
             }
@@ -51,7 +51,7 @@ impl Displaced {
 
     /// Searches the newest sessions of an address. Returns false if the last search was in vain a moment ago.
     fn find_newest_of(&mut self, sessions: &LaneSessions, owner: IpAddr) -> bool {
-        let now_ns = sessions.now_ns();
+        let now_ns = sessions.timers.now_ns();
         if now_ns < self.search_ns {
             return false;
         }
@@ -61,9 +61,9 @@ impl Displaced {
                 && !connection.is_closed()
                 && session.owner() == Some(owner)
         };
-        let all = sessions.iter().map(|(_, session)| session);
+        let all = sessions.table.into_iter().map(|(_, session)| session);
         let mut found: Vec<SessionId> = all.filter(is_its).map(|it| it.id).collect();
-        found.sort_unstable_by_key(|id| sessions.age_of(*id));
+        found.sort_unstable_by_key(|id| sessions.table.age_of(*id));
         found.truncate(DISPLACED_MAX);
         found.reverse();
         if found.is_empty() {

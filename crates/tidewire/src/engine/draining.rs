@@ -60,16 +60,8 @@ impl Core {
         self.ending.drain_deadline_ns = Some(deadline_ns);
         self.ending.note_server_ends();
         self.acceptor.end(&mut self.sessions, &self.admission);
-        let slots: Vec<usize> = self.sessions.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            self.sessions.change(slot, |connection, rules| {
-                connection.drain(rules, Drain::Shutdown);
-            });
-            self.sessions.transmit(slot);
-            self.sessions.update_interest(slot);
-            if self.sessions[slot].connection.may_read() {
-                self.sessions.resumed.push(slot);
-            }
+        for slot in self.sessions.table.slots() {
+            self.sessions.drain(slot, Drain::Shutdown);
         }
     }
 }

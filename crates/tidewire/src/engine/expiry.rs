@@ -39,7 +39,7 @@ impl WallClock {
         }
         self.offset_ns = offset_ns;
         let mut changed = 0_u64;
-        for slot in sessions.slots() {
+        for slot in sessions.table.slots() {
             let admitted = sessions[slot].profile.admitted.as_ref();
             if let Some(expiry) = admitted.and_then(|it| it.identity.expiry()) {
                 apply_expiry(sessions, slot, Some(expiry));
@@ -59,7 +59,7 @@ impl WallClock {
 
 /// Lets the credentials of a session expire at this moment. Its peer hears of the moment, if the peer can renew them.
 pub(super) fn apply_expiry(sessions: &mut LaneSessions, slot: usize, expiry: Option<SystemTime>) {
-    let now_ns = sessions.now_ns();
+    let now_ns = sessions.timers.now_ns();
     let expires_ns = expiry.map(|at| sessions.timers.moment_of(at).unwrap_or(now_ns));
     let connection = &mut sessions[slot].connection;
     connection.handshake_mut().change_expiry(expires_ns);
@@ -119,7 +119,7 @@ mod tests {
         lane.core.sessions.timers.set_wall(noon());
         lane.core.watch([], Vec::new()).unwrap();
         let (near, far) = Stream::pair().unwrap();
-        let now_ns = lane.core.sessions.now_ns();
+        let now_ns = lane.core.sessions.timers.now_ns();
         let rules = &lane.core.config.rules;
         let connection = Connection::accepted(rules, Delivery::Reliable, now_ns);
         assert!(lane.core.shared.limiter.enter(None));
@@ -130,14 +130,14 @@ mod tests {
     }
 
     fn phase_after(lane: &mut Lane<impl Service>, slot: usize, seconds: u64) -> Option<Phase> {
-        let at_ns = lane.core.sessions.now_ns() + seconds * SECOND_NS;
+        let at_ns = lane.core.sessions.timers.now_ns() + seconds * SECOND_NS;
         // The clocks are compared first, and the deadlines that this sets come with a later tick. A lane that looks a
         // second late looks once more.
         for at_ns in [at_ns, at_ns + SECOND_NS, at_ns + 2 * SECOND_NS] {
             lane.core.sessions.timers.set_time(at_ns);
             lane.handle_timers();
         }
-        let session = lane.core.sessions.get(slot);
+        let session = lane.core.sessions.table.get(slot);
         session.map(|session| session.connection.phase())
     }
 

@@ -34,7 +34,7 @@ impl Admission {
             .begin_handshake(sessions, Some(&client))
             .and_then(|()| self.count_in(sessions, Some(&client), true));
         if let Err(refusal) = counted {
-            sessions.close(slot, reason_of(refusal));
+            sessions.table.close(slot, reason_of(refusal));
             return false;
         }
         self.leave_unnamed();

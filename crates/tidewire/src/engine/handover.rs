@@ -150,7 +150,7 @@ mod tests {
         failed.core.discard_messages();
         successor.take_messages();
 
-        assert_eq!(successor.core.sessions.len(), 1);
+        assert_eq!(successor.core.sessions.table.len(), 1);
         let counters = &failed.core.counters;
         assert_eq!(counters.deferred_undelivered.read(), 1);
         assert_eq!(counters.mail_undelivered.read(), 2);

@@ -131,7 +131,7 @@ impl Handshakes {
         token: Box<[u8]>,
         first: bool,
     ) -> Option<CostlyStep> {
-        let waiting = sessions.slot_of(id);
+        let waiting = sessions.table.slot_of(id);
         if let Some(slot) = waiting.filter(|_| first)
             && presence(sessions, slot) == Presence::HalfClosed
         {
@@ -146,7 +146,7 @@ impl Handshakes {
 
 /// The handshake of a session that has its turn, if the peer still waits.
 fn due_handshake(sessions: &mut LaneSessions, id: SessionId) -> Option<CostlyStep> {
-    let slot = sessions.slot_of(id)?;
+    let slot = sessions.table.slot_of(id)?;
     if presence(sessions, slot) == Presence::HalfClosed {
         abandon(sessions, slot);
     }
@@ -192,7 +192,7 @@ fn presence(sessions: &mut LaneSessions, slot: usize) -> Presence {
 fn abandon(sessions: &mut LaneSessions, slot: usize) {
     if !sessions[slot].connection.is_closed() {
         sessions.counters.handshakes_abandoned.add(1);
-        sessions.close(slot, CloseReason::PeerReset);
+        sessions.table.close(slot, CloseReason::PeerReset);
     }
 }
 
@@ -251,7 +251,7 @@ mod tests {
         let mut connect = || {
             let far = TcpStream::connect(at).unwrap();
             let near = listener.accept().unwrap().stream;
-            let now_ns = core.sessions.now_ns();
+            let now_ns = core.sessions.timers.now_ns();
             let connection = Connection::accepted(&core.config.rules, Delivery::Reliable, now_ns);
             assert!(core.shared.limiter.enter(None));
             let slot = core.insert(near.into(), None, connection).unwrap();

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewire_io::poller::Token;
 use tidewire_proto::connection::Connection;
 use tidewire_proto::layer::Stack;
 
@@ -12,7 +11,7 @@ use crate::address::Endpoint;
 use crate::limits::DATAGRAM_FRAME_BYTES_MAX;
 use crate::observe::trace::Connecting;
 use crate::session::{CloseReason, Session, SessionId, SessionShared};
-use crate::transport::{AnyTransport, ConnectError, Transport};
+use crate::transport::{AnyTransport, ConnectError};
 
 impl Core {
     /// Starts a connection. With `wait_for_server`, a connection to an in-process name without a listener waits for
@@ -29,7 +28,7 @@ impl Core {
         let stream = outgoing.open(&self.config, endpoint, waiter.as_ref(), stack)?;
         let is_inproc = matches!(endpoint, Endpoint::Inproc(_));
         let peer = (!is_inproc).then(|| endpoint.clone());
-        let (delivery, now_ns) = (stream.delivery(), self.sessions.now_ns());
+        let (delivery, now_ns) = (stream.delivery(), self.sessions.timers.now_ns());
         let connection = Connection::connecting(&self.config.rules, delivery, now_ns);
         let slot = self.insert(stream, peer, connection);
         let slot = slot.map_err(ConnectError::Closed)?;
@@ -42,7 +41,7 @@ impl Core {
         peer: Option<Endpoint>,
         mut connection: Connection,
     ) -> Result<usize, CloseReason> {
-        let id = self.sessions.next_id(self.exchange.lane);
+        let id = self.sessions.table.next_id(self.exchange.lane);
         let slot = id.slot();
         if stream.preserves_boundaries() {
             connection
@@ -52,12 +51,7 @@ impl Core {
         let mut session = Session::new(stream, id, connection);
         session.profile.peer = peer.map(Arc::new);
         session.profile.connecting = Connecting::of(&session, &self.config.codec);
-        session.interest = session.wanted_interest();
-        let interest = session.interest;
-        if let Err(error) = session
-            .stream
-            .add(&mut *self.sessions.poller, Token(slot), interest)
-        {
+        if let Err(error) = session.watch(&mut *self.sessions.poller) {
             tracing::error!(%error, "cannot watch a connection");
             return Err(CloseReason::Io(std::io::ErrorKind::Other));
         }
@@ -70,12 +64,9 @@ impl Core {
     /// Makes a session visible to other threads, just before the service learns of it.
     pub(crate) fn enter(&mut self, slot: usize) {
         self.admission.release_handshake(&self.sessions, slot);
-        let now_ns = self.sessions.now_ns();
+        let now_ns = self.sessions.timers.now_ns();
         let session = &mut self.sessions[slot];
-        session
-            .connection
-            .timing_mut()
-            .spread_pings(session.id.ping_part());
+        session.begin();
         if session.profile.is_upstream() {
             // An upstream session must not get messages for clients.
             return;
@@ -96,11 +87,8 @@ impl Core {
             self.shared.sessions.remove(&shared);
         }
         self.rooms().leave_all(slot);
-        self.sessions.last_words(slot, reason);
         self.sessions.say_end(slot, reason);
         self.ports.forget_peer(&mut self.sessions, slot);
-        self.sessions.cancel_all(slot);
-        self.sessions.end_meter(slot);
         self.admission.release_handshake(&self.sessions, slot);
         self.guard().end_authentication(slot);
         let Some(mut session) = self.sessions.remove(slot) else {
@@ -141,7 +129,7 @@ impl Core {
     /// Removes all sessions without calling the service, which has failed. Peers learn of it at once instead of
     /// waiting for a lane that does not answer.
     pub(crate) fn abandon(&mut self) {
-        let slots = self.sessions.slots();
+        let slots = self.sessions.table.slots();
         for slot in slots {
             let connection = &mut self.sessions[slot].connection;
             connection.close(CloseReason::LaneFailed);

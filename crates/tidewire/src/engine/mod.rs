@@ -55,7 +55,7 @@ use crate::mailbox::{Exchange, Lanes, LanesAsked, Mailbox, MessageQueue};
 use crate::memory::{LaneMemory, MemoryAccount, Pressure};
 use crate::observe::{LaneCounters, QuietLog};
 use crate::room::{Directory, LaneRooms, RoomTable};
-use crate::session::{LaneSessions, SessionLimiter, SessionTable, SpareFrames};
+use crate::session::{LaneSessions, OpenSessions, SessionLimiter, SpareFrames};
 use crate::transport::StreamListener;
 
 /// The state that all lanes of a server share. Messages do not use it.
@@ -70,7 +70,7 @@ pub(crate) struct ServerShared {
     /// The memory that all lanes hold together.
     pub(crate) memory: Arc<MemoryAccount>,
     /// The table in which other threads find open sessions.
-    pub(crate) sessions: SessionTable,
+    pub(crate) sessions: OpenSessions,
     /// Bytes of the broadcasts in flight.
     pub(crate) broadcast_bytes: Arc<AtomicUsize>,
     /// Challenges for unvalidated addresses over UDP.
@@ -126,7 +126,7 @@ impl ServerShared {
             guard,
             limiter: Arc::new(SessionLimiter::new(limits)),
             memory: Arc::new(MemoryAccount::new(limits.memory.bytes_max())),
-            sessions: SessionTable::new(lanes),
+            sessions: OpenSessions::new(lanes),
             broadcast_bytes: Arc::default(),
             cookies: Cookies::default(),
             spare_frames: Arc::default(),
@@ -258,7 +258,7 @@ impl Core {
 
     /// Returns when the lane must wake even if nothing arrives.
     pub(crate) fn wake_ns(&self) -> Option<u64> {
-        let now_ns = self.sessions.now_ns();
+        let now_ns = self.sessions.timers.now_ns();
         let held = self.rooms.open().holds_publishers();
         let backed_up = self.exchange.has_batches();
         let wake_ns = earlier(

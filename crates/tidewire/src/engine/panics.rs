@@ -35,12 +35,12 @@ impl Core {
     #[inline(never)]
     fn handle_panic(&mut self, id: SessionId, panic: &(dyn Any + Send)) {
         self.counters.handler_panics.add(1);
-        let session = self.sessions.find(id);
+        let session = self.sessions.table.find(id);
         let peer = session.and_then(|it| it.profile.peer.as_deref());
         let peer = peer.map(tracing::field::display);
         let lane = self.exchange.lane;
         let text = panic_text(panic);
-        match self.panic_log.may_log(self.sessions.now_ns()) {
+        match self.panic_log.may_log(self.sessions.timers.now_ns()) {
             Some(unlogged) => {
                 tracing::error!(session = %id, peer, lane, unlogged, "a handler panicked: {text}");
             }
@@ -49,8 +49,9 @@ impl Core {
         // Dropping the duty to answer another node answers it with an error.
         drop(self.replies.remote.take());
         self.rooms().joins().set_repeating(false);
-        if let Some(slot) = self.sessions.slot_of(id) {
-            self.sessions.finish(slot, CloseReason::HandlerPanicked);
+        if let Some(slot) = self.sessions.table.slot_of(id) {
+            self.sessions
+                .finish(slot, CloseReason::HandlerPanicked, None);
         }
     }
 }

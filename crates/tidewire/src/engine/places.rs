@@ -70,7 +70,7 @@ impl LaneGuard<'_> {
 
     /// Tries again for a session that waits for a place. Returns whether the session is open now.
     pub(crate) fn take_place(&mut self, id: SessionId) -> bool {
-        let Some(slot) = self.sessions.slot_of(id) else {
+        let Some(slot) = self.sessions.table.slot_of(id) else {
             return false;
         };
         let attached = self.sessions[slot].profile.attached.as_ref();
@@ -87,7 +87,7 @@ impl LaneGuard<'_> {
 
     /// Refuses a session that has waited long enough for a place.
     pub(crate) fn end_place(&mut self, id: SessionId) {
-        let Some(slot) = self.sessions.slot_of(id) else {
+        let Some(slot) = self.sessions.table.slot_of(id) else {
             return;
         };
         if self.end_wait_for_place(slot) {
@@ -113,7 +113,7 @@ impl LaneGuard<'_> {
     /// Notes that a session which was asked to give way is still in use. Once all of them are, the newcomer is refused.
     /// Returns whether `id` waits for a place.
     pub(crate) fn note_still_there(&mut self, id: SessionId) -> bool {
-        let session = self.sessions.find_mut(id);
+        let session = self.sessions.table.find_mut(id);
         let attached = session.and_then(|it| it.profile.attached.as_mut());
         let Some(newcomer) = attached.and_then(|it| it.newcomer.as_mut()) else {
             return false;
@@ -138,22 +138,23 @@ impl PlaceQuestions {
         asker: SessionId,
     ) {
         // A session that has ended has left its place.
-        let Some(slot) = sessions.slot_of(id) else {
+        let Some(slot) = sessions.table.slot_of(id) else {
             return;
         };
         if when_full == WhenFull::Replace {
             // A peer that is gone takes no output, so its session does not wait for that.
             let reason = CloseReason::Replaced { was_silent: false };
-            return sessions.close(slot, reason);
+            return sessions.table.close(slot, reason);
         }
-        let asks = sessions.change(slot, |connection, rules| match connection.may_read() {
-            true => connection.ask_now(rules),
+        let LaneSessions { table, config, .. } = &mut *sessions;
+        let asks = table.change(slot, |connection| match connection.may_read() {
+            true => connection.ask_now(&config.rules),
             false => Overdue::Nothing,
         });
         if asks == Overdue::Nothing {
             return lanes.tell_still_there(asker);
         }
-        let now_ns = sessions.now_ns();
+        let now_ns = sessions.timers.now_ns();
         let asked = self.0.entry(id);
         let is_new = matches!(asked, Entry::Vacant(_));
         let question = asked.or_insert_with(|| Question {
@@ -180,16 +181,16 @@ impl PlaceQuestions {
         let Some(question) = self.0.get(&id) else {
             return;
         };
-        let (since_ns, now_ns) = (question.since_ns, sessions.now_ns());
+        let (since_ns, now_ns) = (question.since_ns, sessions.timers.now_ns());
         let passed_ns = now_ns.saturating_sub(since_ns);
-        let slot = sessions.slot_of(id);
+        let slot = sessions.table.slot_of(id);
         let is_silent =
             slot.map(|slot| sessions[slot].connection.is_unheard_for(now_ns, passed_ns));
         match (slot, is_silent) {
             (Some(_), Some(true)) if passed_ns < ANSWER_NS => return plan_look(sessions, id),
             (Some(slot), Some(true)) => {
                 let reason = CloseReason::Replaced { was_silent: true };
-                sessions.close(slot, reason);
+                sessions.table.close(slot, reason);
             }
             (Some(_), _) => {
                 for asker in &question.askers {

@@ -130,7 +130,7 @@ impl ProxiedArrivals {
         let Some(waiting) = self.remove(index, sessions, admission) else {
             return;
         };
-        if let Some(unlogged) = self.log.may_log(sessions.now_ns()) {
+        if let Some(unlogged) = self.log.may_log(sessions.timers.now_ns()) {
             tracing::warn!(
                 proxy = %waiting.proxy,
                 unlogged,

@@ -3,9 +3,8 @@
 
 use super::Lane;
 use crate::auth::{AuthFailure, AuthOutcome};
-use crate::mailbox::{AttemptTurn, LateOutcome};
+use crate::mailbox::LateOutcome;
 use crate::service::Service;
-use crate::session::SessionId;
 
 impl<S: Service> Lane<S> {
     /// Authenticates the peer of a session whose codec has no hello.
@@ -22,7 +21,7 @@ impl<S: Service> Lane<S> {
             outcome,
             attempt,
         } = answer;
-        let session = self.core.sessions.find(id);
+        let session = self.core.sessions.table.find(id);
         let attached = session.and_then(|it| it.profile.attached.as_ref());
         if attached.is_some_and(|it| it.question != question) {
             return;
@@ -47,24 +46,9 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Asks about a peer whose attempt waited in the queue of its address.
-    pub(super) fn handle_turn(&mut self, turn: AttemptTurn) {
-        let slot = turn.id.slot();
-        if self.core.guard().take_turn(turn) {
-            self.open(slot);
-        }
-    }
-
-    /// Lets in a peer that waited for a place among the sessions of its identity, if one is free.
-    pub(super) fn handle_free_place(&mut self, id: SessionId) {
-        if self.core.guard().take_place(id) {
-            self.open(id.slot());
-        }
-    }
-
     /// Opens an admitted session, and reads the frames that came after its hello.
     pub(super) fn open(&mut self, slot: usize) {
-        self.announce(slot);
+        self.service.announce(&mut self.core, slot);
         if !self.core.sessions[slot].connection.is_closed() {
             self.read_session(slot);
         }

@@ -20,12 +20,13 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     let core = &mut *cx.core;
     let phase = core.sessions[slot].connection.phase();
     if message.kind == Kind::Cancel && phase == Phase::Open {
-        core.sessions.cancel_request(slot, message.id);
+        core.counters.requests_cancelled.add(1);
+        core.sessions[slot].cancel_request(message.id);
         return Handled::Done;
     }
-    let now_ns = core.sessions.now_ns();
-    let handled = core.sessions.change(slot, |connection, rules| {
-        connection.handle_frame(rules, message, now_ns)
+    let now_ns = core.sessions.timers.now_ns();
+    let handled = core.sessions.table.change(slot, |connection| {
+        connection.handle_frame(&core.config.rules, message, now_ns)
     });
     let handled = match handled {
         Handled::Authenticate => {
@@ -36,7 +37,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     };
     match handled {
         Handled::Done | Handled::Authenticate => {}
-        Handled::Early => cx.core.sessions.drop_datagram(DatagramDrop::Early),
+        Handled::Early => cx.core.counters.drop_datagram(DatagramDrop::Early),
         Handled::Refused => refuse_new_work(cx, slot, message),
         Handled::Opened => open(cx, slot),
         Handled::Closed(reason) => {
@@ -65,8 +66,9 @@ pub(crate) fn handle_missing_hello(
     slot: usize,
     kind: Kind,
 ) -> Option<Handled> {
-    let handled = cx.core.sessions.change(slot, |connection, rules| {
-        connection.handle_missing_hello(rules, kind)
+    let core = &mut *cx.core;
+    let handled = core.sessions.table.change(slot, |connection| {
+        connection.handle_missing_hello(&core.config.rules, kind)
     })?;
     let handled = match handled {
         Handled::Authenticate => authenticate(cx, slot, &[]),
@@ -82,9 +84,6 @@ pub(crate) fn handle_missing_hello(
 /// Lets a session into the lane once its handshake is over.
 fn open(cx: &mut Context<'_>, slot: usize) {
     let core = &mut *cx.core;
-    let session = &mut core.sessions[slot];
-    session.announced = true;
-    session.profile.connecting.end();
     core.enter(slot);
     core.sessions.arm_timer(slot);
 }
@@ -129,14 +128,14 @@ fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, message: &Message<'_>
         text.to_owned()
     };
     let refusal = ConnectError::Refused { reason, text };
-    cx.core.sessions.connect_failures.push((cx.id, refusal));
+    cx.core.sessions.connect_failures.note(cx.id, refusal);
 }
 
 impl<S: Service> Lane<S> {
     /// Finishes an in-process connection after a server has taken its other end.
     pub(crate) fn finish_waiting(&mut self, ticket: u64) {
-        let mut sessions = self.core.sessions.iter();
-        let found = sessions.find(|(_, session)| session.stream.ticket() == Some(ticket));
+        let mut all = self.core.sessions.table.into_iter();
+        let found = all.find(|(_, session)| session.stream.ticket() == Some(ticket));
         // The session may have ended meanwhile.
         if let Some((slot, session)) = found
             && session.connection.phase() == Phase::Connecting
@@ -149,15 +148,15 @@ impl<S: Service> Lane<S> {
     /// Handles the outcome of a connection attempt.
     pub(crate) fn finish_connect(&mut self, slot: usize) {
         let core = &mut self.core;
-        let now_ns = core.sessions.now_ns();
+        let now_ns = core.sessions.timers.now_ns();
         let session = &mut core.sessions[slot];
         match session.stream.finish_connect() {
             Ok(true) => {}
             Ok(false) => return,
             Err(error) => {
                 let id = session.id;
-                core.sessions.connect_failures.push((id, error.into()));
-                return core.sessions.close(slot, CloseReason::PeerReset);
+                core.sessions.connect_failures.note(id, error);
+                return core.sessions.table.close(slot, CloseReason::PeerReset);
             }
         }
         if !session.stream.is_secured() {
@@ -174,18 +173,18 @@ impl<S: Service> Lane<S> {
         if !core.admission.follow_forwarded(&mut core.sessions, slot) {
             return;
         }
-        let now_ns = core.sessions.now_ns();
+        let now_ns = core.sessions.timers.now_ns();
         let is_encrypted = core.sessions[slot].stream.encryption().is_some();
-        let is_open = core.sessions.change(slot, |connection, rules| {
+        let is_open = core.sessions.table.change(slot, |connection| {
             if is_encrypted {
                 connection.handshake_mut().note_encrypted();
             }
-            connection.handle_connected(rules, now_ns)
+            connection.handle_connected(&core.config.rules, now_ns)
         });
         core.sessions.transmit(slot);
         core.sessions.arm_timer(slot);
         if is_open {
-            self.announce(slot);
+            self.service.announce(&mut self.core, slot);
         } else if self.core.sessions[slot].connection.phase() == Phase::Authenticating {
             self.authenticate(slot);
         }

@@ -5,15 +5,14 @@ use std::io::ErrorKind;
 use std::sync::Arc;
 
 use tidewire_io::datagram::{Datagram, DatagramBatch, DatagramSocket, Datagrams};
-use tidewire_io::poller::Event;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason, Phase};
 use tidewire_proto::handshake::HandshakeError;
 use tidewire_proto::layer::{LayerError, TlsFault};
 use tidewire_proto::with_codec;
 
+use super::ContainedService;
 use super::read::{self, Flow, Progress};
-use super::{Lane, Served};
 use crate::engine::Core;
 use crate::observe::DatagramDrop;
 use crate::room::EARLY_SWEEP_BYTES;
@@ -30,35 +29,46 @@ enum Source {
     Session(usize),
 }
 
-impl<S: Service> Lane<S> {
-    /// Handles an event of a shared socket.
-    pub(crate) fn handle_port_event(&mut self, port: usize, event: Event) {
-        if event.writable {
-            self.core.ports.flush_blocked(&mut self.core.sessions, port);
-        }
-        if event.readable {
-            self.receive_at_port(port);
-        }
-    }
+/// Receives datagrams, and brings them to their sessions.
+#[derive(Debug, Default)]
+pub(super) struct DatagramReader {
+    /// `None` until a socket was read.
+    batch: Option<Box<DatagramBatch>>,
+}
 
+impl DatagramReader {
     /// Receives the datagrams that wait at every shared socket.
-    pub(crate) fn receive_at_ports(&mut self) {
-        for port in 0..self.core.ports.len() {
-            self.receive_at_port(port);
+    pub(super) fn read_ports<S: Service>(
+        &mut self,
+        core: &mut Core,
+        service: &mut ContainedService<S>,
+    ) {
+        for port in 0..core.ports.len() {
+            self.read_port(core, service, port);
         }
     }
 
-    fn receive_at_port(&mut self, port: usize) {
-        if let Some(socket) = self.core.ports.socket(port) {
-            self.receive(&socket, Source::Port(port));
-            let now_ns = self.core.sessions.now_ns();
-            self.core.ports.plan_port_drops(port, now_ns);
+    /// Receives the datagrams that wait at a shared socket.
+    pub(super) fn read_port<S: Service>(
+        &mut self,
+        core: &mut Core,
+        service: &mut ContainedService<S>,
+        port: usize,
+    ) {
+        if let Some(socket) = core.ports.socket(port) {
+            self.receive(core, service, &socket, Source::Port(port));
+            let now_ns = core.sessions.timers.now_ns();
+            core.ports.plan_port_drops(port, now_ns);
         }
     }
 
     /// Reads a session over UDP: the frames that were left over, and its own socket if it has one.
-    pub(crate) fn read_datagrams(&mut self, slot: usize) {
-        let (core, service) = (&mut self.core, &mut self.service);
+    pub(super) fn read_session<S: Service>(
+        &mut self,
+        core: &mut Core,
+        service: &mut ContainedService<S>,
+        slot: usize,
+    ) {
         if core.sessions[slot].connection.input().has_frames() {
             // Few sessions have a backlog, so this is not compiled for each codec.
             let config = Arc::clone(&core.config);
@@ -73,31 +83,25 @@ impl<S: Service> Lane<S> {
         };
         if peer.port.is_none() {
             let (socket, id) = (Arc::clone(&peer.socket), session.id);
-            self.receive(&socket, Source::Session(slot));
-            if self.core.sessions.slot_of(id).is_some() {
-                let Core {
-                    ports, sessions, ..
-                } = &mut self.core;
-                ports.plan_own_drops(sessions, slot);
+            self.receive(core, service, &socket, Source::Session(slot));
+            if core.sessions.table.slot_of(id).is_some() {
+                core.ports.plan_own_drops(&mut core.sessions, slot);
             }
         }
     }
 
     /// Receives until the socket is empty, the share of the turn is used up, or the session of the socket may not be
     /// read.
-    fn receive(&mut self, socket: &DatagramSocket, source: Source) {
-        let Self {
-            core,
-            service,
-            datagrams,
-            ..
-        } = self;
-        let limits = &core.config.limits;
-        let bytes_max = limits
-            .connections
-            .frame_bytes_max()
-            .max(limits.connections.datagram_bytes_max());
-        let batch = datagrams.get_or_insert_with(|| {
+    fn receive<S: Service>(
+        &mut self,
+        core: &mut Core,
+        service: &mut ContainedService<S>,
+        socket: &DatagramSocket,
+        source: Source,
+    ) {
+        let limits = &core.config.limits.connections;
+        let bytes_max = limits.frame_bytes_max().max(limits.datagram_bytes_max());
+        let batch = self.batch.get_or_insert_with(|| {
             Box::new(DatagramBatch::with_limit(
                 DatagramBatch::SLOTS_MAX,
                 bytes_max,
@@ -144,7 +148,7 @@ fn is_undecodable(cx: &Context<'_>, slot: usize, reason: CloseReason) -> bool {
 #[inline]
 fn handle_batch<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut Served<S>,
+    service: &mut ContainedService<S>,
     codec: &C,
     source: Source,
     batch: &DatagramBatch,
@@ -171,7 +175,7 @@ fn handle_batch<S: Service, C: Codec + ?Sized>(
 #[cold]
 fn admit_and_announce<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut Served<S>,
+    service: &mut ContainedService<S>,
     codec: &C,
     port: usize,
     first: &Datagram<'_>,
@@ -184,14 +188,14 @@ fn admit_and_announce<S: Service, C: Codec + ?Sized>(
     let phase = core.sessions[slot].connection.phase();
     let is_admitted = phase == Phase::Authenticating && core.guard().authenticate(slot, &[]);
     if is_admitted || core.sessions[slot].connection.is_open() {
-        read::announce(core, service, slot);
+        service.announce(core, slot);
     }
     Some(slot)
 }
 
 /// The outcome of handling a datagram.
 #[derive(Clone, Copy)]
-enum Taken {
+enum DatagramOutcome {
     Whole,
     /// The session must not be read further now. The rest of the datagram is kept.
     Stopped,
@@ -205,7 +209,7 @@ enum Taken {
 /// stopped.
 fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut Served<S>,
+    service: &mut ContainedService<S>,
     codec: &C,
     slot: usize,
     first: Datagram<'a>,
@@ -215,13 +219,13 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
     // Frames that were left over come first. The session may be read again since its output was sent.
     take_backlog(core, service, codec, slot);
     // A datagram is a sign of life, even if the session must not be read now.
-    let now_ns = core.sessions.now_ns();
+    let now_ns = core.sessions.timers.now_ns();
     core.sessions[slot]
         .connection
         .timing_mut()
         .note_input(now_ns);
     if let Some(reason) = core.sessions[slot].drop_reason(&first) {
-        core.sessions.drop_datagram(reason);
+        core.counters.drop_datagram(reason);
         core.counters.datagrams_in.add(1);
         return rest.next();
     }
@@ -230,7 +234,7 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
         return skip_run(core, first, rest);
     }
     let (id, mut progress) = (core.sessions[slot].id, Progress::new(core, slot));
-    let (mut count, mut bytes, mut ending) = (0, 0, Taken::Whole);
+    let (mut count, mut bytes, mut ending) = (0, 0, DatagramOutcome::Whole);
     let mut handling: &[u8] = &[];
     let called = service.call(core, id, |core, service| {
         let mut cx = core.context(id);
@@ -243,13 +247,13 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
             current = rest.next();
             handling = datagram.bytes;
             ending = take_datagram(&mut cx, service, codec, slot, &datagram, &mut progress);
-            if !matches!(ending, Taken::Whole) {
+            if !matches!(ending, DatagramOutcome::Whole) {
                 break;
             }
         }
     });
     if called.is_none() {
-        ending = Taken::Panicked;
+        ending = DatagramOutcome::Panicked;
         progress.frames += read::count_frames(codec, handling);
     }
     core.counters.datagrams_in.add(count);
@@ -260,12 +264,12 @@ fn handle_run<'a, S: Service, C: Codec + ?Sized>(
 }
 
 /// Applies the outcome of handling datagrams to their session.
-fn finish_run(core: &mut Core, slot: usize, ending: Taken) {
+fn finish_run(core: &mut Core, slot: usize, ending: DatagramOutcome) {
     match ending {
-        Taken::Whole | Taken::Panicked => {}
-        Taken::Ended => read::end(core, slot),
-        Taken::Close(reason) => core.sessions.close(slot, reason),
-        Taken::Stopped => {
+        DatagramOutcome::Whole | DatagramOutcome::Panicked => {}
+        DatagramOutcome::Ended => read::end(core, slot),
+        DatagramOutcome::Close(reason) => core.sessions.table.close(slot, reason),
+        DatagramOutcome::Stopped => {
             let connection = &mut core.sessions[slot].connection;
             if connection.is_closed() || connection.input().state() == Inbound::Ended {
                 return;
@@ -291,7 +295,7 @@ fn skip_run<'a>(
     while let Some(datagram) = current.filter(|datagram| datagram.peer == first.peer) {
         core.counters.datagrams_in.add(1);
         core.counters.bytes_in.add(datagram.bytes.len() as u64);
-        core.sessions.drop_datagram(DatagramDrop::Loop);
+        core.counters.drop_datagram(DatagramDrop::Loop);
         current = rest.next();
     }
     current
@@ -305,13 +309,13 @@ fn take_datagram<'a, S: Service, C: Codec + ?Sized>(
     slot: usize,
     datagram: &Datagram<'a>,
     progress: &mut Progress,
-) -> Taken {
+) -> DatagramOutcome {
     if datagram.truncated {
-        cx.core.sessions.drop_datagram(DatagramDrop::Truncated);
-        return Taken::Whole;
+        cx.core.counters.drop_datagram(DatagramDrop::Truncated);
+        return DatagramOutcome::Whole;
     }
     if datagram.bytes.is_empty() {
-        return Taken::Ended;
+        return DatagramOutcome::Ended;
     }
     take_frames(cx, service, codec, slot, datagram.bytes, progress)
 }
@@ -324,33 +328,33 @@ fn take_frames<S: Service, C: Codec + ?Sized>(
     slot: usize,
     bytes: &[u8],
     progress: &mut Progress,
-) -> Taken {
+) -> DatagramOutcome {
     let (used, flow) = read::decode_frames::<S, C, true>(cx, service, codec, slot, bytes, progress);
     match flow {
-        Flow::Continue if used == bytes.len() => Taken::Whole,
+        Flow::Continue if used == bytes.len() => DatagramOutcome::Whole,
         Flow::Continue => {
-            cx.core.sessions.drop_datagram(DatagramDrop::Unfinished);
-            Taken::Whole
+            cx.core.counters.drop_datagram(DatagramDrop::Unfinished);
+            DatagramOutcome::Whole
         }
         Flow::Stop => {
             // The session may go on once its output is sent.
             keep_rest(&mut cx.core.sessions, slot, &bytes[used..]);
-            Taken::Stopped
+            DatagramOutcome::Stopped
         }
         Flow::Close(reason) if is_undecodable(cx, slot, reason) => {
             tracing::debug!(session = %cx.id, %reason, "cannot decode the rest of a datagram");
-            cx.core.sessions.drop_datagram(DatagramDrop::Malformed);
-            Taken::Whole
+            cx.core.counters.drop_datagram(DatagramDrop::Malformed);
+            DatagramOutcome::Whole
         }
-        Flow::Close(reason) => Taken::Close(reason),
-        Flow::Panicked => Taken::Panicked,
+        Flow::Close(reason) => DatagramOutcome::Close(reason),
+        Flow::Panicked => DatagramOutcome::Panicked,
     }
 }
 
 /// Handles the frames that were left when the session stopped, unless it still must not be read.
 fn take_backlog<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut Served<S>,
+    service: &mut ContainedService<S>,
     codec: &C,
     slot: usize,
 ) {
@@ -365,7 +369,7 @@ fn take_backlog<S: Service, C: Codec + ?Sized>(
 
 fn take_rest<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut Served<S>,
+    service: &mut ContainedService<S>,
     codec: &C,
     slot: usize,
     rest: &[u8],
@@ -379,7 +383,7 @@ fn take_rest<S: Service, C: Codec + ?Sized>(
         progress.frames += read::count_frames(codec, rest);
     }
     core.counters.frames_in.add(progress.frames);
-    finish_run(core, slot, taken.unwrap_or(Taken::Panicked));
+    finish_run(core, slot, taken.unwrap_or(DatagramOutcome::Panicked));
 }
 
 /// Keeps whole frames of a datagram that must not be handled yet.
@@ -398,7 +402,7 @@ fn may_receive(sessions: &LaneSessions, source: Source) -> bool {
     match source {
         Source::Port(_) => true,
         Source::Session(slot) => {
-            let session = sessions.get(slot);
+            let session = sessions.table.get(slot);
             session.is_some_and(|session| session.connection.may_read())
         }
     }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tidewire_io::clock::now_ns;
 
 use super::Lane;
+use super::messages::MessageBudget;
 use crate::mailbox::LaneMessage;
 use crate::service::Service;
 
@@ -44,8 +45,8 @@ impl<S: Service> Lane<S> {
     /// Takes and posts the messages of this moment. Returns whether they were the last ones.
     fn exchange(&mut self, others: &mut Vec<LaneMessage>) -> bool {
         self.core.sessions.timers.read_clock();
-        let mut work = 0;
-        while let Some(message) = self.next_message(&mut work) {
+        let mut budget = MessageBudget::default();
+        while let Some(message) = budget.take(&mut self.core) {
             self.handle_last_message(message, others);
         }
         self.core.sessions.flush_dirty();
@@ -56,12 +57,11 @@ impl<S: Service> Lane<S> {
         if core.exchange.has_batches() {
             return false;
         }
-        core.exchange.lanes.silent.note(core.exchange.lane);
-        let lanes = core.exchange.lanes.get().map_or(0, Vec::len);
+        core.exchange.lanes.note_silent(core.exchange.lane);
         // Other lanes have no messages for a lane without sessions.
         !core.ending.is_of_server()
-            || core.sessions.is_empty()
-            || core.exchange.lanes.silent.are_all(lanes)
+            || core.sessions.table.is_empty()
+            || core.exchange.lanes.are_silent()
     }
 
     /// Handles a message for sessions of this lane. Connections and listeners go to `others`, for other lanes.

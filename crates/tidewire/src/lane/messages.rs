@@ -11,7 +11,7 @@ use crate::mailbox::LaneMessage;
 use crate::service::{
     Service, end_idle_upstreams, handle_node_answer, handle_upstream_found, run_answers,
 };
-use crate::session::Session;
+use crate::session::{CloseReason, Session};
 use crate::transport::Arrival;
 
 impl<S: Service> Lane<S> {
@@ -26,8 +26,8 @@ impl<S: Service> Lane<S> {
         if !inbox.has_unreserved() {
             exchange.mailbox.take_all(inbox);
         }
-        let mut work = 0;
-        while let Some(message) = self.next_message(&mut work) {
+        let mut budget = MessageBudget::default();
+        while let Some(message) = budget.take(&mut self.core) {
             self.handle_message(message);
         }
         while let Some(slot) = self.ready.pop() {
@@ -35,35 +35,19 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Takes the next message and adds its cost to `work`. `None` if this turn has done enough work.
-    #[inline]
-    pub(super) fn next_message(&mut self, work: &mut usize) -> Option<LaneMessage> {
-        let has_urgent = self.core.inbox.has_unreserved();
-        if *work >= WORK_PER_TURN && (*work >= WORK_PER_TURN_MAX || !has_urgent) {
-            return None;
-        }
-        let message = self.core.take_message()?;
-        *work += match &message {
-            // A broadcast checks every session. A check costs a fraction of a send.
-            LaneMessage::Broadcast(_) => 1 + self.core.sessions.len() / SESSIONS_PER_WORK,
-            LaneMessage::Inspect(_) => INSPECTION_WORK,
-            LaneMessage::Batch(batch) => 1 + batch.len() / BATCH_BYTES_PER_WORK,
-            _ => 1,
-        };
-        Some(message)
-    }
-
     pub(super) fn handle_message(&mut self, message: LaneMessage) {
         match message {
             LaneMessage::Answer(answer) => self.core.sessions.deliver_answer(answer),
             LaneMessage::Send { session, frame } => self.core.deliver_send(&session, frame),
             LaneMessage::Close { id, farewell } => {
-                if let Some(slot) = self.core.sessions.slot_of(id) {
-                    self.core.sessions.end_by_service(slot, farewell);
+                if let Some(slot) = self.core.sessions.table.slot_of(id) {
+                    self.core
+                        .sessions
+                        .finish(slot, CloseReason::Service, farewell);
                 }
             }
             LaneMessage::Reading { id } => self.core.deliver_reading(id),
-            LaneMessage::Broadcast(share) => self.core.sessions.deliver_broadcast(share),
+            LaneMessage::Broadcast(share) => share.deliver(&mut self.core.sessions),
             LaneMessage::Batch(batch) => self.core.deliver_batch(batch),
             LaneMessage::Adopt(arrival) => {
                 self.core.exchange.mailbox.load.remove();
@@ -73,16 +57,23 @@ impl<S: Service> Lane<S> {
                 self.core.assign(Arrival::unlisted(stream), &mut self.ready);
             }
             LaneMessage::Listen(listener) => self.core.take_over(*listener),
-            LaneMessage::Authenticated(answer) => {
-                self.handle_late_answer(*answer);
-            }
+            LaneMessage::Authenticated(answer) => self.handle_late_answer(*answer),
             LaneMessage::UpstreamFound(found) => {
                 let (number, found) = *found;
                 handle_upstream_found(&mut self.core, number, found);
                 run_answers(&mut self.core);
             }
-            LaneMessage::AttemptTurn(turn) => self.handle_turn(*turn),
-            LaneMessage::PlaceFree { id } => self.handle_free_place(id),
+            LaneMessage::AttemptTurn(turn) => {
+                let slot = turn.id.slot();
+                if self.core.guard().take_turn(*turn) {
+                    self.open(slot);
+                }
+            }
+            LaneMessage::PlaceFree { id } => {
+                if self.core.guard().take_place(id) {
+                    self.open(id.slot());
+                }
+            }
             LaneMessage::GiveWay {
                 id,
                 when_full,
@@ -109,14 +100,7 @@ impl<S: Service> Lane<S> {
             LaneMessage::Inspect(inspection) => self.core.inspect(*inspection),
             LaneMessage::Reauthenticate => self.core.guard().reauthenticate(),
             LaneMessage::Placed { ticket } => self.finish_waiting(ticket),
-            LaneMessage::Drain { deadline_ns } => {
-                if let Some(link) = self.core.exchange.lanes.link() {
-                    link.withdraw();
-                }
-                self.read_what_came();
-                self.core.drain(deadline_ns);
-                end_idle_upstreams(&mut self.core);
-            }
+            LaneMessage::Drain { deadline_ns } => self.drain(deadline_ns),
             LaneMessage::Stop => {
                 self.core.ending.note_server_ends();
                 self.core.ending.stop();
@@ -124,23 +108,54 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Reads bytes that came before the drain. The sessions still handle these requests.
-    fn read_what_came(&mut self) {
-        self.receive_at_ports();
+    /// Begins the drain. Reads the bytes that came before, because the sessions still handle these requests.
+    fn drain(&mut self, deadline_ns: u64) {
+        if let Some(link) = self.core.exchange.lanes.link() {
+            link.withdraw();
+        }
+        self.datagrams.read_ports(&mut self.core, &mut self.service);
         let is_open = |session: &Session| {
-            session.connection.is_open() && session.announced && session.connection.may_read()
+            session.connection.is_open() && session.has_begun() && session.connection.may_read()
         };
-        let sessions = self.core.sessions.iter();
+        let sessions = self.core.sessions.table.into_iter();
         let open: Vec<usize> = sessions
             .filter(|(_, session)| is_open(session))
             .map(|(slot, _)| slot)
             .collect();
         for slot in open {
             // A handler may have ended other sessions.
-            if self.core.sessions.get(slot).is_some_and(is_open) {
+            if self.core.sessions.table.get(slot).is_some_and(is_open) {
                 self.read_session(slot);
             }
         }
+        self.core.drain(deadline_ns);
+        end_idle_upstreams(&mut self.core);
+    }
+}
+
+/// The work of a turn for messages of other threads.
+#[derive(Debug, Default)]
+pub(super) struct MessageBudget {
+    used: usize,
+}
+
+impl MessageBudget {
+    /// Takes the next message. `None` if there is none, or if this turn has done enough work.
+    #[inline]
+    pub(super) fn take(&mut self, core: &mut Core) -> Option<LaneMessage> {
+        let has_urgent = core.inbox.has_unreserved();
+        if self.used >= WORK_PER_TURN && (self.used >= WORK_PER_TURN_MAX || !has_urgent) {
+            return None;
+        }
+        let message = core.take_message()?;
+        self.used += match &message {
+            // A broadcast checks every session. A check costs a fraction of a send.
+            LaneMessage::Broadcast(_) => 1 + core.sessions.table.len() / SESSIONS_PER_WORK,
+            LaneMessage::Inspect(_) => INSPECTION_WORK,
+            LaneMessage::Batch(batch) => 1 + batch.len() / BATCH_BYTES_PER_WORK,
+            _ => 1,
+        };
+        Some(message)
     }
 }
 

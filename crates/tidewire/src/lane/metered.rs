@@ -29,8 +29,8 @@ pub(super) fn filter(core: &Core, slot: usize) -> FrameFilter {
     }
 }
 
-/// Passes a message to the service if its peer may send it, and it is within the rate of its session. Otherwise it applies the
-/// action of the limit. Returns whether the service may get frames with an equal header without a check.
+/// Passes a message to the service if its peer may send it, and it is within the rate of its session. Otherwise it
+/// applies the action of the limit. Returns whether the service may get frames with an equal header without a check.
 #[cold]
 #[inline(never)]
 pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
@@ -47,15 +47,16 @@ pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     let rate = own_rate.or(cx.core.config.rate);
     let Some(rate) = rate else {
         pass::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (message, frame_bytes), is_allowed);
-        let session = cx.core.sessions.find(cx.id);
+        let session = cx.core.sessions.table.find(cx.id);
         let admitted = session.and_then(|it| it.profile.admitted.as_ref());
         return !cx.stopped && admitted.is_some_and(|it| it.is_last(message));
     };
-    if cx.core.sessions.meter(slot, &rate, frame_bytes) {
+    let now_ns = cx.core.sessions.timers.now_ns();
+    if cx.core.sessions[slot].meter(&rate, frame_bytes, now_ns) {
         pass::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (message, frame_bytes), is_allowed);
         // The handler may have closed the session.
         if rate.when_exceeded == WhenExceeded::Pause
-            && cx.core.sessions.slot_of(cx.id).is_some()
+            && cx.core.sessions.table.slot_of(cx.id).is_some()
             && cx.core.sessions.pause_for_rate(slot, &rate)
         {
             cx.stopped = true;
@@ -66,7 +67,7 @@ pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         refuse(cx, codec, message, refusal);
     } else {
         cx.stopped = true;
-        cx.core.sessions.finish(slot, CloseReason::RateLimit);
+        cx.core.sessions.finish(slot, CloseReason::RateLimit, None);
     }
     false
 }
@@ -172,7 +173,7 @@ mod tests {
     fn a_session_above_its_rate_is_read_at_its_rate() {
         let (mut lane, frames) = limited(WhenExceeded::Pause, 35);
         let (slot, mut far) = lane.open_session();
-        let started_ns = lane.core.sessions.now_ns();
+        let started_ns = lane.core.sessions.timers.now_ns();
         assert_eq!(far.write(&frames).unwrap(), frames.len());
         lane.read_session(slot);
         let counters = Arc::clone(&lane.core.counters);
@@ -202,10 +203,11 @@ mod tests {
         let limit = RateLimit::new(WhenExceeded::Pause).bytes_per_second(1);
         let (slot, mut far) = lane.open_session();
         let rate = limit.rate().unwrap();
-        lane.core.sessions.meter(slot, &rate, 1_000);
+        let now_ns = lane.core.sessions.timers.now_ns();
+        lane.core.sessions[slot].meter(&rate, 1_000, now_ns);
         assert!(lane.core.sessions.pause_for_rate(slot, &rate));
         assert_eq!(far.write(&frames).unwrap(), frames.len());
-        let started_ns = lane.core.sessions.now_ns();
+        let started_ns = lane.core.sessions.timers.now_ns();
         for seconds in [100, 500, 900, 998] {
             turn_at(&mut lane, started_ns + seconds * SECOND_NS);
             let connection = &lane.core.sessions[slot].connection;
@@ -215,7 +217,7 @@ mod tests {
         turn_at(&mut lane, started_ns + 1_001 * SECOND_NS);
         assert_eq!(lane.core.counters.frames_in.read(), 10);
         let timers = lane.core.sessions.timers.waiting();
-        lane.core.sessions.close(slot, CloseReason::Service);
+        lane.core.sessions.table.close(slot, CloseReason::Service);
         lane.turn();
         let left = lane.core.sessions.timers.waiting();
         assert_eq!(timers - left, 2, "those of silence and of the rate");
@@ -225,7 +227,7 @@ mod tests {
     fn messages_above_the_rate_are_refused_and_the_session_goes_on() {
         let (mut lane, frames) = limited(WhenExceeded::Refuse, 15);
         let (slot, mut far) = lane.open_session();
-        let started_ns = lane.core.sessions.now_ns();
+        let started_ns = lane.core.sessions.timers.now_ns();
         assert_eq!(far.write(&frames).unwrap(), frames.len());
         lane.read_session(slot);
         let counters = Arc::clone(&lane.core.counters);
@@ -293,7 +295,7 @@ mod tests {
             10,
             "the rest of the datagram waits"
         );
-        let now_ns = lane.core.sessions.now_ns();
+        let now_ns = lane.core.sessions.timers.now_ns();
         turn_at(&mut lane, now_ns + 2 * SECOND_NS);
         assert_eq!(counters.frames_in.read(), 15);
     }

@@ -41,11 +41,11 @@ use thiserror::Error;
 use tidewire_io::allocation::thread_allocations;
 use tidewire_io::buffer::ReceiveBuffer;
 use tidewire_io::clock::Moment;
-use tidewire_io::datagram::DatagramBatch;
 use tidewire_io::poller::{Event, Events, PollerError, Token};
 use tidewire_proto::connection::Phase;
 
-use served::Served;
+use datagrams::DatagramReader;
+use served::ContainedService;
 #[cfg(test)]
 pub(crate) use testing::{lane, lane_of, lanes, received};
 pub(crate) use thread::LaneThread;
@@ -55,25 +55,21 @@ use crate::engine::{Core, PROXIED_LAST, earlier, panic_text, proxied_of};
 use crate::observe::trace;
 use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
-use crate::session::{CloseReason, SessionId, TimerKey};
-use crate::transport::{ConnectError, Transport};
-use wait::SpinBackoff;
+use crate::session::{CloseReason, TimerKey};
+use crate::transport::Transport;
+use wait::SpinControl;
 
 /// A lane with its service, ready to run on a thread.
 #[derive(Debug)]
 pub(crate) struct Lane<S> {
     pub(crate) core: Core,
-    service: Served<S>,
+    service: ContainedService<S>,
     receive: ReceiveBuffer,
-    /// The buffer for datagrams. `None` until one has come.
-    datagrams: Option<Box<DatagramBatch>>,
+    datagrams: DatagramReader,
     events: Events,
     /// Accepted, connected or resumed sessions to read in this turn.
     ready: Vec<usize>,
-    /// The choice whether the lane spins before it sleeps.
-    spin: Spin,
-    /// The success of recent spins.
-    spin_backoff: SpinBackoff,
+    spinning: SpinControl,
     /// Scratch list of timers that fired.
     expired: Vec<TimerKey>,
 }
@@ -93,13 +89,12 @@ impl<S: Service> Lane<S> {
     pub(crate) fn new(core: Core, service: S, spin: Spin) -> Self {
         Self {
             core,
-            service: Served::new(service),
+            service: ContainedService::new(service),
             receive: ReceiveBuffer::new(RECEIVE_BYTES),
-            datagrams: None,
+            datagrams: DatagramReader::default(),
             events: Events::with_capacity(EVENTS_PER_WAIT),
             ready: Vec::new(),
-            spin,
-            spin_backoff: SpinBackoff::default(),
+            spinning: SpinControl::new(spin),
             expired: Vec::with_capacity(EXPIRED_USUAL),
         }
     }
@@ -126,8 +121,7 @@ impl<S: Service> Lane<S> {
         self.core
             .exchange
             .lanes
-            .silent
-            .note(self.core.exchange.lane);
+            .note_silent(self.core.exchange.lane);
         if taken_apart.is_err() {
             tracing::error!(
                 lane = self.core.exchange.lane,
@@ -176,7 +170,7 @@ impl<S: Service> Lane<S> {
         self.count_allocations();
         if service_called {
             // A handler ran after `on_turn` had returned its next time, so `on_turn` runs again at once.
-            return Some(self.core.sessions.now_ns());
+            return Some(self.core.sessions.timers.now_ns());
         }
         earlier(service_wake, self.core.wake_ns())
     }
@@ -194,7 +188,13 @@ impl<S: Service> Lane<S> {
                         continue;
                     }
                     if let Some(port) = self.core.ports.of_token(event.token) {
-                        self.handle_port_event(port, event);
+                        let core = &mut self.core;
+                        if event.writable {
+                            core.ports.flush_blocked(&mut core.sessions, port);
+                        }
+                        if event.readable {
+                            self.datagrams.read_port(core, &mut self.service, port);
+                        }
                         continue;
                     }
                     self.core.accept(usize::MAX - 1 - number, &mut self.ready);
@@ -218,7 +218,7 @@ impl<S: Service> Lane<S> {
     }
 
     pub(crate) fn handle_session_event(&mut self, slot: usize, event: Event) {
-        let Some(session) = self.core.sessions.get_mut(slot) else {
+        let Some(session) = self.core.sessions.table.get_mut(slot) else {
             return;
         };
         let was_awake = session.stream.is_awake();
@@ -238,11 +238,14 @@ impl<S: Service> Lane<S> {
             Phase::Securing => self.secure(slot),
             _ => {
                 if event.writable {
-                    let now_ns = self.core.sessions.now_ns();
+                    let now_ns = self.core.sessions.timers.now_ns();
                     let session = &mut self.core.sessions[slot];
                     session.connection.handle_writable(now_ns);
                     self.core.sessions.flush(slot);
-                    self.core.sessions.charge_rooms_of(slot);
+                    let sessions = &mut self.core.sessions;
+                    sessions
+                        .relief
+                        .charge_logs_of(&sessions.table[slot], &mut sessions.logs);
                 }
                 if event.readable && !self.core.sessions[slot].connection.is_closed() {
                     self.read_session(slot);
@@ -253,15 +256,14 @@ impl<S: Service> Lane<S> {
 
     /// Notes a session that reads without events.
     fn note_awake(&mut self, slot: usize) {
-        let awake = &mut self.core.sessions.awake;
-        awake.push(slot);
+        let awake_max = self.core.sessions.table.note_awake(slot);
         // All of them may have input after the same turn. The reserve keeps that turn from allocating.
-        let missing = awake.capacity().saturating_sub(self.ready.len());
-        self.ready.reserve(missing);
+        self.ready
+            .reserve(awake_max.saturating_sub(self.ready.len()));
     }
 
     fn start_or_read(&mut self, slot: usize) {
-        let Some(session) = self.core.sessions.get(slot) else {
+        let Some(session) = self.core.sessions.table.get(slot) else {
             return;
         };
         if session.connection.is_closed() {
@@ -269,7 +271,7 @@ impl<S: Service> Lane<S> {
         }
         match session.connection.phase() {
             Phase::Securing => self.secure(slot),
-            Phase::Open if !session.announced => self.announce(slot),
+            Phase::Open if !session.has_begun() => self.service.announce(&mut self.core, slot),
             Phase::Authenticating => self.authenticate(slot),
             _ => self.read_session(slot),
         }
@@ -282,7 +284,7 @@ impl<S: Service> Lane<S> {
         // A fresh service has its turn at once.
         match wake {
             Some(wake) => wake.map(Moment::as_ns),
-            None => Some(self.core.sessions.now_ns()),
+            None => Some(self.core.sessions.timers.now_ns()),
         }
     }
 
@@ -304,34 +306,34 @@ impl<S: Service> Lane<S> {
 
     /// Removes the closed sessions. Returns whether there was one.
     fn remove_closed(&mut self) -> bool {
-        let any = !self.core.sessions.closed.is_empty();
+        let any = self.core.sessions.table.has_closed();
         // `on_close` may close other sessions, so the list may grow meanwhile.
-        while let Some(slot) = self.core.sessions.closed.pop() {
+        while let Some(slot) = self.core.sessions.table.take_closed() {
             self.remove_session(slot);
         }
         any
     }
 
     fn remove_session(&mut self, slot: usize) {
-        let Some(session) = self.core.sessions.get(slot) else {
+        let Some(session) = self.core.sessions.table.get(slot) else {
             return;
         };
         let Some(reason) = session.connection.phase().close_reason() else {
             return;
         };
-        let (announced, id) = (session.announced, session.id);
+        let (announced, id) = (session.has_begun(), session.id);
         let outgoing = session.connection.handshake().is_outgoing();
         let is_upstream = session.profile.is_upstream();
         let closing = trace::SpanGuard::close(session, &self.core.config.codec, reason);
         if is_upstream {
-            let failure = self.take_connect_failure(id, reason);
+            let failure = self.core.sessions.connect_failures.take(id, reason);
             handle_upstream_end(&mut self.core, id, reason, failure);
         } else if announced {
             self.service.call(&mut self.core, id, |core, service| {
                 service.on_close(&mut core.context(id), reason);
             });
         } else if outgoing {
-            let failure = self.take_connect_failure(id, reason);
+            let failure = self.core.sessions.connect_failures.take(id, reason);
             self.service.call(&mut self.core, id, |core, service| {
                 service.on_connect_failed(&mut core.context(id), failure);
             });
@@ -343,18 +345,9 @@ impl<S: Service> Lane<S> {
         run_answers(&mut self.core);
     }
 
-    /// Takes the noted failure of an outgoing session that ends.
-    fn take_connect_failure(&mut self, id: SessionId, reason: CloseReason) -> ConnectError {
-        let failures = &mut self.core.sessions.connect_failures;
-        let index = failures.iter().position(|(failed, _)| *failed == id);
-        let noted = index.map(|index| failures.swap_remove(index).1);
-        noted.unwrap_or(ConnectError::Closed(reason))
-    }
-
     pub(crate) fn close_all(&mut self) {
-        let slots: Vec<usize> = self.core.sessions.iter().map(|(slot, _)| slot).collect();
-        for slot in slots {
-            self.core.sessions.close(slot, CloseReason::Shutdown);
+        for slot in self.core.sessions.table.slots() {
+            self.core.sessions.table.close(slot, CloseReason::Shutdown);
         }
         self.remove_closed();
     }
@@ -364,7 +357,7 @@ impl<S: Service> Lane<S> {
         let Some(deadline) = self.core.ending.drain_deadline_ns() else {
             return;
         };
-        if self.core.sessions.now_ns() >= deadline || self.core.sessions.is_empty() {
+        if self.core.sessions.timers.now_ns() >= deadline || self.core.sessions.table.is_empty() {
             self.core.ending.stop();
         }
     }

@@ -1,13 +1,13 @@
 //! Keeps the rest of a read: a partial frame, or whole frames that must not be handled yet.
 //!
-//! A short partial frame is copied, and the next read appends to it in the lane's receive buffer. A long one has a buffer of its
-//! own, into which the rest of the frame is read. So a peer that sends a long frame in small pieces cannot make the lane copy it
-//! for each piece.
+//! A short partial frame is copied, and the next read appends to it in the lane's receive buffer. A long one has a
+//! buffer of its own, into which the rest of the frame is read. So a peer that sends a long frame in small pieces
+//! cannot make the lane copy it for each piece.
 
 use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::{Inbound, PauseReason};
 
-use super::Served;
+use super::ContainedService;
 use super::read::{Flow, PARTIAL_DIRECT_BYTES, end, fail, handle_bytes, stop};
 use crate::engine::Core;
 use crate::service::Service;
@@ -17,7 +17,7 @@ use crate::transport::Transport;
 /// Reads a long partial frame into the session's own buffer.
 pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut Served<S>,
+    service: &mut ContainedService<S>,
     codec: &C,
     slot: usize,
     mut budget: usize,
@@ -33,7 +33,12 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
         if !std::mem::take(&mut try_first) {
             let held = partial.len();
             partial.resize(held + PARTIAL_STEP_BYTES, 0);
-            let read = core.sessions.read_once(slot, &mut partial[held..]);
+            let sessions = &mut core.sessions;
+            let read = sessions.table[slot].read_once(
+                &mut partial[held..],
+                &mut sessions.timers,
+                &sessions.counters,
+            );
             let count = if let Read::Bytes(count) = read {
                 count
             } else {
@@ -68,7 +73,7 @@ pub(super) fn read_into_partial<S: Service, C: Codec + ?Sized>(
         keep_partial(core, slot, &partial);
         return core.sessions.outputs.put_buffer(partial);
     }
-    let now_ns = core.sessions.now_ns();
+    let now_ns = core.sessions.timers.now_ns();
     core.sessions[slot]
         .connection
         .input_mut()
@@ -99,11 +104,14 @@ pub(super) fn pause(core: &mut Core, slot: usize, rest: &[u8]) {
 /// Keeps the partial frame at the end of a read.
 pub(super) fn keep_partial(core: &mut Core, slot: usize, rest: &[u8]) {
     if rest.is_empty() {
-        return core.sessions.charge_kept_nothing(slot);
+        let sessions = &mut core.sessions;
+        return sessions
+            .relief
+            .charge_kept_nothing(&sessions.table[slot], &sessions.outputs);
     }
     let mut kept = core.sessions.outputs.take_buffer();
     kept.extend_from_slice(rest);
-    let now_ns = core.sessions.now_ns();
+    let now_ns = core.sessions.timers.now_ns();
     core.sessions[slot]
         .connection
         .input_mut()

@@ -1,4 +1,5 @@
-//! Header prediction: frames that differ from the last one only in id and payload are served without decoding their headers.
+//! Header prediction: frames that differ from the last one only in id and payload are served without decoding their
+//! headers.
 
 use tidewire_proto::codec::{Codec, FrameTemplate, TemplateForm};
 use tidewire_proto::message::Message;
@@ -6,8 +7,8 @@ use tidewire_proto::message::Message;
 use super::read::serve;
 use crate::service::{Context, Service};
 
-/// The form of the template for the frames after this one, if they are predicted to have its header: the last two frames of the lane
-/// had equal headers. Where lengths vary, a wrong prediction costs more than a right one saves.
+/// The form of the template for the frames after this one, if they are predicted to have its header: the last two
+/// frames of the lane had equal headers. Where lengths vary, a wrong prediction costs more than a right one saves.
 #[inline(always)]
 pub(super) fn expected_form<C: Codec + ?Sized>(
     cx: &mut Context<'_>,
@@ -38,8 +39,8 @@ pub(super) fn form_of<C: Codec + ?Sized>(
     })
 }
 
-/// Serves the frames at the front of `rest` that differ from `predicted` only in id and payload. Returns the input behind them
-/// and their number. The template of `predicted` has this [form](form_of).
+/// Serves the frames at the front of `rest` that differ from `predicted` only in id and payload. Returns the input
+/// behind them and their number. The template of `predicted` has this [form](form_of).
 #[inline(always)]
 pub(super) fn predict<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,
@@ -79,12 +80,12 @@ fn checksum(name: &[u8]) -> u64 {
     last.wrapping_mul(0x9E37_79B9_7F4A_7C15)
 }
 
-/// Header prediction: serves the frames at the front of `input` whose header is that of `frame`, until the session stops.
-/// Returns the input behind them. `frame` was served, so the kind and the length of the others need no check.
+/// Header prediction: serves the frames at the front of `input` whose header is that of `frame`, until the session
+/// stops. Returns the input behind them. `frame` was served, so the kind and the length of the others need no check.
 ///
-/// It is a function of its own, so that its loop has all registers, and the compiler knows the common parts of the codec's
-/// templates. Each form of template has a copy, because a loop that asks for the form takes 25 instructions for a message in place of
-/// 15.
+/// It is a function of its own, so that its loop has all registers, and the compiler knows the common parts of the
+/// codec's templates. Each form of template has a copy, because a loop that asks for the form takes 25 instructions for
+/// a message in place of 15.
 #[inline(never)]
 fn serve_predicted<'a, S, C, F, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,

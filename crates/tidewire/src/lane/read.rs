@@ -14,7 +14,7 @@ use tidewire_proto::with_codec;
 use super::partial::{keep_partial, pause, read_into_partial};
 use super::predict::{expected_form, form_of, predict};
 use super::translated::decode_translated;
-use super::{Core, Lane, Served};
+use super::{ContainedService, Core, Lane};
 use super::{control, metered};
 use crate::engine::Origin;
 use crate::observe::trace::{Moving, SpanGuard};
@@ -67,7 +67,8 @@ impl<S: Service> Lane<S> {
         );
         let stream = &self.core.sessions[slot].stream;
         if stream.preserves_boundaries() {
-            self.read_datagrams(slot);
+            self.datagrams
+                .read_session(&mut self.core, &mut self.service, slot);
         } else {
             let has_layers = stream.has_layers();
             let (core, service) = (&mut self.core, &mut self.service);
@@ -75,18 +76,16 @@ impl<S: Service> Lane<S> {
             if core.sessions[slot].profile.is_upstream() {
                 read_upstream(core, slot, receive);
             } else {
-                with_codec!(stream core.sessions.input_codec(slot), codec => read_with(core, service, codec, slot, receive));
+                with_codec!(
+                    stream core.sessions[slot].input_codec(&core.config),
+                    codec => read_with(core, service, codec, slot, receive)
+                );
             }
             if has_layers {
                 self.note_layers_read(slot);
             }
         }
         receiving.end(&self.core.counters);
-    }
-
-    /// Tells the service that a session is open.
-    pub(crate) fn announce(&mut self, slot: usize) {
-        announce(&mut self.core, &mut self.service, slot);
     }
 }
 
@@ -95,29 +94,14 @@ impl<S: Service> Lane<S> {
 #[inline(never)]
 fn read_upstream(core: &mut Core, slot: usize, receive: &mut [u8]) {
     let config = Arc::clone(&core.config);
-    let mut service = Served::new(UpstreamSessions);
+    let mut service = ContainedService::new(UpstreamSessions);
     read_with(core, &mut service, &config.codec, slot, receive);
     run_answers(core);
 }
 
-/// See [`Lane::announce`].
-pub(super) fn announce<S: Service>(core: &mut Core, service: &mut Served<S>, slot: usize) {
-    core.sessions[slot].announced = true;
-    core.enter(slot);
-    core.sessions[slot].profile.connecting.end();
-    let id = core.sessions[slot].id;
-    if core.sessions[slot].profile.is_upstream() {
-        UpstreamSessions.on_open(&mut core.context(id));
-        return run_answers(core);
-    }
-    service.call(core, id, |core, service| {
-        service.on_open(&mut core.context(id));
-    });
-}
-
 fn read_with<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut Served<S>,
+    service: &mut ContainedService<S>,
     codec: &C,
     slot: usize,
     receive: &mut [u8],
@@ -152,10 +136,13 @@ fn read_with<S: Service, C: Codec + ?Sized>(
             return keep_partial(core, slot, &receive[..held]);
         }
         let room = (receive.len() - held).min(step_bytes);
-        let count = match core
-            .sessions
-            .read_once(slot, &mut receive[held..held + room])
-        {
+        let sessions = &mut core.sessions;
+        let read = sessions.table[slot].read_once(
+            &mut receive[held..held + room],
+            &mut sessions.timers,
+            &sessions.counters,
+        );
+        let count = match read {
             Read::Bytes(count) => count,
             Read::Nothing => return keep_partial(core, slot, &receive[..held]),
             Read::End => {
@@ -193,7 +180,7 @@ fn read_with<S: Service, C: Codec + ?Sized>(
 /// Returns the number of handled bytes. On [`Flow::Continue`] the rest has no whole frame.
 pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     core: &mut Core,
-    service: &mut Served<S>,
+    service: &mut ContainedService<S>,
     codec: &C,
     slot: usize,
     input: &[u8],
@@ -246,7 +233,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
         let searched = std::mem::take(&mut searched);
         let limit = filter.frame_bytes_max();
         let decoded = if keeps_state {
-            let state = &mut cx.core.sessions[slot].adapting.state;
+            let state = cx.core.sessions[slot].codec_state();
             codec.decode_next(state, rest, searched, limit)
         } else {
             codec.decode_next(&mut ConnectionState::default(), rest, searched, limit)
@@ -348,7 +335,7 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx.current = Current::of(&message);
     note_name(cx, codec, message.name);
     let handling = SpanGuard::handle(
-        cx.core.sessions.get(slot),
+        cx.core.sessions.table.get(slot),
         &cx.core.config.codec,
         message.kind,
         frame_bytes,
@@ -386,7 +373,7 @@ pub(super) fn refuse_input<C: Codec + ?Sized>(
     filter: FrameFilter,
     is_first: bool,
 ) -> Flow {
-    let session = cx.core.sessions.find(cx.id);
+    let session = cx.core.sessions.table.find(cx.id);
     if let Some((session, terms)) = session.and_then(|it| Some((it, it.profile.listener.as_ref()?)))
     {
         terms.note_refused(
@@ -396,7 +383,7 @@ pub(super) fn refuse_input<C: Codec + ?Sized>(
         );
     }
     let mut none = ConnectionState::default();
-    let session = cx.core.sessions.find_mut(cx.id);
+    let session = cx.core.sessions.table.find_mut(cx.id);
     let is_plain = |session: &&mut Session| !session.stream.has_layers();
     if is_tls_record(rest) && session.as_ref().is_some_and(is_plain) {
         return Flow::Close(CloseReason::Layer(TlsFault::UnexpectedTls.into()));
@@ -405,13 +392,13 @@ pub(super) fn refuse_input<C: Codec + ?Sized>(
         && session
             .as_ref()
             .is_some_and(|it| !it.connection.input().has_ended());
-    let state = session.map_or(&mut none, |session| &mut session.adapting.state);
+    let state = session.map_or(&mut none, Session::codec_state);
     Flow::Close(filter.refuse(codec, state, rest, is_first))
 }
 
 pub(super) fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
     match flow {
-        Flow::Close(reason) => core.sessions.close(slot, reason),
+        Flow::Close(reason) => core.sessions.table.close(slot, reason),
         Flow::Continue => keep_partial(core, slot, rest),
         Flow::Stop => pause(core, slot, rest),
         Flow::Panicked => {}
@@ -420,8 +407,9 @@ pub(super) fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
 
 /// Handles the end of the peer's output. The session's own output is written before the session ends.
 pub(super) fn end(core: &mut Core, slot: usize) {
-    core.sessions
-        .change(slot, |connection, rules| connection.handle_input_end(rules));
+    core.sessions.table.change(slot, |connection| {
+        connection.handle_input_end(&core.config.rules);
+    });
     core.sessions.update_interest(slot);
     core.sessions.outputs.list(slot);
 }
@@ -437,7 +425,7 @@ fn keep_first_bytes(core: &mut Core, slot: usize, held: &[u8]) {
 
 #[cold]
 pub(super) fn fail(core: &mut Core, slot: usize, error: &io::Error) {
-    core.sessions.close(slot, close_reason(error));
+    core.sessions.table.close(slot, close_reason(error));
 }
 
 /// The length from which a partial frame is read into its own buffer instead of the lane's.

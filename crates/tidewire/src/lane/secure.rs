@@ -48,8 +48,9 @@ impl<S: Service> Lane<S> {
         core.handshakes.spend_since(began_ns, &core.sessions);
         match secured {
             Ok(true) => {
-                core.sessions.charge_buffers(slot);
-                let session = &mut core.sessions[slot];
+                let sessions = &mut core.sessions;
+                let session = &mut sessions.table[slot];
+                sessions.relief.charge_buffers(session, &sessions.outputs);
                 if session.stream.has_pings() {
                     session.connection.timing_mut().note_layer_pings();
                 }
@@ -67,7 +68,7 @@ impl<S: Service> Lane<S> {
                 core.sessions.update_interest(slot);
                 core.admission.hold_handshake(&mut core.sessions, slot);
             }
-            Err(error) => core.sessions.close(slot, close_reason(&error)),
+            Err(error) => core.sessions.table.close(slot, close_reason(&error)),
         }
     }
 
@@ -109,7 +110,7 @@ mod tests {
                 sessions.append_bytes(slot, &[7; 500]);
                 sessions.flush(slot);
             }
-            sessions.finish(slot, CloseReason::Service);
+            sessions.finish(slot, CloseReason::Service, None);
             sessions.flush(slot);
             waited += u32::from(sessions[slot].connection.output().is_ending());
             let (mut received, mut buffer) = (0, [0; 4_096]);

@@ -4,17 +4,17 @@ use std::fmt;
 use std::panic::resume_unwind;
 
 use crate::engine::{Core, Panic};
-use crate::service::Service;
+use crate::service::{Service, UpstreamSessions, run_answers};
 use crate::session::SessionId;
 
 /// A service whose panics are contained.
-pub(crate) struct Served<S> {
+pub(crate) struct ContainedService<S> {
     service: S,
     /// Turns in a row in which `on_turn` panicked.
     panics_in_a_row: u32,
 }
 
-impl<S: Service> Served<S> {
+impl<S: Service> ContainedService<S> {
     pub(crate) fn new(service: S) -> Self {
         Self {
             service,
@@ -28,8 +28,8 @@ impl<S: Service> Served<S> {
         &self.service
     }
 
-    /// Calls the service about a session, or about none. Returns `None` if it panicked: then the session ends, and the service
-    /// has mended itself. If it cannot, the panic goes on and ends the lane.
+    /// Calls the service about a session, or about none. Returns `None` if it panicked: then the session ends, and the
+    /// service has mended itself. If it cannot, the panic goes on and ends the lane.
     #[inline(always)]
     pub(super) fn call<T>(
         &mut self,
@@ -45,6 +45,19 @@ impl<S: Service> Served<S> {
                 None
             }
         }
+    }
+
+    /// Tells the service that a session is open.
+    pub(super) fn announce(&mut self, core: &mut Core, slot: usize) {
+        core.enter(slot);
+        let id = core.sessions[slot].id;
+        if core.sessions[slot].profile.is_upstream() {
+            UpstreamSessions.on_open(&mut core.context(id));
+            return run_answers(core);
+        }
+        self.call(core, id, |core, service| {
+            service.on_open(&mut core.context(id));
+        });
     }
 
     /// As [`Self::call`], for the call that comes back each turn. If it panics again and again, the lane ends.
@@ -86,12 +99,14 @@ impl<S: Service> Served<S> {
     }
 }
 
-impl<S> fmt::Debug for Served<S> {
+impl<S> fmt::Debug for ContainedService<S> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Served").finish_non_exhaustive()
+        formatter
+            .debug_struct("ContainedService")
+            .finish_non_exhaustive()
     }
 }
 
-/// Panics of `on_turn` in a row after which the lane ends. A fault that passes is gone after one. A lane that goes on for ever
-/// would use a whole core and do nothing of what `on_turn` is for.
+/// Panics of `on_turn` in a row after which the lane ends. A fault that passes is gone after one. A lane that goes on
+/// for ever would use a whole core and do nothing of what `on_turn` is for.
 const PANICS_IN_A_ROW_MAX: u32 = 3;

@@ -62,7 +62,7 @@ impl Service for Log {
 fn set_up(limits: Limits) -> (Lane<Log>, Log, u64) {
     let log = Log::default();
     let lane = lane_of(&Server::builder().limits(limits), &log);
-    let started_ns = lane.core.sessions.now_ns();
+    let started_ns = lane.core.sessions.timers.now_ns();
     (lane, log, started_ns)
 }
 
@@ -144,7 +144,7 @@ fn the_timers_of_a_session_end_with_it() {
     let id = lane.core.sessions[slot].id;
     lane.core.context(id).timers().set(SECOND, 1).unwrap();
     // The timer fires in the turn in which the session ends, before `on_close`.
-    lane.core.sessions.close(slot, CloseReason::Service);
+    lane.core.sessions.table.close(slot, CloseReason::Service);
     turn_at(&mut lane, started_ns + 2 * SECOND_NS);
     assert_eq!(log.fired(), []);
     let at_close = std::mem::take(&mut log.0.lock().unwrap().at_close);
@@ -167,7 +167,7 @@ fn the_timers_of_a_session_end_with_it() {
     for token in 0..10 {
         lane.core.context(id).timers().set(SECOND, token).unwrap();
     }
-    lane.core.sessions.close(slot, CloseReason::Service);
+    lane.core.sessions.table.close(slot, CloseReason::Service);
     lane.turn();
     // The session's timers are gone, and `on_close` has set one of the lane.
     assert_eq!(lane.core.sessions.timers.waiting(), before);

@@ -98,7 +98,8 @@ impl<S> Lane<S> {
         (self.open_over(near.into()), far)
     }
 
-    /// Opens a session with a layer, over a socket with a small buffer. Returns its slot and the peer's end with its layer.
+    /// Opens a session with a layer, over a socket with a small buffer. Returns its slot and the peer's end with its
+    /// layer.
     pub(crate) fn open_layered_session(&mut self) -> (usize, AnyTransport) {
         let (near, far) = Stream::pair().unwrap();
         let over = |stream: Stream, make: fn(u8) -> XorLayer| {
@@ -128,7 +129,6 @@ impl<S> Lane<S> {
         assert!(self.core.shared.limiter.enter(None));
         let slot = self.core.insert(near, None, open_connection());
         let slot = slot.unwrap();
-        self.core.sessions[slot].announced = true;
         self.core.enter(slot);
         slot
     }

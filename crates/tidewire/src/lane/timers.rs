@@ -1,5 +1,7 @@
 //! Handles the timers that fired: those of sessions, paused listeners, upstreams, blocked rooms and services.
 
+use tidewire_proto::connection::PauseReason;
+
 use crate::session::{ServiceTimer, SessionId, TimerKey};
 
 use super::Lane;
@@ -25,7 +27,11 @@ impl<S: Service> Lane<S> {
                 TimerKey::BlockedRoom(alias) => core.rooms().deliveries().end_block(alias),
                 TimerKey::Histories => core.rooms().histories().expire(),
                 TimerKey::QuietLogs => core.rooms().deliveries().release_quiet(),
-                TimerKey::Rate(id) => core.sessions.resume_for_rate(id),
+                TimerKey::Rate(id) => {
+                    if let Some(slot) = core.sessions.table.slot_of(id) {
+                        core.sessions.resume_reading(slot, PauseReason::Rate);
+                    }
+                }
                 TimerKey::WallClock => core.wall_clock.check(&mut core.sessions),
                 TimerKey::Place(id) => core.guard().end_place(id),
                 TimerKey::GiveWay(id) => {
@@ -44,7 +50,7 @@ impl<S: Service> Lane<S> {
         let Some((id, token)) = sessions.timers.fire_service(timer) else {
             return;
         };
-        if id != SessionId::NONE && sessions.slot_of(id).is_none() {
+        if id != SessionId::NONE && sessions.table.slot_of(id).is_none() {
             return;
         }
         self.service.call(&mut self.core, id, |core, service| {
@@ -82,7 +88,7 @@ mod tests {
         limits.connections.set_heartbeat(Duration::ZERO);
         let mut lane = lane(&Server::builder().limits(limits));
         let (slot, mut far) = lane.open_session();
-        let started_ns = lane.core.sessions.now_ns();
+        let started_ns = lane.core.sessions.timers.now_ns();
         lane.core.sessions.append_bytes(slot, &vec![0; 8 << 20]);
         lane.core.sessions.outputs.list(slot);
         lane.core.sessions.flush_dirty();
@@ -134,16 +140,16 @@ mod tests {
     fn a_turn_a_read_and_a_sweep_go_by_the_time_of_the_test() {
         let mut lane = lane(&Server::builder());
         let (slot, mut far) = lane.open_session();
-        let set_ns = lane.core.sessions.now_ns() + 1_000 * SECOND_NS;
+        let set_ns = lane.core.sessions.timers.now_ns() + 1_000 * SECOND_NS;
         lane.core.sessions.timers.set_time(set_ns);
         lane.turn();
-        assert_eq!(lane.core.sessions.now_ns(), set_ns);
+        assert_eq!(lane.core.sessions.timers.now_ns(), set_ns);
         let ping = Message::new(Kind::Ping, 0, &[]);
         let mut frame = Vec::new();
         lane.core.config.codec.encode(&ping, &mut frame).unwrap();
         assert_eq!(far.write(&frame).unwrap(), frame.len());
         lane.read_session(slot);
-        assert_eq!(lane.core.sessions.now_ns(), set_ns);
+        assert_eq!(lane.core.sessions.timers.now_ns(), set_ns);
         let id = lane.core.sessions[slot].id;
         let alias = lane
             .core
@@ -154,7 +160,7 @@ mod tests {
         lane.core.rooms().say(id, alias.0, b"news").unwrap();
         lane.core.sessions.timers.set_time(set_ns + SECOND_NS);
         lane.core.rooms().deliveries().sweep_due();
-        assert_eq!(lane.core.sessions.now_ns(), set_ns + SECOND_NS);
+        assert_eq!(lane.core.sessions.timers.now_ns(), set_ns + SECOND_NS);
         assert_eq!(lane.core.counters.sweeps.read(), 1);
     }
 
@@ -165,7 +171,7 @@ mod tests {
         const MOMENTS: usize = 16;
         let mut lane = lane(&Server::builder());
         let mut peers: Vec<_> = (0..COUNT).map(|_| lane.open_session()).collect();
-        let mut now_ns = lane.core.sessions.now_ns();
+        let mut now_ns = lane.core.sessions.timers.now_ns();
         for (slot, _) in &peers {
             lane.core.sessions[*slot]
                 .connection
@@ -206,7 +212,7 @@ mod tests {
     fn a_lane_that_stalled_beyond_the_idle_timeout_closes_no_live_peer() {
         let mut lane = lane(&Server::builder());
         let (slot, mut far) = lane.open_session();
-        let started_ns = lane.core.sessions.now_ns();
+        let started_ns = lane.core.sessions.timers.now_ns();
         let look = |lane: &mut Lane<_>, seconds: u64| {
             lane.core
                 .sessions
@@ -286,7 +292,7 @@ mod tests {
             .connection
             .output_mut()
             .handle_blocked();
-        lane.core.drain(lane.core.sessions.now_ns());
+        lane.core.drain(lane.core.sessions.timers.now_ns());
         lane.check_drained();
         assert!(lane.core.ending.stops());
         lane.end();

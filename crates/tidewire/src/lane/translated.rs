@@ -1,7 +1,7 @@
 //! Frames that a codec translates to messages, in memory beside the input.
 //!
-//! The loop has no prediction, because such frames have no layout, and a spare buffer of the lane. It is apart from the loop of all
-//! other codecs, so that those keep their registers.
+//! The loop has no prediction, because such frames have no layout, and a spare buffer of the lane. It is apart from the
+//! loop of all other codecs, so that those keep their registers.
 
 use tidewire_proto::codec::{Codec, ConnectionState, Decoded};
 use tidewire_proto::connection::Handled;
@@ -12,8 +12,8 @@ use super::read::{Flow, Progress, refuse_input, serve};
 use super::{control, metered};
 use crate::service::{Context, Service};
 
-/// Decodes, translates and handles every whole frame, as [`decode_frames`](super::read::decode_frames) does. A client of such a codec
-/// may leave the hello out.
+/// Decodes, translates and handles every whole frame, as [`decode_frames`](super::read::decode_frames) does. A client
+/// of such a codec may leave the hello out.
 #[inline(never)]
 pub(super) fn decode_translated<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,

@@ -77,6 +77,37 @@ impl SpinBackoff {
     }
 }
 
+/// Whether and how long a lane spins before it sleeps.
+#[derive(Debug)]
+pub(super) struct SpinControl {
+    choice: Spin,
+    backoff: SpinBackoff,
+}
+
+impl SpinControl {
+    pub(super) fn new(choice: Spin) -> Self {
+        Self {
+            choice,
+            backoff: SpinBackoff::default(),
+        }
+    }
+
+    /// The settings of the next spin. `None` if the lane sleeps at once.
+    fn next(&mut self, has_awake: bool) -> Option<Look> {
+        match self.choice {
+            Spin::Always(time_ns) => Some(Look {
+                time_ns,
+                everywhere: true,
+            }),
+            Spin::Adaptive if has_awake && self.backoff.may_look() => Some(Look {
+                time_ns: ADAPTIVE_NS,
+                everywhere: false,
+            }),
+            Spin::Adaptive | Spin::Never => None,
+        }
+    }
+}
+
 /// The settings of one spin.
 #[derive(Clone, Copy)]
 struct Look {
@@ -92,13 +123,18 @@ impl<S: Service> Lane<S> {
         // A session that was resumed at the end of the turn may have whole frames that no event announces.
         let idle = timeout.is_none_or(|timeout| !timeout.is_zero())
             && self.ready.is_empty()
-            && self.core.sessions.resumed.is_empty()
+            && !self.core.sessions.table.has_resumed()
             && !self.core.handshakes.are_waiting();
-        let look = if idle { self.next_look() } else { None };
+        let has_awake = self.core.sessions.table.has_awake();
+        let look = match idle {
+            true => self.spinning.next(has_awake),
+            false => None,
+        };
         // A lane that is about to spin does not ask to be woken yet.
         let idle = !self
             .core
             .sessions
+            .table
             .finish_turn_of_awake(idle && look.is_none(), &mut self.ready)
             && idle;
         if !idle {
@@ -126,25 +162,6 @@ impl<S: Service> Lane<S> {
         self.core.sessions.poller.wait(&mut self.events, timeout)
     }
 
-    /// The settings of the next spin. `None` if the lane sleeps at once.
-    fn next_look(&mut self) -> Option<Look> {
-        match self.spin {
-            Spin::Always(time_ns) => Some(Look {
-                time_ns,
-                everywhere: true,
-            }),
-            Spin::Adaptive
-                if !self.core.sessions.awake.is_empty() && self.spin_backoff.may_look() =>
-            {
-                Some(Look {
-                    time_ns: ADAPTIVE_NS,
-                    everywhere: false,
-                })
-            }
-            Spin::Adaptive | Spin::Never => None,
-        }
-    }
-
     /// Looks for work without sleeping, at most until the next turn is due. Returns whether there is work. If not, the
     /// in-process connections know that the lane will sleep.
     fn spin(&mut self, look: Look, wake_ns: Option<u64>) -> Result<bool, LaneError> {
@@ -163,6 +180,7 @@ impl<S: Service> Lane<S> {
                 || self
                     .core
                     .sessions
+                    .table
                     .finish_turn_of_awake(false, &mut self.ready);
             let is_over = !found && now_ns() >= end_ns;
             // Work that comes while the lane announces its sleep counts as found by the spin.
@@ -171,6 +189,7 @@ impl<S: Service> Lane<S> {
                     && self
                         .core
                         .sessions
+                        .table
                         .finish_turn_of_awake(true, &mut self.ready));
             if found || is_over {
                 self.end_look(look, found)?;
@@ -194,7 +213,7 @@ impl<S: Service> Lane<S> {
         if look.everywhere {
             return Ok(());
         }
-        self.spin_backoff.note(found);
+        self.spinning.backoff.note(found);
         if found {
             // Sockets have their share of this turn, too.
             self.poll(Some(Duration::ZERO))?;
@@ -214,7 +233,8 @@ fn until(at_ns: Option<u64>) -> Option<Duration> {
 /// some virtual machines: there a limit of 10 µs made 12,000 round trips a second, and this one makes 600,000.
 const ADAPTIVE_NS: u64 = 50_000;
 
-/// The most times that a lane sleeps at once before it spins again. A spin that finds nothing then costs 50 ns for each wait.
+/// The most times that a lane sleeps at once before it spins again. A spin that finds nothing then costs 50 ns for each
+/// wait.
 const PASSES_MAX: u32 = 1_023;
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ impl<S: Service> Lane<S> {
     #[cold]
     pub(super) fn join_again(&mut self) {
         for join in self.core.rooms().joins().take_ready() {
-            let session = self.core.sessions.find(join.id);
+            let session = self.core.sessions.table.find(join.id);
             if !session.is_some_and(|session| session.connection.is_open()) {
                 continue;
             }

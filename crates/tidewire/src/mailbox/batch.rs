@@ -5,8 +5,8 @@ use crossbeam_queue::ArrayQueue;
 use crate::observe::LaneCounters;
 use crate::session::SessionId;
 
-/// Buffers for batches, shared by all lanes. Without it the buffers of a lane that mostly sends would all end at lanes that
-/// mostly receive, and every batch would be allocated anew. A lane uses it once per batch.
+/// Buffers for batches, shared by all lanes. Without it the buffers of a lane that mostly sends would all end at lanes
+/// that mostly receive, and every batch would be allocated anew. A lane uses it once per batch.
 #[derive(Debug)]
 pub(crate) struct SpareBatches {
     queue: ArrayQueue<Vec<u8>>,

@@ -21,23 +21,8 @@ pub(crate) struct Lanes {
     pub(crate) spare_batches: SpareBatches,
     /// The way to the node, if the server has a backplane.
     backplane: Option<Arc<BackplaneLink>>,
-    /// The lanes that will post no more messages.
-    pub(crate) silent: SilentLanes,
-}
-
-/// The lanes of a server that will post no more messages, one bit each.
-#[derive(Debug, Default)]
-pub(crate) struct SilentLanes(AtomicU64);
-
-impl SilentLanes {
-    /// Notes that a lane has posted its last batch, or that no lane must wait for it.
-    pub(crate) fn note(&self, lane: usize) {
-        self.0.fetch_or(1 << lane, Ordering::SeqCst);
-    }
-
-    pub(crate) fn are_all(&self, lanes: usize) -> bool {
-        self.0.load(Ordering::SeqCst).count_ones() as usize >= lanes
-    }
+    /// The lanes that will post no more messages, one bit each.
+    silent: AtomicU64,
 }
 
 /// The mailbox of one lane, and a batch for each other lane.
@@ -90,6 +75,17 @@ impl Lanes {
     /// The number of lanes, at least one.
     pub(crate) fn count(&self) -> usize {
         self.all().len().max(1)
+    }
+
+    /// Notes that a lane has posted its last batch, or that no lane must wait for it.
+    pub(crate) fn note_silent(&self, lane: usize) {
+        self.silent.fetch_or(1 << lane, Ordering::SeqCst);
+    }
+
+    /// Whether no lane will post a message any more.
+    pub(crate) fn are_silent(&self) -> bool {
+        let silent = self.silent.load(Ordering::SeqCst).count_ones() as usize;
+        silent >= self.all().len()
     }
 
     /// Asks the lane of a session to find out whether the session gives way to another one.

@@ -1,7 +1,7 @@
 //! A question of another thread about a lane, answered piece by piece.
 //!
-//! The thread that asks gets a bounded piece, and asks for the next one by a new message. So a lane with 100,000 sessions does
-//! its other work between the pieces, and remembers nothing of the question.
+//! The thread that asks gets a bounded piece, and asks for the next one by a new message. So a lane with 100,000
+//! sessions does its other work between the pieces, and remembers nothing of the question.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,12 +33,12 @@ pub(crate) struct Inspection {
     pub(crate) question: Question,
     lane: usize,
     asked: LanesAsked,
-    reply: Sender<(usize, Answered)>,
+    reply: Sender<(usize, LaneAnswer)>,
 }
 
 /// The answer of a lane.
 #[derive(Debug)]
-pub(crate) enum Answered {
+pub(crate) enum LaneAnswer {
     Lane(LaneFigures),
     /// Sessions, and the slot to go on with.
     Sessions(Vec<SessionFigures>, Option<usize>),
@@ -65,7 +65,7 @@ impl Inspection {
         question: Question,
         lane: usize,
         asked: &LanesAsked,
-        reply: &Sender<(usize, Answered)>,
+        reply: &Sender<(usize, LaneAnswer)>,
     ) -> Option<Self> {
         let bit = 1 << lane;
         let is_free = asked.fetch_or(bit, Ordering::AcqRel) & bit == 0;
@@ -77,7 +77,7 @@ impl Inspection {
         })
     }
 
-    pub(crate) fn answer(self, answered: Answered) {
+    pub(crate) fn answer(self, answered: LaneAnswer) {
         let (lane, reply) = (self.lane, self.reply.clone());
         // The next question may come as soon as the answer is read.
         drop(self);

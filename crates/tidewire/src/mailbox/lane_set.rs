@@ -1,7 +1,7 @@
 //! Sets of lanes, and of the node, which passes messages on to other nodes.
 //!
-//! A room has a set of the lanes with members. Each message that is said asks for the others, so a set is a word of bits, and the
-//! node is one of them. No other file knows which.
+//! A room has a set of the lanes with members. Each message that is said asks for the others, so a set is a word of
+//! bits, and the node is one of them. No other file knows which.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

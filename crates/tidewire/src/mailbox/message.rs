@@ -92,14 +92,15 @@ pub(crate) enum LaneMessage {
 }
 
 impl LaneMessage {
-    /// Memory that a message takes beside its frame. Without it, a million frames of one byte would count as one mebibyte.
+    /// Memory that a message takes beside its frame. Without it, a million frames of one byte would count as one
+    /// mebibyte.
     pub(crate) const OVERHEAD_BYTES: usize = 64;
 
-    /// Whether its sender reserved a place before, so that the mailbox always admits it. An answer has the place of its request.
-    /// A frame and a broadcast have reserved their bytes. A session is closed once, has one message about reading at a time,
-    /// one late answer about its peer, and one turn; it waits for one place, and few sessions of an identity wait at once. An
-    /// upstream has one lookup at a time, and a lane one
-    /// question about itself. The node bounds the requests that it has taken, and a lane those that it has sent.
+    /// Whether its sender reserved a place before, so that the mailbox always admits it. An answer has the place of its
+    /// request. A frame and a broadcast have reserved their bytes. A session is closed once, has one message about
+    /// reading at a time, one late answer about its peer, and one turn; it waits for one place, and few sessions of an
+    /// identity wait at once. An upstream has one lookup at a time, and a lane one question about itself. The node
+    /// bounds the requests that it has taken, and a lane those that it has sent.
     pub(super) fn is_reserved(&self) -> bool {
         match self {
             Self::Answer(_)
@@ -152,8 +153,8 @@ impl LaneMessage {
             Self::Answer(_) => counters.deferred_undelivered.add_shared(1),
             Self::Send { .. } => counters.sends_undelivered.add_shared(1),
             Self::Batch(batch) => super::batch::count_undelivered(batch, counters),
-            // Not counted: a closed session has ended, a broadcast reports itself, a request of another node is answered when it
-            // is dropped, and the others concern no session.
+            // Not counted: a closed session has ended, a broadcast reports itself, a request of another node is
+            // answered when it is dropped, and the others concern no session.
             Self::Close { .. }
             | Self::Reading { .. }
             | Self::Broadcast(_)

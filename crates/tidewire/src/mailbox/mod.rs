@@ -6,9 +6,9 @@
 //!   the server ─── drain, stop ───────────┘        └─ waker, if the lane sleeps
 //! ```
 //!
-//! Messages of one thread are taken in the order in which it posted them. The queue has no size of its own. It is bounded
-//! because every message has reserved its place before it is posted, or needs one of a fixed number of places: see
-//! [`LaneMessage::is_reserved`]. A message without a place goes back to its sender.
+//! Messages of one thread are taken in the order in which it posted them. The queue has no size of its own. It is
+//! bounded because every message has reserved its place before it is posted, or needs one of a fixed number of places:
+//! see [`LaneMessage::is_reserved`]. A message without a place goes back to its sender.
 //!
 //! The queue is a list under a lock. A sender holds the lock to append one message. The lane holds it once a turn to
 //! exchange the whole list for an empty one. So nothing is allocated, and a message costs less than in a lock-free
@@ -36,7 +36,7 @@ use tidewire_io::waker::LaneWaker;
 
 pub(crate) use batch::{BatchEntry, SpareBatches, messages_of};
 pub(crate) use exchange::{Exchange, Lanes};
-pub(crate) use inspection::{Answered, Inspection, LaneRoom, LanesAsked, Question};
+pub(crate) use inspection::{Inspection, LaneAnswer, LaneRoom, LanesAsked, Question};
 pub(crate) use lane_set::{LANES_MAX, LaneSet, RECEIVERS_MAX, Receiver, SharedLaneSet};
 pub(crate) use load::{BusyTime, LaneLoad};
 pub(crate) use message::{AttemptTurn, LaneMessage, LateOutcome};
@@ -115,7 +115,8 @@ impl Mailbox {
         self.held_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the queue is empty. The waker orders this check against a message that comes while the lane falls asleep.
+    /// Whether the queue is empty. The waker orders this check against a message that comes while the lane falls
+    /// asleep.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         !self.has_messages.load(Ordering::Relaxed)
@@ -142,8 +143,8 @@ impl Mailbox {
         batch::count_undelivered(batch, &self.counters);
     }
 
-    /// Posts a message that must not be lost, and waits while the mailbox is full. A lane must not call it. If the lane has
-    /// ended, the message is dropped.
+    /// Posts a message that must not be lost, and waits while the mailbox is full. A lane must not call it. If the lane
+    /// has ended, the message is dropped.
     pub(crate) fn post_waiting(&self, mut message: LaneMessage) {
         while let Err(back) = self.post(message) {
             if self.is_retired() {
@@ -176,8 +177,8 @@ impl Mailbox {
         Arc::clone(self) as Arc<dyn Party>
     }
 
-    /// Refuses all later messages. Messages that were posted before can still be taken. From now on other threads neither wait
-    /// for this lane nor collect work for it.
+    /// Refuses all later messages. Messages that were posted before can still be taken. From now on other threads
+    /// neither wait for this lane nor collect work for it.
     pub(crate) fn retire(&self) {
         let _queue = self.lock();
         self.retired.store(true, Ordering::SeqCst);

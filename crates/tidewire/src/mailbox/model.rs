@@ -30,8 +30,8 @@ fn tickets(taken: &mut MessageQueue) -> Vec<u64> {
         .collect()
 }
 
-/// Runs two threads that post while the lane takes all messages and falls asleep. Without `looks_again`, the lane sleeps
-/// without a look after its announcement.
+/// Runs two threads that post while the lane takes all messages and falls asleep. Without `looks_again`, the lane
+/// sleeps without a look after its announcement.
 fn a_message_wakes_the_lane(looks_again: bool) {
     let mut checker = loom::model::Builder::new();
     checker.preemption_bound = Some(3);

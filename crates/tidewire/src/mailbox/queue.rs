@@ -1,4 +1,5 @@
-//! A queue of messages. A mailbox has one for posted messages, and its lane has one for messages taken and not handled yet.
+//! A queue of messages. A mailbox has one for posted messages, and its lane has one for messages taken and not handled
+//! yet.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,8 @@ pub(crate) struct MessageQueue {
     messages: VecDeque<LaneMessage>,
     /// Messages that have not [reserved](LaneMessage::is_reserved) their place.
     unreserved: usize,
-    /// Bytes of the batches. The number of batches alone would not bound their memory well, because a batch may be large.
+    /// Bytes of the batches. The number of batches alone would not bound their memory well, because a batch may be
+    /// large.
     batch_bytes: usize,
     /// Memory of all frames.
     held_bytes: usize,
@@ -93,8 +95,8 @@ impl MessageQueue {
     }
 }
 
-/// Messages without a reserved place that a mailbox holds. Each is a whole batch or a connection, so this is the work of many
-/// turns.
+/// Messages without a reserved place that a mailbox holds. Each is a whole batch or a connection, so this is the work
+/// of many turns.
 pub(super) const UNRESERVED_MAX: usize = 1024;
 
 /// Bytes of batches that a mailbox holds. These and the batch that waits outside are less than the default lag of

@@ -182,6 +182,12 @@ macro_rules! counters {
         }
 
         impl LaneCounters {
+            /// Counts a datagram that is dropped, or the rest of one.
+            #[cold]
+            pub(crate) fn drop_datagram(&self, reason: DatagramDrop) {
+                self.datagrams_dropped[reason as usize].add(1);
+            }
+
             fn add_to(&self, sum: &mut Metrics) {
                 $(sum.$name += self.$name.read();)*
                 for (total, counter) in sum.closed.iter_mut().zip(&self.closed) {

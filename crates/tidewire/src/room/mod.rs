@@ -157,7 +157,7 @@ impl<'a> LaneRooms<'a> {
         if self.table.open.has_behind() {
             self.histories().catch_up_all();
         }
-        if !self.sessions.resumed.is_empty() {
+        if self.sessions.table.has_resumed() {
             self.histories().resume_drained(ready);
         }
     }

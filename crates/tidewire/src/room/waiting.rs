@@ -131,7 +131,7 @@ impl<'a> Joins<'a> {
         let repeats = self.waiting.is_repeating;
         let readiness = self.directory.readiness(of, limits, repeats);
         if matches!(readiness, Readiness::Waits)
-            && let Some(slot) = self.sessions.slot_of(id)
+            && let Some(slot) = self.sessions.table.slot_of(id)
         {
             let waiting = &mut *self.waiting;
             if waiting.joins.is_empty() {
@@ -149,6 +149,7 @@ impl<'a> Joins<'a> {
     pub(crate) fn await_name(&mut self, id: SessionId, name: &str, message: &Message<'_>) -> bool {
         let Some(slot) = self
             .sessions
+            .table
             .slot_of(id)
             .filter(|_| !self.waiting.is_repeating)
         else {
@@ -181,7 +182,7 @@ impl<'a> Joins<'a> {
             join: WaitingJoin::new(id, of, message),
             name,
             holder,
-            until_ns: self.sessions.now_ns().saturating_add(NAME_WAIT_NS),
+            until_ns: self.sessions.timers.now_ns().saturating_add(NAME_WAIT_NS),
         });
         self.exchange.lanes.ask_to_give_way(holder, when_full, id);
         self.sessions.pause_reading(slot, PauseReason::Room);
@@ -226,7 +227,7 @@ impl<'a> Joins<'a> {
     #[cold]
     pub(crate) fn take_ready(&mut self) -> Vec<WaitingJoin> {
         let (directory, waiting) = (self.directory, &mut *self.waiting);
-        let now_ns = self.sessions.now_ns();
+        let now_ns = self.sessions.timers.now_ns();
         let is_free = |it: &mut WaitingName| {
             it.until_ns <= now_ns || directory.find(&it.name) != Some(it.holder)
         };
@@ -238,7 +239,7 @@ impl<'a> Joins<'a> {
             ready.extend(waiting.joins.extract_if(.., is_ready));
         }
         for join in &ready {
-            if let Some(slot) = self.sessions.slot_of(join.id) {
+            if let Some(slot) = self.sessions.table.slot_of(join.id) {
                 self.sessions.resume_reading(slot, PauseReason::Room);
             }
         }

@@ -255,12 +255,12 @@ impl Server {
         self.names.clear();
         for index in self.threads.len()..self.lanes.len() {
             // The server ends because this lane did not start.
-            self.shared.lanes.silent.note(index);
+            self.shared.lanes.note_silent(index);
         }
         for (index, (lane, thread)) in self.lanes.iter().zip(&self.threads).enumerate() {
             if thread.is_current() {
                 // This lane continues after this call, which waits for the other lanes.
-                self.shared.lanes.silent.note(index);
+                self.shared.lanes.note_silent(index);
                 lane.post_to_itself(message());
             } else if !thread.is_finished() {
                 lane.post_waiting(message());

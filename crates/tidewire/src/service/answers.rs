@@ -12,7 +12,7 @@ use super::{Context, Current, Deferred, HandlerError, HandlerResult, Ticket};
 use crate::broker::{RemoteTicket, StoreQuestion};
 use crate::engine::Origin;
 use crate::session::{
-    CloseReason, NOWHERE, QueuedReply, SendError, SessionId, Unanswered, encode_within,
+    CloseReason, NOWHERE, PendingRequests, QueuedReply, SendError, SessionId, encode_within,
 };
 
 /// Whether a request asks only whether all before it was handled: it has neither a method nor a payload.
@@ -42,10 +42,10 @@ impl Context<'_> {
         let limit = self.core.config.limits.connections.deferred_max();
         self.core.counters.deferred.add(1);
         let mut position = None;
-        if let Some(session) = self.core.sessions.find_mut(self.id) {
+        if let Some(session) = self.core.sessions.table.find_mut(self.id) {
             let unanswered = session
                 .unanswered
-                .get_or_insert_with(|| Box::new(Unanswered::new(ordered)));
+                .get_or_insert_with(|| Box::new(PendingRequests::new(ordered)));
             position = unanswered.push(request_id, Arc::clone(&token));
             self.keeps_order = ordered;
             if unanswered.len() >= limit.max(1) {
@@ -174,8 +174,8 @@ impl Context<'_> {
 
     pub(crate) fn end_at_once(&mut self, reason: CloseReason) {
         self.stopped = true;
-        if let Some(slot) = self.core.sessions.slot_of(self.id) {
-            self.core.sessions.close(slot, reason);
+        if let Some(slot) = self.core.sessions.table.slot_of(self.id) {
+            self.core.sessions.table.close(slot, reason);
         }
     }
 
@@ -190,7 +190,7 @@ impl Context<'_> {
     }
 
     fn queue_reply(&mut self, reply: QueuedReply) {
-        let Some(session) = self.core.sessions.find_mut(self.id) else {
+        let Some(session) = self.core.sessions.table.find_mut(self.id) else {
             return;
         };
         let ends = matches!(reply, QueuedReply::Inexpressible);

@@ -17,7 +17,7 @@ use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::connection::Farewell;
 
 use super::{Context, SessionHandle, Sessions};
-use crate::session::{SendError, SessionId};
+use crate::session::{CloseReason, SendError, SessionId};
 
 impl Context<'_> {
     /// Closes the session of this call, after everything that was sent to it and every answer that was given before.
@@ -76,7 +76,7 @@ impl Context<'_> {
 
     /// Returns the address of another server that the peer's go-away has. It may be any text.
     pub(crate) fn peer_moved_to(&self) -> Option<&str> {
-        let session = self.core.sessions.find(self.id)?;
+        let session = self.core.sessions.table.find(self.id)?;
         session.connection.output().peer_moved_to()
     }
 
@@ -84,8 +84,10 @@ impl Context<'_> {
         if id == self.id {
             self.stopped = true;
         }
-        if let Some(slot) = self.core.sessions.slot_of(id) {
-            self.core.sessions.end_by_service(slot, farewell);
+        if let Some(slot) = self.core.sessions.table.slot_of(id) {
+            self.core
+                .sessions
+                .finish(slot, CloseReason::Service, farewell);
         }
     }
 }

@@ -53,7 +53,7 @@ impl ConnectionActions<'_, '_> {
     /// session of a call. The calls about the connection, `on_connect_failed` too, find the value. Returns the former
     /// value of this type. A value for a session that has ended, or that is on another lane, is dropped.
     pub fn set_state<T: Any + Send>(&mut self, id: SessionId, state: T) -> Option<T> {
-        let session = self.cx.core.sessions.find_mut(id)?;
+        let session = self.cx.core.sessions.table.find_mut(id)?;
         session.profile.attach().set_state(state)
     }
 
@@ -76,7 +76,7 @@ impl ConnectionActions<'_, '_> {
     /// [`ConnectError::PlaintextCredentials`] or [`ConnectError::LongCredentials`]: nothing is sent, and the
     /// session ends.
     pub fn set_credentials(&mut self, id: SessionId, token: Token) -> Result<bool, ConnectError> {
-        let Some(slot) = self.cx.core.sessions.slot_of(id) else {
+        let Some(slot) = self.cx.core.sessions.table.slot_of(id) else {
             return Ok(false);
         };
         let session = &mut self.cx.core.sessions[slot];
@@ -88,7 +88,11 @@ impl ConnectionActions<'_, '_> {
                 .outgoing
                 .check_credentials(endpoint, &token)
         {
-            self.cx.core.sessions.close(slot, CloseReason::Service);
+            self.cx
+                .core
+                .sessions
+                .table
+                .close(slot, CloseReason::Service);
             return Err(failure);
         }
         session.profile.attach().credentials = Some(token);
@@ -115,14 +119,14 @@ impl ConnectionActions<'_, '_> {
     /// Whether the server of a session that this lane made finds out who its clients are.
     #[must_use]
     pub fn takes_credentials(&self, id: SessionId) -> bool {
-        let session = self.cx.core.sessions.find(id);
+        let session = self.cx.core.sessions.table.find(id);
         session.is_some_and(|session| session.connection.handshake().may_renew())
     }
 
     /// Returns when the credentials of a session expire. `None` if they never do.
     #[must_use]
     pub fn credentials_expire(&self, id: SessionId) -> Option<Moment> {
-        let session = self.cx.core.sessions.find(id)?;
+        let session = self.cx.core.sessions.table.find(id)?;
         let expire_ns = session.connection.handshake().credentials_expire_ns()?;
         Some(Moment::from_ns(expire_ns))
     }

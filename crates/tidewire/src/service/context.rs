@@ -77,7 +77,7 @@ impl Core {
     /// The context of a call about session `id`.
     pub(crate) fn context(&mut self, id: SessionId) -> Context<'_> {
         let (mut frame_bytes_max, mut keeps_order, mut follows_rooms) = (0, false, false);
-        if let Some(session) = self.sessions.find(id) {
+        if let Some(session) = self.sessions.table.find(id) {
             frame_bytes_max = session.connection.handshake().frame_bytes_max();
             keeps_order = session.must_keep_order();
             follows_rooms = self.sessions.logs.have_deliveries_for(session);
@@ -123,7 +123,7 @@ impl Context<'_> {
     #[inline]
     #[must_use]
     pub fn session(&self) -> SessionView<'_> {
-        SessionView::of(self.core.sessions.find(self.id))
+        SessionView::of(self.core.sessions.table.find(self.id))
     }
 
     /// Returns the time of the lane: the clock as it was when the lane last read a socket.
@@ -135,7 +135,7 @@ impl Context<'_> {
 
     #[inline]
     pub(crate) fn now_ns(&self) -> u64 {
-        self.core.sessions.now_ns()
+        self.core.sessions.timers.now_ns()
     }
 
     /// The time of the wall clock.
@@ -159,6 +159,7 @@ impl Context<'_> {
     pub(crate) fn is_peer_going(&self, id: SessionId) -> bool {
         self.core
             .sessions
+            .table
             .find(id)
             .is_some_and(|session| session.connection.output().is_peer_going())
     }
@@ -303,7 +304,10 @@ impl Context<'_> {
 
     /// Appends whole frames to the output of a session of this lane.
     pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
-        self.core.sessions.send_frames(id, frames)
+        self.core.sessions.append_to(id, |_, _, out| {
+            out.extend_from_slice(frames);
+            Ok(())
+        })
     }
 
     /// Returns the bytes in the output of a session of this lane that wait for its peer. Messages of rooms and topics
@@ -314,7 +318,7 @@ impl Context<'_> {
     /// blocks: a few bytes that are left in a block keep the memory of that block.
     #[must_use]
     pub fn queued_bytes(&self, id: SessionId) -> usize {
-        match self.core.sessions.find(id) {
+        match self.core.sessions.table.find(id) {
             Some(_) => self.core.sessions.outputs.of(id.slot()).len(),
             None => 0,
         }
@@ -324,12 +328,12 @@ impl Context<'_> {
     #[must_use]
     pub fn is_full(&self, id: SessionId) -> bool {
         let sessions = &self.core.sessions;
-        sessions.find(id).is_some() && sessions.outputs.is_full(id.slot())
+        sessions.table.find(id).is_some() && sessions.outputs.is_full(id.slot())
     }
 
     /// Writes a session's output now instead of at the end of the turn.
     pub fn flush(&mut self, id: SessionId) {
-        let Some(slot) = self.core.sessions.slot_of(id) else {
+        let Some(slot) = self.core.sessions.table.slot_of(id) else {
             return;
         };
         self.core.sessions.flush(slot);
@@ -348,7 +352,7 @@ impl Context<'_> {
     #[inline(never)]
     pub(super) fn follow_rooms(&mut self) {
         self.follows_rooms = false;
-        if self.core.sessions.find(self.id).is_some() {
+        if self.core.sessions.table.find(self.id).is_some() {
             self.core.sessions.bring_forward(self.id.slot());
         }
         self.update_fast_reply_limit();
@@ -370,11 +374,12 @@ impl Context<'_> {
     /// [`CloseReason::HandshakeTimeout`](crate::CloseReason::HandshakeTimeout). Without this call, a silent peer keeps
     /// its session until the idle timeout.
     pub fn await_login(&mut self, awaits: bool) {
-        let Some(slot) = self.core.sessions.slot_of(self.id) else {
+        let Some(slot) = self.core.sessions.table.slot_of(self.id) else {
             return;
         };
         let time_ns = nanoseconds(self.core.config.limits.handshakes.login_timeout());
-        let deadline_ns = awaits.then(|| self.core.sessions.now_ns().saturating_add(time_ns));
+        let deadline_ns =
+            awaits.then(|| self.core.sessions.timers.now_ns().saturating_add(time_ns));
         let connection = &mut self.core.sessions[slot].connection;
         if connection.timing_mut().await_login(deadline_ns) {
             self.core.sessions.arm_timer(slot);

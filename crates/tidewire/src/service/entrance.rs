@@ -20,7 +20,7 @@ impl Context<'_> {
 
     /// Whether this session is in a room.
     pub(super) fn has_room(&self) -> bool {
-        let session = self.core.sessions.find(self.id);
+        let session = self.core.sessions.table.find(self.id);
         session.is_some_and(|it| it.memberships.iter().any(|room| !room.is_topic))
     }
 
@@ -91,7 +91,7 @@ impl Context<'_> {
 
     /// Whether the peer of a session knows positions.
     pub(crate) fn peer_knows_positions(&self, id: SessionId) -> bool {
-        let session = self.core.sessions.find(id);
+        let session = self.core.sessions.table.find(id);
         session.is_some_and(|session| session.connection.handshake().knows_positions())
     }
 

@@ -298,7 +298,7 @@ mod tests {
         assert!(lines.contains("peer=tcp://203.0.113.7:4000"), "{lines}");
         assert_eq!(lane.core.counters.handler_failures.read(), 100);
         assert_eq!(lane.core.counters.refused.read(), 100);
-        let later_ns = lane.core.sessions.now_ns() + 11_000_000_000;
+        let later_ns = lane.core.sessions.timers.now_ns() + 11_000_000_000;
         lane.core.sessions.timers.set_time(later_ns);
         assert_eq!(far.write(&frame).unwrap(), frame.len());
         let lines = logged(|| lane.read_session(slot));

@@ -14,7 +14,7 @@ use thiserror::Error;
 use tidewire_io::clock::now_ns;
 
 use crate::engine::ServerShared;
-use crate::mailbox::{Answered, Inspection, LaneMessage, LaneRoom, LanesAsked, Question};
+use crate::mailbox::{Inspection, LaneAnswer, LaneMessage, LaneRoom, LanesAsked, Question};
 use crate::room::RoomFigures;
 use crate::session::{LaneFigures, SessionFigures};
 
@@ -90,7 +90,7 @@ impl Inspector {
                 break;
             };
             left -= 1;
-            if let Answered::Lane(found) = answered {
+            if let LaneAnswer::Lane(found) = answered {
                 figures[lane] = Some(found);
             }
         }
@@ -128,7 +128,7 @@ impl Inspector {
             within,
             |from| Question::Sessions { from },
             |answered| {
-                let Answered::Sessions(figures, next) = answered else {
+                let LaneAnswer::Sessions(figures, next) = answered else {
                     return None;
                 };
                 figures.into_iter().for_each(&mut visit);
@@ -160,7 +160,7 @@ impl Inspector {
             within,
             |from| Question::Rooms { from },
             |answered| {
-                let Answered::Rooms(pieces, next) = answered else {
+                let LaneAnswer::Rooms(pieces, next) = answered else {
                     return None;
                 };
                 pieces
@@ -185,7 +185,7 @@ impl Inspector {
         &self,
         within: Duration,
         question: impl Fn(usize) -> Question,
-        mut take: impl FnMut(Answered) -> Option<usize>,
+        mut take: impl FnMut(LaneAnswer) -> Option<usize>,
     ) -> Result<(), InspectError> {
         for lane in 0..self.shared.lanes.all().len() {
             let mut from = Some(0);
@@ -220,8 +220,8 @@ struct Round<'a> {
     asked: MutexGuard<'a, LanesAsked>,
     deadline: Instant,
     /// `None` when all questions were asked, so that a lane that ends without an answer is noticed.
-    reply: Option<Sender<(usize, Answered)>>,
-    answers: Receiver<(usize, Answered)>,
+    reply: Option<Sender<(usize, LaneAnswer)>>,
+    answers: Receiver<(usize, LaneAnswer)>,
 }
 
 impl<'a> Round<'a> {
@@ -250,7 +250,7 @@ impl<'a> Round<'a> {
             .map_err(|_| InspectError::Ended { lane })
     }
 
-    fn next(&mut self) -> Option<(usize, Answered)> {
+    fn next(&mut self) -> Option<(usize, LaneAnswer)> {
         self.reply = None;
         let left = self.deadline.saturating_duration_since(Instant::now());
         self.answers.recv_timeout(left).ok()

@@ -38,7 +38,7 @@ impl Context<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pause_reading(&mut self) {
-        if let Some(slot) = self.core.sessions.slot_of(self.id) {
+        if let Some(slot) = self.core.sessions.table.slot_of(self.id) {
             self.stopped = true;
             let sessions = &mut self.core.sessions;
             sessions.pause_reading(slot, PauseReason::Service);
@@ -49,7 +49,7 @@ impl Context<'_> {
     /// Messages that were already read are handled first, in this turn of the lane or the next. The call does nothing
     /// if the session is not paused, has ended, or is on another lane; a [`SessionHandle`] reaches other lanes.
     pub fn resume_reading(&mut self, id: SessionId) {
-        if let Some(slot) = self.core.sessions.slot_of(id) {
+        if let Some(slot) = self.core.sessions.table.slot_of(id) {
             let sessions = &mut self.core.sessions;
             sessions.resume_reading(slot, PauseReason::Service);
         }
@@ -92,7 +92,7 @@ impl SessionHandle {
 impl Core {
     /// Applies the latest request of other threads to pause or resume a session.
     pub(crate) fn deliver_reading(&mut self, id: SessionId) {
-        let Some(slot) = self.sessions.slot_of(id) else {
+        let Some(slot) = self.sessions.table.slot_of(id) else {
             return;
         };
         let Some(shared) = &self.sessions[slot].profile.shared else {

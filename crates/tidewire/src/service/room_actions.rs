@@ -166,7 +166,7 @@ impl RoomActions<'_, '_> {
         visit: impl FnMut(MemberId, &str),
     ) -> Result<(), RoomError> {
         let core = &self.cx.core;
-        let session = core.sessions.find(self.cx.id);
+        let session = core.sessions.table.find(self.cx.id);
         let membership = session.and_then(|session| session.room_membership(room.0));
         membership.ok_or(RoomError::NotJoined)?;
         core.rooms.open().directory().roster(room.0, visit);
@@ -243,7 +243,7 @@ impl Context<'_> {
     /// Tells the peer what a channel is from now on, because a handler decided so, if the peer knows placements.
     #[cold]
     pub(super) fn tell_placement(&mut self, channel: u16, placement: &PlacementBody<'_>) {
-        let session = self.core.sessions.find(self.id);
+        let session = self.core.sessions.table.find(self.id);
         if !session.is_some_and(|session| session.connection.handshake().knows_placements()) {
             return;
         }
@@ -258,7 +258,7 @@ impl Context<'_> {
     /// Stores the id of the message being handled: the peer refers to the membership by this id.
     pub(super) fn number_membership(&mut self, alias: u16) {
         let number = self.current.id;
-        if let Some(session) = self.core.sessions.find_mut(self.id)
+        if let Some(session) = self.core.sessions.table.find_mut(self.id)
             && let Some(index) = session.membership(alias)
         {
             session.memberships[index].number = number;

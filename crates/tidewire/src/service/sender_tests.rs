@@ -124,7 +124,7 @@ fn limits_hold_message_by_message() {
     assert_eq!(lane.core.counters.sends_refused.read(), 2);
     assert_eq!(lane.core.counters.sends_too_large.read(), 1);
 
-    lane.core.sessions.close(slot, CloseReason::Service);
+    lane.core.sessions.table.close(slot, CloseReason::Service);
     let mut cx = lane.core.context_without_session();
     assert_eq!(
         SessionSender::open(&mut cx, id).unwrap_err(),
@@ -189,7 +189,7 @@ fn a_session_that_ends_while_its_queue_is_written_takes_no_more() {
     let message = Message::new(Kind::OneWay, 0, &[7; 124]);
     sender.send(&message).unwrap();
     let reason = CloseReason::SlowSubscriber;
-    sender.destination.core.sessions.close(slot, reason);
+    sender.destination.core.sessions.table.close(slot, reason);
     for _ in 0..2 {
         assert_eq!(sender.send(&message), Err(SendError::NotOpen));
     }

@@ -306,7 +306,7 @@ impl Context<'_> {
             .map(|index| shares.swap_remove(index).1);
         post_shares(&shared, shares);
         if let Some(share) = own {
-            self.core.sessions.deliver_broadcast(share);
+            share.deliver(&mut self.core.sessions);
         }
         Ok(broadcast)
     }

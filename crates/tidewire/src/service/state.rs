@@ -45,7 +45,7 @@ impl Context<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_state<T: Any + Send>(&mut self, state: T) -> Option<T> {
-        let slot = self.core.sessions.slot_of(self.id)?;
+        let slot = self.core.sessions.table.slot_of(self.id)?;
         let session = &mut self.core.sessions[slot];
         session.profile.attach().set_state(state)
     }
@@ -53,7 +53,7 @@ impl Context<'_> {
     /// Returns the state of this type, if [`Self::set_state`] attached one to the session of this call.
     #[must_use]
     pub fn state<T: Any>(&self) -> Option<&T> {
-        let session = self.core.sessions.find(self.id)?;
+        let session = self.core.sessions.table.find(self.id)?;
         session.profile.attached.as_ref()?.state()
     }
 
@@ -70,7 +70,7 @@ impl Context<'_> {
     }
 
     fn attached(&mut self) -> Option<&mut Attached> {
-        let session = self.core.sessions.find_mut(self.id)?;
+        let session = self.core.sessions.table.find_mut(self.id)?;
         session.profile.attached.as_deref_mut()
     }
 }

@@ -98,7 +98,7 @@ impl TimerActions<'_, '_> {
         token: u64,
     ) -> Result<TimerId, TimerError> {
         let sessions = &mut self.cx.core.sessions;
-        if session != SessionId::NONE && sessions.slot_of(session).is_none() {
+        if session != SessionId::NONE && sessions.table.slot_of(session).is_none() {
             return Err(TimerError::NotOpen);
         }
         let limits = &self.cx.core.config.limits;

@@ -1,11 +1,11 @@
 //! Data that only some sessions have: state and timers of the service, and a measured rate.
 //!
 //! A session without such data pays for one empty pointer. A state is identified by its type, so combined services keep
-//! their states side by side without knowing each other. A program has only a handful of state types, so a linear search
-//! finds them.
+//! their states side by side without knowing each other. A program has only a handful of state types, so a linear
+//! search finds them.
 //!
-//! Rejected: a type parameter of the session, which would run through every part of the lane. Rejected too: a table in the
-//! service with the session's number as its key, which each user would have to clean up.
+//! Rejected: a type parameter of the session, which would run through every part of the lane. Rejected too: a table in
+//! the service with the session's number as its key, which each user would have to clean up.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -18,7 +18,6 @@ use std::task::{Poll, Waker};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Message;
 
-use super::ordering::bring_forward;
 use super::{LaneSessions, SendError, SessionView, encode_within};
 use crate::config::Config;
 use crate::on_lane;
@@ -128,6 +127,55 @@ impl BroadcastReport {
 }
 
 impl Share {
+    /// Sends the broadcast to the matching sessions of this lane.
+    pub(crate) fn deliver(self, sessions: &mut LaneSessions) {
+        let LaneSessions {
+            table,
+            outputs,
+            logs,
+            writer,
+            counters,
+            ..
+        } = sessions;
+        let Announcement {
+            frame, predicate, ..
+        } = &*self.announcement;
+        let mut part = BroadcastReport::default();
+        for (slot, session) in table {
+            let connection = &session.connection;
+            let is_addressed = connection.may_send() && !connection.handshake().is_outgoing();
+            if !is_addressed {
+                continue;
+            }
+            let chosen = catch_unwind(AssertUnwindSafe(|| {
+                predicate(&SessionView::of(Some(session)))
+            }));
+            if chosen.is_err() {
+                counters.handler_panics.add(1);
+                tracing::error!(session = %session.id, "the predicate of a broadcast panicked; the session does not get it");
+            }
+            if !chosen.unwrap_or(false) {
+                continue;
+            }
+            part.matched += 1;
+            writer.bring_forward(session, outputs, logs);
+            if outputs.is_full(slot) {
+                part.full += 1;
+            } else if frame.len() > session.connection.handshake().frame_bytes_max() {
+                part.too_large += 1;
+            } else {
+                part.queued += 1;
+                outputs.append_frames(slot, frame);
+                outputs.list(slot);
+            }
+        }
+        counters.broadcast_matched.add(part.matched);
+        counters.broadcast_queued.add(part.queued);
+        counters.broadcast_full.add(part.full);
+        counters.broadcast_too_large.add(part.too_large);
+        self.complete(&part);
+    }
+
     fn complete(mut self, part: &BroadcastReport) {
         self.is_delivered = true;
         self.announcement.tally.add(part);
@@ -225,59 +273,6 @@ pub(crate) fn prepare(
         (lane, share)
     };
     Ok((Broadcast { tally }, (0..lanes).map(share).collect()))
-}
-
-impl LaneSessions {
-    /// Sends a broadcast to the matching sessions of this lane.
-    pub(crate) fn deliver_broadcast(&mut self, share: Share) {
-        let Self {
-            slab,
-            config,
-            outputs,
-            logs,
-            counters,
-            ..
-        } = self;
-        let Announcement {
-            frame, predicate, ..
-        } = &*share.announcement;
-        let mut part = BroadcastReport::default();
-        for (slot, session) in slab.iter_mut() {
-            let connection = &session.connection;
-            let is_addressed = connection.may_send() && !connection.handshake().is_outgoing();
-            if !is_addressed {
-                continue;
-            }
-            let chosen = catch_unwind(AssertUnwindSafe(|| {
-                predicate(&SessionView::of(Some(session)))
-            }));
-            if chosen.is_err() {
-                counters.handler_panics.add(1);
-                tracing::error!(session = %session.id, "the predicate of a broadcast panicked; the session does not get it");
-            }
-            if !chosen.unwrap_or(false) {
-                continue;
-            }
-            part.matched += 1;
-            if !session.memberships.is_empty() {
-                bring_forward(session, outputs, logs, config, counters);
-            }
-            if outputs.is_full(slot) {
-                part.full += 1;
-            } else if frame.len() > session.connection.handshake().frame_bytes_max() {
-                part.too_large += 1;
-            } else {
-                part.queued += 1;
-                outputs.append_frames(slot, frame);
-                outputs.list(slot);
-            }
-        }
-        counters.broadcast_matched.add(part.matched);
-        counters.broadcast_queued.add(part.queued);
-        counters.broadcast_full.add(part.full);
-        counters.broadcast_too_large.add(part.too_large);
-        share.complete(&part);
-    }
 }
 
 /// Bytes that a broadcast counts beside its frame, so that empty ones are bounded, too.

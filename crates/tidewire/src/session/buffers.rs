@@ -1,7 +1,7 @@
 //! A pool of buffers. A session has one while it holds output or a partial frame.
 //!
-//! An idle session has no buffer, so its memory is its table entry. A busy session gets a buffer that is in the cache and
-//! large enough, so the steady state allocates nothing.
+//! An idle session has no buffer, so its memory is its table entry. A busy session gets a buffer that is in the cache
+//! and large enough, so the steady state allocates nothing.
 
 /// A stack of empty buffers, bounded in number and bytes.
 #[derive(Debug)]

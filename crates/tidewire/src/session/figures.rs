@@ -8,7 +8,7 @@ use std::time::Duration;
 use tidewire_proto::room::Policy;
 
 use super::relief::SESSION_BYTES;
-use super::{LaneSessions, Membership, Session, SessionId};
+use super::{LaneSessions, Logs, Membership, Session, SessionId};
 use crate::address::Endpoint;
 use crate::auth::Identity;
 use crate::transport::{Transport, TransportKind};
@@ -85,29 +85,31 @@ pub struct LaneFigures {
     pub common_bytes: usize,
 }
 
-impl LaneSessions {
+impl SessionFigures {
     /// Adds the figures of up to `count_max` slots, beginning with slot `from`. Returns the next slot, if there may be
     /// more.
-    pub(crate) fn inspect(
-        &self,
+    pub(crate) fn add_to(
+        figures: &mut Vec<Self>,
+        sessions: &LaneSessions,
         from: usize,
         count_max: usize,
-        figures: &mut Vec<SessionFigures>,
     ) -> Option<usize> {
         // Free slots count, because each is looked at.
-        let end = self.slab.capacity().min(from.saturating_add(count_max));
+        let slots_end = sessions.table.slots_end();
+        let end = slots_end.min(from.saturating_add(count_max));
         for slot in from..end {
-            if let Some(session) = self.slab.get(slot).filter(|session| session.announced) {
-                figures.push(self.figures(slot, session));
+            let session = sessions.table.get(slot);
+            if let Some(session) = session.filter(|session| session.announced) {
+                figures.push(Self::of(session, sessions));
             }
         }
-        (end < self.slab.capacity()).then_some(end)
+        (end < slots_end).then_some(end)
     }
 
-    fn figures(&self, slot: usize, session: &Session) -> SessionFigures {
-        let profile = &session.profile;
+    fn of(session: &Session, sessions: &LaneSessions) -> Self {
+        let (slot, profile) = (session.id.slot(), &session.profile);
         let topics = session.memberships.iter().filter(|it| it.is_topic).count();
-        SessionFigures {
+        Self {
             id: session.id,
             lane: session.id.lane(),
             peer: profile.peer.as_deref().cloned(),
@@ -116,23 +118,25 @@ impl LaneSessions {
             opened_ns: profile.shared.as_ref().map_or(0, |shared| shared.opened_ns),
             identity: profile.admitted.as_ref().map(|it| Arc::clone(&it.identity)),
             name: profile.member.as_ref().map(|it| Arc::clone(&it.name)),
-            memory_bytes: SESSION_BYTES + self.relief.kept_bytes(slot),
-            queued_bytes: self.outputs.of(slot).len() + session.stream.pending_bytes(),
+            memory_bytes: SESSION_BYTES + sessions.relief.kept_bytes(slot),
+            queued_bytes: sessions.outputs.of(slot).len() + session.stream.pending_bytes(),
             unanswered: session.unanswered_count(),
             is_paused: session.connection.input().is_paused(),
             rooms: session.memberships.len() - topics,
             topics,
-            lag: self.lag(session),
+            lag: Lag::of(session, &sessions.logs),
         }
     }
+}
 
-    fn lag(&self, session: &Session) -> Option<Lag> {
+impl Lag {
+    fn of(session: &Session, logs: &Logs) -> Option<Self> {
         // Few sessions are in many rooms. The rest of a long list would hold the lane.
         let memberships = session.memberships.iter().take(MEMBERSHIPS_LOOKED_AT);
         let lag_of = |membership: &Membership| {
-            let log = self.logs.get(membership.room)?;
+            let log = logs.get(membership.room)?;
             let subscriber = &membership.subscriber;
-            Some(Lag {
+            Some(Self {
                 alias: membership.room,
                 messages: subscriber.messages_behind(log),
                 bytes: subscriber.bytes_behind(log),
@@ -143,16 +147,19 @@ impl LaneSessions {
         lags.filter(|lag| lag.messages > 0)
             .max_by_key(|lag| lag.bytes)
     }
+}
 
+impl LaneFigures {
     /// The lane's figures, but for those of its thread.
-    pub(crate) fn lane_figures(&self) -> LaneFigures {
-        LaneFigures {
-            sessions: self.len(),
-            memory_bytes: self.relief.held_bytes(),
-            session_bytes: self.len() * SESSION_BYTES,
-            kept_bytes: self.relief.kept_bytes_total(),
-            common_bytes: self.relief.common_bytes(),
-            ..LaneFigures::default()
+    pub(crate) fn of(sessions: &LaneSessions) -> Self {
+        let (count, relief) = (sessions.table.len(), &sessions.relief);
+        Self {
+            sessions: count,
+            memory_bytes: relief.held_bytes(),
+            session_bytes: count * SESSION_BYTES,
+            kept_bytes: relief.kept_bytes_total(),
+            common_bytes: relief.common_bytes(),
+            ..Self::default()
         }
     }
 }

@@ -5,37 +5,27 @@ use std::io::{self, ErrorKind};
 
 use tidewire_proto::layer::LayerError;
 
-use super::{CloseReason, LaneSessions};
+use super::{CloseReason, Session};
 use crate::transport::Transport;
 
-impl LaneSessions {
-    /// Writes the bytes that a session's layers hold, when its output is empty. Returns whether all were written, which
-    /// is also true without layers.
+impl Session {
+    /// Writes the bytes that the layers hold, when the output is empty. Returns whether all were written, which is also
+    /// true without layers.
     #[inline]
-    pub(super) fn flush_layers(&mut self, slot: usize) -> Result<bool, ErrorKind> {
-        match self.slab[slot].stream.pending_bytes() {
+    pub(super) fn flush_layers(&mut self) -> Result<bool, ErrorKind> {
+        match self.stream.pending_bytes() {
             0 => Ok(true),
-            _ => self.flush_pending(slot),
+            _ => self.flush_pending(),
         }
     }
 
     #[cold]
-    fn flush_pending(&mut self, slot: usize) -> Result<bool, ErrorKind> {
-        match self.slab[slot].stream.flush() {
+    fn flush_pending(&mut self) -> Result<bool, ErrorKind> {
+        match self.stream.flush() {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error.kind()),
         }
-    }
-
-    /// Writes the last bytes of the layers after this side has ended, and closes a session that only waits for that.
-    pub(super) fn flush_last(&mut self, slot: usize) {
-        match self.flush_layers(slot) {
-            Ok(true) => self.change(slot, |connection, _| connection.handle_ended()),
-            Ok(false) => {}
-            Err(kind) => return self.handle_write_failure(slot, kind),
-        }
-        self.update_interest(slot);
     }
 }
 

@@ -1,4 +1,5 @@
-//! Counts the sessions, registrations and handshakes of the whole server against its limits, and the share of each address.
+//! Counts the sessions, registrations and handshakes of the whole server against its limits, and the share of each
+//! address.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 use tidewire_io::descriptors::descriptor_limit;
 
-use super::table_shares::{Shares, TableFull};
+use super::address_shares::{Shares, TableFull};
 use crate::address::Endpoint;
 use crate::limits::{Bucket, Limits, Rate, RateLimit, WhenExceeded};
 use crate::transport::Arrival;
@@ -57,8 +58,8 @@ impl State {
         self.session_shares.add(peer.and_then(counted_address));
     }
 
-    /// Forgets addresses whose rate of handshakes is unused, if very many are remembered. Returns how many are left. It searches
-    /// at most once in a while, because an attack from many addresses would make it search in vain.
+    /// Forgets addresses whose rate of handshakes is unused, if very many are remembered. Returns how many are left. It
+    /// searches at most once in a while, because an attack from many addresses would make it search in vain.
     fn forget_handshakes(&mut self, now_ns: u64) -> usize {
         if self.handshakes.len() >= ADDRESSES_MAX && self.forget_ns <= now_ns {
             self.forget_ns = now_ns.saturating_add(FORGET_NS);
@@ -124,8 +125,8 @@ impl SessionLimiter {
         is_free
     }
 
-    /// Counts a new session although there is no place for it, if another address has at least twice as many as its own. Returns
-    /// that address. Close a session of it.
+    /// Counts a new session although there is no place for it, if another address has at least twice as many as its
+    /// own. Returns that address. Close a session of it.
     pub(crate) fn displace(&self, peer: Option<&Endpoint>) -> Option<IpAddr> {
         let mut state = self.lock();
         let own = state.session_shares.of(peer.and_then(counted_address));
@@ -137,8 +138,8 @@ impl SessionLimiter {
         Some(address)
     }
 
-    /// Counts a connection of a proxy whose client is not known yet, unless there are too many. It takes no place of a session,
-    /// because nobody knows whose share it would use up.
+    /// Counts a connection of a proxy whose client is not known yet, unless there are too many. It takes no place of a
+    /// session, because nobody knows whose share it would use up.
     pub(crate) fn enter_unnamed(&self) -> bool {
         let mut state = self.lock();
         let is_free =
@@ -198,7 +199,8 @@ impl SessionLimiter {
         may_begin
     }
 
-    /// Changes the memory of an unfinished handshake from `before` to `after` bytes, unless its address would hold too much.
+    /// Changes the memory of an unfinished handshake from `before` to `after` bytes, unless its address would hold too
+    /// much.
     pub(crate) fn hold_handshake(&self, owner: IpAddr, before: usize, after: usize) -> bool {
         let mut state = self.lock();
         let bytes_max = state.limits.handshake_bytes_max;
@@ -259,8 +261,8 @@ fn handshake_rate(limits: &Limits) -> Option<Rate> {
     limit.rate().ok()
 }
 
-/// The address that a peer counts for: its IPv4 address, also if mapped to IPv6, or the first 64 bits of its IPv6 address.
-/// One IPv6 host can use all addresses that share these bits.
+/// The address that a peer counts for: its IPv4 address, also if mapped to IPv6, or the first 64 bits of its IPv6
+/// address. One IPv6 host can use all addresses that share these bits.
 pub(crate) fn counted_address(peer: &Endpoint) -> Option<IpAddr> {
     let address = peer.socket_address()?;
     Some(match address.ip().to_canonical() {

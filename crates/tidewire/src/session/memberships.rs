@@ -3,7 +3,7 @@
 use tidewire_proto::codec::Codec;
 use tidewire_proto::room::Verdict;
 
-use super::{LaneSessions, MEMBERSHIP_BYTES, Membership, Session};
+use super::{LaneSessions, MEMBERSHIP_BYTES, Session};
 use crate::observe::DropReason;
 
 /// The work of a room for the policy of a slow subscriber.
@@ -26,85 +26,10 @@ pub(crate) struct MembershipEnd {
 }
 
 impl LaneSessions {
-    /// Removes a membership from its session, and its subscriber from the log.
-    pub(crate) fn detach(&mut self, slot: usize, membership: usize) -> Option<MembershipEnd> {
-        let Self {
-            slab, logs, relief, ..
-        } = self;
-        let session = &mut slab[slot];
-        if let Some(admitted) = &mut session.profile.admitted {
-            admitted.forget();
-        }
-        let Membership {
-            room,
-            held_bytes,
-            index,
-            subscriber,
-            ..
-        } = session.memberships.remove(membership);
-        let undelivered = subscriber.detach(logs.get_mut(room)?);
-        relief.charge(held_bytes, 0);
-        relief.charge_log(logs, room);
-        Some(MembershipEnd {
-            room,
-            index,
-            undelivered,
-        })
-    }
-
-    /// Sends a subscriber the history from `next` on, or nothing of it, in place of what its log has now.
-    pub(crate) fn begin_replay(
-        &mut self,
-        slot: usize,
-        alias: u16,
-        next: Option<u64>,
-    ) -> Option<()> {
-        let session = &mut self.slab[slot];
-        let index = session.membership(alias)?;
-        let subscriber = &mut session.memberships[index].subscriber;
-        let passed = subscriber.pass_log(self.logs.get_mut(alias)?);
-        if let Some(next) = next {
-            subscriber.replay(next);
-        }
-        self.counters.room_dropped[DropReason::Replayed as usize].add(passed);
-        Some(())
-    }
-
-    /// Lets a subscriber that was sent the history go on with the log.
-    pub(crate) fn end_replay(&mut self, slot: usize, membership: usize) {
-        let Membership {
-            room, subscriber, ..
-        } = &mut self.slab[slot].memberships[membership];
-        let log = self.logs.get_mut(*room);
-        let passed = log.map_or(0, |log| subscriber.end_replay(log));
-        self.counters.room_dropped[DropReason::Replayed as usize].add(passed);
-    }
-
-    /// Frees the buffers of a log if all these members have read it. Returns whether they have, and how many were looked at.
-    pub(crate) fn release_drained_log(&mut self, alias: u16, members: &[usize]) -> (bool, usize) {
-        let Self {
-            slab, logs, relief, ..
-        } = self;
-        let Some(log) = logs.get_mut(alias) else {
-            return (true, 0);
-        };
-        for (index, slot) in members.iter().enumerate() {
-            let session = &mut slab[*slot];
-            let membership = session.membership(alias);
-            let is_at_head =
-                membership.is_some_and(|at| session.memberships[at].subscriber.reach_head(log));
-            if !is_at_head {
-                return (false, index + 1);
-            }
-        }
-        let is_drained = relief.release_drained(logs, alias, members.len());
-        (is_drained, members.len())
-    }
-
     /// Applies the policy to a subscriber whose socket is full.
     pub(crate) fn enforce_policy(&mut self, slot: usize, alias: u16) -> SlowSubscriber {
         let Self {
-            slab,
+            table,
             logs,
             outputs,
             counters,
@@ -112,7 +37,7 @@ impl LaneSessions {
             relief,
             ..
         } = self;
-        let session = &mut slab[slot];
+        let session = &mut table[slot];
         let (Some(index), Some(log)) = (session.membership(alias), logs.get_mut(alias)) else {
             return SlowSubscriber::Served;
         };
@@ -133,7 +58,7 @@ impl LaneSessions {
                 counters.room_dropped[DropReason::Policy as usize].add(dropped);
                 let spilled = behind - subscriber.messages_behind(log) - dropped;
                 output.add_room_messages(spilled);
-                self.charge_buffers(slot);
+                relief.charge_buffers(session, outputs);
             }
             Verdict::Replay { replayed } => {
                 counters.room_dropped[DropReason::Replayed as usize].add(replayed);

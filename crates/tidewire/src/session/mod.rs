@@ -1,23 +1,21 @@
 //! Sessions: the identity, buffers and end of each connection, and the tables of a lane's sessions.
 
-mod adapt;
+mod address_shares;
 mod age;
 mod answer;
 mod attached;
 mod broadcast;
 mod buffers;
+mod connect_failures;
 mod datagrams;
-mod deliveries;
 mod figures;
-mod gather;
 mod lane_sessions;
-mod latest;
 mod layers;
 mod limiter;
 mod logs;
 mod memberships;
 mod meter;
-mod ordering;
+mod open_sessions;
 mod output;
 mod outputs;
 mod pending;
@@ -25,60 +23,60 @@ mod reading;
 mod relief;
 mod repeated;
 mod send;
-mod shared;
-mod slab;
-mod table_shares;
+mod table;
 mod timeouts;
 mod timers;
 mod view;
 mod write;
+mod writer;
 
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
-use tidewire_io::poller::{Interest, Poller};
+use tidewire_io::poller::{self, Interest, Poller, PollerError};
 use tidewire_io::timer::TimerId as WheelTimer;
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::{Connection, Wants};
 use tidewire_proto::message::MemberId;
-use tidewire_proto::room::{Deliveries, Subscriber};
+use tidewire_proto::room::Subscriber;
 
 pub(crate) use tidewire_proto::connection::CloseReason;
 
-pub(crate) use adapt::Adapting;
+pub(crate) use address_shares::{Shares, TableFull};
 pub(crate) use answer::{Answer, Content, SpareAnswers, SpareFrames, Token};
 pub(crate) use attached::{Attached, Newcomer};
 pub use broadcast::{Broadcast, BroadcastReport};
 pub(crate) use broadcast::{Predicate, Share, prepare};
-pub(crate) use deliveries::append_with_header;
+pub(crate) use connect_failures::ConnectFailures;
 pub use figures::{Lag, LaneFigures, SessionFigures};
 pub(crate) use layers::close_reason;
 pub(crate) use limiter::{SessionLimiter, counted_address};
 pub(crate) use logs::Logs;
 pub(crate) use memberships::{MembershipEnd, SlowSubscriber};
+pub(crate) use open_sessions::{OpenSessions, SessionShared};
 pub(crate) use output::{Output, OutputLoan};
 pub(crate) use outputs::Outputs;
-pub(crate) use pending::{NOWHERE, QueuedReply, Unanswered};
+pub(crate) use pending::{NOWHERE, PendingRequests, QueuedReply};
 pub(crate) use reading::Read;
 pub(crate) use relief::{MEMBERSHIP_BYTES, Relief};
 pub(crate) use repeated::{RepeatedFrame, frame_pattern};
 pub use send::SendError;
 pub(crate) use send::encode_within;
-pub(crate) use shared::{SessionShared, SessionTable};
-pub(crate) use slab::SessionSlab;
-pub(crate) use table_shares::{Shares, TableFull};
+pub(crate) use table::SessionTable;
 pub(crate) use timers::{ServiceTimer, TimerKey, Timers};
 pub use timers::{TimerError, TimerId};
 pub use view::SessionView;
+pub(crate) use writer::append_with_header;
 
-use self::write::Way;
+use self::writer::{CodecAdapter, Writer};
 use crate::address::Endpoint;
 use crate::auth::Admitted;
 use crate::config::Config;
 use crate::observe::LaneCounters;
 use crate::observe::trace::{Connecting, Traced};
-use crate::transport::{AnyTransport, ConnectError, ListenerTerms, Transport};
+use crate::transport::{AnyTransport, ListenerTerms, Transport};
 
 /// The number of a session, never reused while the server runs.
 ///
@@ -113,8 +111,8 @@ impl SessionId {
         generation.wrapping_sub((self.0 >> 32) as u32)
     }
 
-    /// When the session is pinged within the period of pings, in 2³² steps. The moments of consecutive sessions are spread evenly,
-    /// because the step between them is the golden section of the period.
+    /// When the session is pinged within the period of pings, in 2³² steps. The moments of consecutive sessions are
+    /// spread evenly, because the step between them is the golden section of the period.
     pub(crate) fn ping_part(self) -> u32 {
         let generation = (self.0 >> 32) as u32;
         generation.wrapping_sub(1).wrapping_mul(GOLDEN_SECTION)
@@ -157,36 +155,21 @@ pub(crate) struct Member {
     pub(crate) name: Arc<str>,
 }
 
-/// The sessions of a lane, with everything that writing, timing and ending them needs. Its parts own their state; the owner lets
-/// them act together.
+/// The sessions of a lane, with everything that writing, timing and ending them needs. Its parts own their state; the
+/// owner lets them act together.
 #[derive(Debug)]
 pub(crate) struct LaneSessions {
     pub(crate) config: Arc<Config>,
     pub(crate) counters: Arc<CachePadded<LaneCounters>>,
     pub(crate) poller: Box<dyn Poller>,
+    pub(crate) table: SessionTable,
     pub(crate) timers: Timers,
-    /// The outputs of the sessions, by slot.
     pub(crate) outputs: Outputs,
     pub(crate) logs: Logs,
-    pub(crate) spare_answers: SpareAnswers,
-    /// The way from streams' output to their transports. The codec decides it.
-    way: Way,
-    /// Deliveries with their headers, gathered for one write.
-    deliveries: Deliveries,
-    /// The memory account of the lane, and its relief.
     pub(crate) relief: Relief,
-    pub(crate) slab: SessionSlab,
-    /// Sessions to remove at the end of the turn.
-    pub(crate) closed: Vec<usize>,
-    /// Sessions that resume reading, because a reason for the pause has gone.
-    pub(crate) resumed: Vec<usize>,
-    /// In-process sessions that the lane reads without poller events. It checks them at the end of each turn.
-    pub(crate) awake: Vec<usize>,
-    /// Sessions that wait for room in a UDP socket that they share, with the number of its port.
-    pub(crate) port_waiters: Vec<(usize, usize)>,
-    pub(crate) connect_failures: Vec<(SessionId, ConnectError)>,
-    /// The part of session numbers that distinguishes sessions of the same slot.
-    generation: u32,
+    pub(crate) spare_answers: SpareAnswers,
+    pub(crate) connect_failures: ConnectFailures,
+    writer: Writer,
 }
 
 /// A connection with its buffers and its state in other parts of the lane.
@@ -196,16 +179,16 @@ pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) connection: Connection,
     /// The codec's state for the connection.
-    pub(crate) adapting: Adapting,
+    adapter: CodecAdapter,
     pub(crate) profile: Profile,
     /// Whether the service has seen `on_open`, and so must see `on_close`.
-    pub(crate) announced: bool,
+    announced: bool,
     /// In the order of their `room`.
     pub(crate) memberships: Vec<Membership>,
     timer: Option<WheelTimer>,
-    pub(crate) interest: Interest,
+    interest: Interest,
     /// Requests whose answers are deferred. `None` until the first one.
-    pub(crate) unanswered: Option<Box<Unanswered>>,
+    pub(crate) unanswered: Option<Box<PendingRequests>>,
 }
 
 /// The identity of a session's peer, and the data by which other parts find the session.
@@ -257,7 +240,7 @@ impl Session {
             stream,
             id,
             connection,
-            adapting: Adapting::default(),
+            adapter: CodecAdapter::default(),
             profile: Profile::default(),
             announced: false,
             memberships: Vec::new(),
@@ -267,8 +250,30 @@ impl Session {
         }
     }
 
+    /// Begins to watch the connection.
+    pub(crate) fn watch(&mut self, poller: &mut dyn Poller) -> Result<(), PollerError> {
+        self.interest = self.wanted_interest();
+        self.stream
+            .add(poller, poller::Token(self.id.slot()), self.interest)
+    }
+
+    /// Notes that the session is open, just before the service learns of it.
+    pub(crate) fn begin(&mut self) {
+        self.announced = true;
+        self.profile.connecting.end();
+        self.connection
+            .timing_mut()
+            .spread_pings(self.id.ping_part());
+    }
+
+    /// Whether the session was open.
     #[inline]
-    pub(crate) fn wanted_interest(&self) -> Interest {
+    pub(crate) fn has_begun(&self) -> bool {
+        self.announced
+    }
+
+    #[inline]
+    fn wanted_interest(&self) -> Interest {
         let Wants { read, write } = self.connection.wants();
         match (read, write || self.stream.pending_bytes() > 0) {
             (true, true) => Interest::READ_WRITE,
@@ -296,6 +301,13 @@ impl Session {
     /// Whether its UDP address is unvalidated and no replies are pending. Such a session ends after a short silence.
     pub(crate) fn is_unvalidated_and_idle(&self) -> bool {
         self.stream.is_unvalidated() && self.unanswered_count() == 0
+    }
+
+    /// The codec of the input. The server's one codec frames all output.
+    #[inline]
+    pub(crate) fn input_codec<'a>(&'a self, config: &'a Config) -> &'a AnyCodec {
+        let terms = self.profile.listener.as_ref();
+        terms.map_or(&config.codec, |terms| terms.codec())
     }
 
     /// Whether frames are left in the input and may be handled now.

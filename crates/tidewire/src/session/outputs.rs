@@ -1,8 +1,9 @@
 //! The outputs of a lane's sessions.
 //!
-//! Problem: the answers of a handler go to one output, many in a row, and each look-up by slot costs a small answer a sixth of its
-//! instructions. Approach: while a session's messages are handled, its output lies in a place of its own, where answers find it.
-//! Only this file knows that place. Everybody else names the slot of a session and gets its output, wherever that lies.
+//! Problem: the answers of a handler go to one output, many in a row, and each look-up by slot costs a small answer a
+//! sixth of its instructions. Approach: while a session's messages are handled, its output lies in a place of its own,
+//! where answers find it. Only this file knows that place. Everybody else names the slot of a session and gets its
+//! output, wherever that lies.
 //!
 //! Rejected: all outputs at their slots, always. A message that is echoed took 121 instructions in place of 104.
 
@@ -16,7 +17,7 @@ use tidewire_proto::error::EncodeError;
 use super::buffers::BufferPool;
 use super::{Output, OutputLoan, SendError};
 use crate::config::Config;
-use crate::observe::LaneCounters;
+use crate::observe::{DropReason, LaneCounters};
 use crate::transport::datagram::Packing;
 
 /// The outputs by slot, with their buffers, and the list of those to write.
@@ -31,6 +32,8 @@ pub(crate) struct Outputs {
     buffers: BufferPool,
     /// Sessions with output to write at the end of the turn.
     listed: Vec<usize>,
+    /// Sessions that wait for room in a UDP socket that they share, with the number of its port.
+    port_waiters: Vec<(usize, usize)>,
     /// An output is full when more bytes than this wait in it.
     bytes_max: usize,
     config: Arc<Config>,
@@ -45,6 +48,7 @@ impl Outputs {
             current_slot: NO_SLOT,
             buffers: BufferPool::default(),
             listed: Vec::new(),
+            port_waiters: Vec::new(),
             bytes_max: config.limits.connections.queue_bytes_max(),
             config,
             counters,
@@ -148,7 +152,8 @@ impl Outputs {
         self.current.is_above(self.bytes_max)
     }
 
-    /// Appends the frame of a small reply to the current output, if that has room for it in its buffer. Returns whether it had.
+    /// Appends the frame of a small reply to the current output, if that has room for it in its buffer. Returns whether
+    /// it had.
     #[inline(always)]
     pub(crate) fn append_small(&mut self, pattern: &FramePattern, id: u32, payload: &[u8]) -> bool {
         self.current.append_small(pattern, id, payload)
@@ -207,8 +212,8 @@ impl Outputs {
         self.bytes_max
     }
 
-    /// Appends the frames that `encode` writes to any output, unless that has more unsent bytes than `full_above`. Lists the
-    /// session for the flush. Returns whether the output holds enough bytes to be written now.
+    /// Appends the frames that `encode` writes to any output, unless that has more unsent bytes than `full_above`.
+    /// Lists the session for the flush. Returns whether the output holds enough bytes to be written now.
     #[inline(always)]
     pub(super) fn offer(
         &mut self,
@@ -248,8 +253,8 @@ impl Outputs {
         self.of(slot).len() >= WRITE_BYTES
     }
 
-    /// Lends an output to a sender, and lists the session for the flush. To the current output the sender appends at any length:
-    /// its session is not read while it is full.
+    /// Lends an output to a sender, and lists the session for the flush. To the current output the sender appends at
+    /// any length: its session is not read while it is full.
     pub(super) fn lend(&mut self, slot: usize, frame_bytes_max: usize) -> OutputLoan {
         self.list(slot);
         let full_above = match self.is_current(slot) {
@@ -289,6 +294,28 @@ impl Outputs {
         // Flushing may close sessions but lists no others.
         debug_assert!(self.listed.is_empty());
         self.listed = list;
+    }
+
+    /// Lists a session that waits for room in the shared socket with this number.
+    pub(super) fn await_port(&mut self, port: usize, slot: usize) {
+        self.port_waiters.push((port, slot));
+    }
+
+    /// Takes a session that waits for room in a shared socket, with the number of the socket.
+    #[inline]
+    pub(crate) fn take_port_waiter(&mut self) -> Option<(usize, usize)> {
+        self.port_waiters.pop()
+    }
+
+    /// Notes bytes that another thread has reserved in the shared session, and that are appended next.
+    pub(crate) fn add_outside(&mut self, slot: usize, bytes: usize) {
+        self.of_mut(slot).add_outside(bytes);
+    }
+
+    /// Counts the room messages in the output of a closing session, which will not get them.
+    pub(crate) fn drop_room_messages(&mut self, slot: usize) {
+        let messages = self.of_mut(slot).take_room_messages();
+        self.counters.room_dropped[DropReason::Closed as usize].add(messages);
     }
 
     /// Takes an empty buffer, for any use.
@@ -350,6 +377,6 @@ fn append_counted(
 /// The value of `current_slot` while no session's messages are handled.
 const NO_SLOT: usize = usize::MAX;
 
-/// Bytes of output that are written at once. Calls to the kernel are hardly cheaper per byte for larger blocks. Two blocks
-/// of this size, and the kernel's copy, fit into the smallest second-level cache in use.
+/// Bytes of output that are written at once. Calls to the kernel are hardly cheaper per byte for larger blocks. Two
+/// blocks of this size, and the kernel's copy, fit into the smallest second-level cache in use.
 const WRITE_BYTES: usize = 64 << 10;

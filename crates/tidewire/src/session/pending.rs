@@ -1,8 +1,8 @@
 //! Deferred answers: they come back from other threads into their sessions.
 //!
-//! Where replies carry ids, an answer is sent when it comes. Otherwise the caller matches replies by their order, so each
-//! session has a queue of replies. A later request that is answered at once also waits in this queue, while an earlier
-//! request is unanswered. The session is not read while its queue is full.
+//! Where replies carry ids, an answer is sent when it comes. Otherwise the caller matches replies by their order, so
+//! each session has a queue of replies. A later request that is answered at once also waits in this queue, while an
+//! earlier request is unanswered. The session is not read while its queue is full.
 
 use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::collections::{HashMap, VecDeque};
@@ -17,12 +17,12 @@ use crate::limits::Limits;
 
 /// The requests of a session that are not answered yet.
 #[derive(Debug)]
-pub(crate) enum Unanswered {
+pub(crate) enum PendingRequests {
     /// Replies carry ids.
     Unordered {
         entries: Slab<Entry>,
-        /// The entries of pending requests by their ids. The peer chooses the ids, and a hash map avoids a walk over all
-        /// entries that the peer could make long.
+        /// The entries of pending requests by their ids. The peer chooses the ids, and a hash map avoids a walk over
+        /// all entries that the peer could make long.
         live: HashMap<u32, usize>,
     },
     /// Replies are matched by their order.
@@ -51,7 +51,7 @@ pub(crate) enum QueuedReply {
     Inexpressible,
 }
 
-impl Unanswered {
+impl PendingRequests {
     pub(crate) fn new(ordered: bool) -> Self {
         if ordered {
             Self::Ordered {
@@ -120,7 +120,8 @@ impl Unanswered {
         }
     }
 
-    /// Whether reading must pause until some requests are answered: there are too many, or the queue holds too many bytes.
+    /// Whether reading must pause until some requests are answered: there are too many, or the queue holds too many
+    /// bytes.
     pub(crate) fn is_full(&self, limits: &Limits) -> bool {
         self.len() >= limits.connections.deferred_max()
             || self.held_bytes() > limits.connections.queue_bytes_max()
@@ -134,9 +135,10 @@ impl Unanswered {
         }
     }
 
-    /// Gives up the unanswered requests at the end of the queue. Returns whether answers remain in front of them. If so, the
-    /// queue ends at the first request given up, because the caller would take a later answer for the answer to that request.
-    fn give_up_behind_answers(&mut self) -> bool {
+    /// Gives up the unanswered requests at the end of the queue. Returns whether answers remain in front of them. If
+    /// so, the queue ends at the first request given up, because the caller would take a later answer for the answer to
+    /// that request.
+    fn give_up_after_answers(&mut self) -> bool {
         match self {
             Self::Unordered { .. } => false,
             Self::Ordered { queue, .. } => {
@@ -154,6 +156,72 @@ impl Unanswered {
                 true
             }
         }
+    }
+
+    /// Takes the answer to a request. Returns a frame that goes to the output now. Gives the answer back if it is not
+    /// wanted.
+    fn resolve(
+        &mut self,
+        position: u64,
+        token: &Token,
+        content: Content,
+    ) -> Result<Option<Vec<u8>>, Content> {
+        match self {
+            Self::Unordered { entries, live } => {
+                let key = usize::try_from(position).ok();
+                let entry = key.and_then(|key| entries.try_remove(key));
+                // A cancelled request has given up its id.
+                let Some(entry) = entry.filter(|_| !token.is_cancelled()) else {
+                    return Err(content);
+                };
+                // Its id may belong to a later request, if the peer cancelled this one.
+                if live.get(&entry.request_id).copied() == key {
+                    live.remove(&entry.request_id);
+                }
+                Ok(match content {
+                    Content::Frame(frame) => Some(frame),
+                    Content::Nothing | Content::Inexpressible => None,
+                })
+            }
+            Self::Ordered {
+                queue,
+                first,
+                bytes,
+            } => {
+                let index = usize::try_from(position.wrapping_sub(*first)).ok();
+                let entry = index.and_then(|index| queue.get_mut(index));
+                // The token of a cancelled request may have an index that another request uses now.
+                let Some(waiting) = entry.filter(|_| !token.is_cancelled()) else {
+                    return Err(content);
+                };
+                *waiting = match content {
+                    Content::Frame(frame) => QueuedReply::Answered(frame),
+                    Content::Nothing => QueuedReply::Answered(Vec::new()),
+                    Content::Inexpressible => QueuedReply::Inexpressible,
+                };
+                *bytes += waiting.held_bytes();
+                Ok(None)
+            }
+        }
+    }
+
+    /// Takes the reply at the front of the queue, if no earlier request waits for its answer.
+    fn take_ready(&mut self) -> Option<QueuedReply> {
+        let Self::Ordered {
+            queue,
+            first,
+            bytes,
+        } = self
+        else {
+            return None;
+        };
+        if let QueuedReply::Deferred(_) = queue.front()? {
+            return None;
+        }
+        *first += 1;
+        let reply = queue.pop_front()?;
+        *bytes -= reply.held_bytes();
+        Some(reply)
     }
 
     /// Calls `visit` for every token that is out.
@@ -195,17 +263,13 @@ impl Session {
     pub(crate) fn must_keep_order(&self) -> bool {
         matches!(
             self.unanswered.as_deref(),
-            Some(Unanswered::Ordered { queue, .. }) if !queue.is_empty()
+            Some(PendingRequests::Ordered { queue, .. }) if !queue.is_empty()
         )
     }
-}
 
-impl LaneSessions {
     /// Cancels a request whose caller does not want the answer any more.
-    pub(crate) fn cancel_request(&mut self, slot: usize, request_id: u32) {
-        self.counters.requests_cancelled.add(1);
-        if let Some(Unanswered::Unordered { entries, live }) =
-            self.slab[slot].unanswered.as_deref_mut()
+    pub(crate) fn cancel_request(&mut self, request_id: u32) {
+        if let Some(PendingRequests::Unordered { entries, live }) = self.unanswered.as_deref_mut()
             // The caller has given the id up and may reuse it. Id 0 is no request's, so it is never here.
             && let Some(key) = live.remove(&request_id)
             && let Some(entry) = entries.get(key)
@@ -214,6 +278,23 @@ impl LaneSessions {
         }
     }
 
+    /// Cancels all requests, so that the holders of their tokens see that no answer is wanted.
+    pub(super) fn cancel_requests(&mut self) {
+        if let Some(unanswered) = self.unanswered.take() {
+            unanswered.tokens(Token::cancel);
+        }
+    }
+
+    /// Prepares the end of the session: gives up its unanswered requests, except those before answers in the queue.
+    pub(super) fn keep_answered(&mut self) {
+        let unanswered = self.unanswered.as_deref_mut();
+        if !unanswered.is_some_and(PendingRequests::give_up_after_answers) {
+            self.cancel_requests();
+        }
+    }
+}
+
+impl LaneSessions {
     /// Delivers a deferred answer to its session.
     pub(crate) fn deliver_answer(&mut self, answer: Answer) {
         let Answer {
@@ -222,114 +303,44 @@ impl LaneSessions {
             token,
             content,
         } = answer;
-        match self.slot_of(session) {
-            Some(slot) => {
-                if self.resolve(slot, position, &token, content) {
-                    self.counters.deferred_answered.add(1);
-                } else {
-                    self.counters.deferred_undelivered.add(1);
+        let slot = self.table.slot_of(session);
+        let unanswered = slot.and_then(|slot| self.table[slot].unanswered.as_deref_mut());
+        let resolved = match unanswered {
+            Some(unanswered) => unanswered.resolve(position, &token, content),
+            None => Err(content),
+        };
+        match (slot, resolved) {
+            (Some(slot), Ok(frame)) => {
+                if let Some(frame) = frame {
+                    self.append_frame(slot, frame);
                 }
-                self.handle_answered(slot);
+                while let Some(unanswered) = self.table[slot].unanswered.as_deref_mut()
+                    && let Some(reply) = unanswered.take_ready()
+                {
+                    if let QueuedReply::Answered(frame) = reply {
+                        self.append_frame(slot, frame);
+                    } else {
+                        // The caller would take later answers for the missing one.
+                        self.table[slot].cancel_requests();
+                        self.finish(slot, CloseReason::Service, None);
+                    }
+                }
+                self.counters.deferred_answered.add(1);
             }
-            None => {
-                self.counters.deferred_undelivered.add(1);
+            (_, Ok(_)) => {}
+            (_, Err(content)) => {
                 self.spare_answers.put_content(content);
+                self.counters.deferred_undelivered.add(1);
             }
+        }
+        if let Some(slot) = slot {
+            self.handle_answered(slot);
         }
         self.spare_answers.put_token(token);
     }
 
-    /// Puts an answer into its session's output or queue. Returns whether it will be sent to the peer.
-    fn resolve(
-        &mut self,
-        slot: usize,
-        position: u64,
-        token: &Arc<Token>,
-        content: Content,
-    ) -> bool {
-        match self.slab[slot].unanswered.as_deref_mut() {
-            Some(Unanswered::Unordered { entries, live }) => {
-                let known = usize::try_from(position)
-                    .ok()
-                    .and_then(|key| entries.try_remove(key))
-                    // A cancelled request has given up its id.
-                    .filter(|_| !token.is_cancelled());
-                let Some(entry) = known else {
-                    self.spare_answers.put_content(content);
-                    return false;
-                };
-                // Its id may belong to a later request, if the peer cancelled this one.
-                if live.get(&entry.request_id).copied() == usize::try_from(position).ok() {
-                    live.remove(&entry.request_id);
-                }
-                if let Content::Frame(frame) = content {
-                    self.append(slot, frame);
-                }
-                true
-            }
-            Some(Unanswered::Ordered {
-                queue,
-                first,
-                bytes,
-            }) => {
-                let index = usize::try_from(position.wrapping_sub(*first)).ok();
-                let entry = index.and_then(|index| queue.get_mut(index));
-                // The token of a cancelled request may have an index that another request uses now.
-                let Some(waiting) = entry.filter(|_| !token.is_cancelled()) else {
-                    self.spare_answers.put_content(content);
-                    return false;
-                };
-                *waiting = match content {
-                    Content::Frame(frame) => QueuedReply::Answered(frame),
-                    Content::Nothing => QueuedReply::Answered(Vec::new()),
-                    Content::Inexpressible => QueuedReply::Inexpressible,
-                };
-                *bytes += waiting.held_bytes();
-                self.send_ready(slot);
-                true
-            }
-            None => false,
-        }
-    }
-
-    /// Sends the answers at the front of a session's queue.
-    fn send_ready(&mut self, slot: usize) {
-        loop {
-            let Some(Unanswered::Ordered {
-                queue,
-                first,
-                bytes,
-            }) = self.slab[slot].unanswered.as_deref_mut()
-            else {
-                return;
-            };
-            match queue.front() {
-                None | Some(QueuedReply::Deferred(_)) => return,
-                Some(QueuedReply::Answered(_) | QueuedReply::Inexpressible) => {}
-            }
-            *first += 1;
-            match queue.pop_front() {
-                Some(QueuedReply::Answered(frame)) => {
-                    *bytes -= frame.capacity();
-                    self.append(slot, frame);
-                }
-                _ => {
-                    // The caller would take later answers for the missing one.
-                    self.cancel_all(slot);
-                    return self.finish(slot, CloseReason::Service);
-                }
-            }
-        }
-    }
-
-    /// Appends a frame of another thread, which has reserved the bytes in the shared session.
-    pub(crate) fn append_reserved(&mut self, slot: usize, frame: Vec<u8>) {
-        self.outputs.of_mut(slot).add_outside(frame.len());
-        self.append(slot, frame);
-    }
-
     /// Appends a frame to a session's output and keeps its buffer for reuse.
-    fn append(&mut self, slot: usize, frame: Vec<u8>) {
+    pub(crate) fn append_frame(&mut self, slot: usize, frame: Vec<u8>) {
         self.bring_forward(slot);
         self.outputs.append_frames(slot, &frame);
         self.spare_answers.put_frame(frame);
@@ -338,41 +349,26 @@ impl LaneSessions {
 
     /// Resumes reading after an answer, and continues an end that waited for it.
     fn handle_answered(&mut self, slot: usize) {
-        let session = &mut self.slab[slot];
+        let session = &self.table[slot];
         let waiting = session.unanswered_count();
         let limits = &self.config.limits;
         let must_wait = session
             .unanswered
             .as_ref()
             .is_some_and(|unanswered| unanswered.is_ending() || unanswered.is_full(limits));
-        if !must_wait && session.connection.input_mut().resume(PauseReason::Answers) {
-            self.resumed.push(slot);
+        if !must_wait {
+            self.table.resume(slot, PauseReason::Answers);
         }
         if waiting == 0 {
             self.outputs.list(slot);
         }
         // A peer that does not take its answers is not read, as after immediate replies.
         let is_full = self.outputs.is_full(slot);
-        let connection = &mut self.slab[slot].connection;
+        let connection = &mut self.table[slot].connection;
         if is_full && connection.input().state() != Inbound::Ended && !connection.is_closed() {
             connection.input_mut().pause(PauseReason::Output);
             self.counters.reads_paused.add(1);
             self.update_interest(slot);
-        }
-    }
-
-    /// Prepares the end of a session: gives up its unanswered requests, except those in front of answers in the queue.
-    pub(super) fn keep_answered(&mut self, slot: usize) {
-        let unanswered = self.slab[slot].unanswered.as_deref_mut();
-        if !unanswered.is_some_and(Unanswered::give_up_behind_answers) {
-            self.cancel_all(slot);
-        }
-    }
-
-    /// Cancels all tokens of a session, so that their holders see that no answer is wanted.
-    pub(crate) fn cancel_all(&mut self, slot: usize) {
-        if let Some(unanswered) = self.slab[slot].unanswered.take() {
-            unanswered.tokens(Token::cancel);
         }
     }
 }
@@ -385,8 +381,8 @@ mod tests {
     use crate::lane::lane;
     use crate::server::Server;
 
-    /// Regression: a cancel walked all pending requests of its session, and one with id 0 cancelled all messages without an
-    /// id.
+    /// Regression: a cancel walked all pending requests of its session, and one with id 0 cancelled all messages
+    /// without an id.
     #[test]
     fn a_cancel_ends_the_request_with_its_id_and_no_other() {
         let mut lane = lane(&Server::builder());
@@ -398,10 +394,10 @@ mod tests {
             cx.defer()
         };
         let [quiet, first, other] = [0, 7, 8].map(|number| defer(&mut lane, number));
-        lane.core.sessions.cancel_request(slot, 0);
-        lane.core.sessions.cancel_request(slot, 9);
+        lane.core.sessions[slot].cancel_request(0);
+        lane.core.sessions[slot].cancel_request(9);
         assert!(!quiet.is_cancelled() && !first.is_cancelled());
-        lane.core.sessions.cancel_request(slot, 7);
+        lane.core.sessions[slot].cancel_request(7);
         assert!(first.is_cancelled() && !other.is_cancelled() && !quiet.is_cancelled());
 
         // The peer uses the id again before the cancelled request is answered.
@@ -409,7 +405,7 @@ mod tests {
         first.reply(b"late").unwrap();
         lane.turn();
         assert_eq!(lane.core.counters.deferred_undelivered.read(), 1);
-        lane.core.sessions.cancel_request(slot, 7);
+        lane.core.sessions[slot].cancel_request(7);
         assert!(second.is_cancelled(), "the id still finds it");
         assert!(!lane.core.sessions[slot].connection.is_closed());
     }

@@ -1,10 +1,9 @@
-//! Reading a session once, and pausing and resuming to read it.
+//! Reading a session once.
 
 use std::io::{self, ErrorKind};
 
-use tidewire_proto::connection::PauseReason;
-
-use super::LaneSessions;
+use super::{Session, Timers};
+use crate::observe::LaneCounters;
 use crate::transport::Transport;
 
 /// The outcome of one read.
@@ -15,79 +14,34 @@ pub(crate) enum Read {
     Failed(io::Error),
 }
 
-impl LaneSessions {
+impl Session {
     /// Reads once, and notes the sign of life.
-    pub(crate) fn read_once(&mut self, slot: usize, buffer: &mut [u8]) -> Read {
-        let Self {
-            slab,
-            timers,
-            counters,
-            ..
-        } = self;
-        let session = &mut slab[slot];
+    #[inline]
+    pub(crate) fn read_once(
+        &mut self,
+        buffer: &mut [u8],
+        timers: &mut Timers,
+        counters: &LaneCounters,
+    ) -> Read {
         loop {
-            counters.system_calls.add(session.stream.system_calls());
-            match session.stream.read(buffer) {
+            counters.system_calls.add(self.stream.system_calls());
+            match self.stream.read(buffer) {
                 Ok(0) => return Read::End,
                 Ok(count) => {
-                    session
-                        .connection
-                        .timing_mut()
-                        .note_input(timers.read_clock());
+                    self.connection.timing_mut().note_input(timers.read_clock());
                     counters.bytes_in.add(count as u64);
                     return Read::Bytes(count);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                    if session.stream.take_heard() {
+                    if self.stream.take_heard() {
                         // An answer to a layer's ping is a sign of life like any other input.
-                        session
-                            .connection
-                            .timing_mut()
-                            .note_input(timers.read_clock());
+                        self.connection.timing_mut().note_input(timers.read_clock());
                     }
                     return Read::Nothing;
                 }
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => return Read::Failed(error),
             }
-        }
-    }
-
-    /// Checks the sessions that read without events, and lists one that has input in `ready`. Returns whether there is one. If
-    /// there is none and the lane sleeps, they ask for events again.
-    pub(crate) fn finish_turn_of_awake(&mut self, sleeps: bool, ready: &mut Vec<usize>) -> bool {
-        let Self { slab, awake, .. } = self;
-        let mut found = false;
-        awake.retain(|slot| {
-            let Some(session) = slab.get_mut(*slot) else {
-                return false;
-            };
-            if session.stream.finish_turn(sleeps && !found) {
-                found = true;
-                ready.push(*slot);
-            }
-            session.stream.is_awake()
-        });
-        found
-    }
-
-    /// Stops reading from a session until this reason is gone.
-    pub(crate) fn pause_reading(&mut self, slot: usize, reason: PauseReason) {
-        if self.slab[slot].connection.input_mut().pause(reason) {
-            self.update_interest(slot);
-        }
-    }
-
-    /// Removes a reason not to read, if it is set. Bytes that were read before are handled in this turn or the next.
-    pub(crate) fn resume_reading(&mut self, slot: usize, reason: PauseReason) {
-        let now_ns = self.timers.now_ns();
-        let connection = &mut self.slab[slot].connection;
-        if connection.input().is_paused_by(reason) {
-            // The time of silence starts now.
-            connection.timing_mut().note_input(now_ns);
-        }
-        if connection.input_mut().resume(reason) {
-            self.resumed.push(slot);
         }
     }
 }
@@ -118,7 +72,7 @@ mod tests {
         let mut lane = lane(&Server::builder().limits(limits));
         let (slot, mut far) = lane.open_session();
         let id = lane.core.sessions[slot].id;
-        let started_ns = lane.core.sessions.now_ns();
+        let started_ns = lane.core.sessions.timers.now_ns();
         let mut frames = Vec::new();
         for id in 1..=2 {
             let request = Message::with_id(Kind::Request, 0, id, b"question");
@@ -149,7 +103,7 @@ mod tests {
             let at_ns = resumed_ns + seconds * SECOND_NS;
             lane.core.sessions.timers.set_time(at_ns);
             lane.turn();
-            lane.core.sessions.slot_of(id).is_some()
+            lane.core.sessions.table.slot_of(id).is_some()
         };
         assert!(
             is_open_at(&mut lane, 59),

@@ -1,8 +1,9 @@
 //! Repeated frames with the same name, copied from a pattern.
 //!
-//! Problem: the header of a message with a topic or a method's name is built byte by byte, which costs three times as much
-//! as copying it. Approach: when two frames in a row have the same name and form, the frame is kept as a pattern. The next
-//! such frame costs two comparisons and a copy. Names that alternate go through the codec, and cost one comparison more.
+//! Problem: the header of a message with a topic or a method's name is built byte by byte, which costs three times as
+//! much as copying it. Approach: when two frames in a row have the same name and form, the frame is kept as a pattern.
+//! The next such frame costs two comparisons and a copy. Names that alternate go through the codec, and cost one
+//! comparison more.
 
 use tidewire_io::append::FramePattern;
 use tidewire_proto::codec::{AnyCodec, Codec, FrameTemplate};
@@ -105,15 +106,15 @@ impl RepeatedFrame {
     }
 }
 
-/// Compares two names. Empty names skip the comparison: their pointer may point to no mapped page. The C library compares
-/// zero bytes there with masked vector loads, which costs some hundred cycles.
+/// Compares two names. Empty names skip the comparison: their pointer may point to no mapped page. The C library
+/// compares zero bytes there with masked vector loads, which costs some hundred cycles.
 #[inline(always)]
 fn is_same_name(one: &str, other: &str) -> bool {
     one.len() == other.len() && (one.is_empty() || one == other)
 }
 
-/// Learns the pattern of frames like this one, which the codec encoded from the message. Answers that are not replies all
-/// have the id 0, so their id does not vary.
+/// Learns the pattern of frames like this one, which the codec encoded from the message. Answers that are not replies
+/// all have the id 0, so their id does not vary.
 pub(crate) fn frame_pattern(
     codec: &AnyCodec,
     frame: &[u8],

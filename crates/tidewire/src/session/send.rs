@@ -1,10 +1,10 @@
 //! Appending messages to the output of a session.
 //!
-//! Problem: a sender of single messages pays for each of them: it finds the session, checks it and lists it for the flush.
-//! Approach: all of that takes one access to the session, and a [`SessionSender`](crate::SessionSender) does it once for
-//! many messages. An output that holds a block is written at once and not at the end of the turn: more bytes would leave the
-//! processor's cache before the kernel copies them. A handler's answers to its own session are not written early: that session is
-//! not read while its output is full.
+//! Problem: a sender of single messages pays for each of them: it finds the session, checks it and lists it for the
+//! flush. Approach: all of that takes one access to the session, and a [`SessionSender`](crate::SessionSender) does it
+//! once for many messages. An output that holds a block is written at once and not at the end of the turn: more bytes
+//! would leave the processor's cache before the kernel copies them. A handler's answers to its own session are not
+//! written early: that session is not read while its output is full.
 
 use thiserror::Error;
 use tidewire_proto::codec::AnyCodec;
@@ -13,8 +13,8 @@ use tidewire_proto::error::EncodeError;
 use super::{LaneSessions, OutputLoan, Session, SessionId};
 use crate::transport::datagram::Packing;
 
-/// A message could not be queued, or another act on a session or client was refused. No part of it was done. An error of
-/// [`Context::send_to`](crate::Context::send_to), [`SessionHandle::send`](crate::SessionHandle::send),
+/// A message could not be queued, or another act on a session or client was refused. No part of it was done. An error
+/// of [`Context::send_to`](crate::Context::send_to), [`SessionHandle::send`](crate::SessionHandle::send),
 /// [`SessionHandle::close`](crate::SessionHandle::close), [`Client::send`](crate::Client::send) and others.
 ///
 /// ```
@@ -32,14 +32,15 @@ pub enum SendError {
     /// The session has ended, or is not open yet.
     #[error("the session is not open")]
     NotOpen,
-    /// The receiver reads too slowly, and the queue to it is full: the output of a session, or the queue to the lane of a client.
+    /// The receiver reads too slowly, and the queue to it is full: the output of a session, or the queue to the lane of
+    /// a client.
     #[error("the queue is full; try again when the receiver has taken some of it")]
     QueueFull,
     /// The client has ended.
     #[error("the client has ended")]
     Ended,
-    /// The client belongs to another process: this one is its child by `fork`, and has no lane of the client. Connect after the
-    /// fork.
+    /// The client belongs to another process: this one is its child by `fork`, and has no lane of the client. Connect
+    /// after the fork.
     #[error("this client belongs to another process; connect after the fork")]
     OtherProcess,
     /// The codec cannot express the message.
@@ -68,12 +69,14 @@ pub(crate) fn encode_within(
 }
 
 impl LaneSessions {
-    /// Appends encoded frames, each within the limit, to the output of a session of this lane.
-    pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
-        self.append_to(id, |_, _, out| {
-            out.extend_from_slice(frames);
-            Ok(())
-        })
+    /// Copies to a session's output what its rooms and topics have for it, so that the next frame of the output comes
+    /// after that.
+    #[inline]
+    pub(crate) fn bring_forward(&mut self, slot: usize) {
+        if let Some(session) = self.table.get_mut(slot) {
+            self.writer
+                .bring_forward(session, &mut self.outputs, &mut self.logs);
+        }
     }
 
     /// Appends the frame that `encode` writes; its argument is the largest frame that the session accepts.
@@ -84,7 +87,7 @@ impl LaneSessions {
         encode: impl FnOnce(usize, &AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), SendError> {
         let slot = id.slot();
-        let session = match self.slab.get(slot) {
+        let session = match self.table.get(slot) {
             Some(session) if session.takes_from(id) => session,
             _ => return Err(self.outputs.refuse(SendError::NotOpen)),
         };
@@ -110,11 +113,11 @@ impl LaneSessions {
         Ok(())
     }
 
-    /// Writes an output that holds a block, if that is allowed.
+    /// Writes an output in the middle of a turn, if that is allowed. Not if that could be its last write.
     #[cold]
     #[inline(never)]
-    fn flush_block(&mut self, slot: usize) {
-        if self.slab[slot].may_be_written() {
+    pub(super) fn flush_block(&mut self, slot: usize) {
+        if self.table[slot].connection.output().may_write_early() {
             self.flush(slot);
         }
     }
@@ -123,7 +126,7 @@ impl LaneSessions {
     pub(crate) fn lend_output(&mut self, id: SessionId) -> Result<OutputLoan, SendError> {
         let slot = id.slot();
         self.bring_forward(slot);
-        let session = match self.slab.get(slot) {
+        let session = match self.table.get(slot) {
             Some(session) if session.id == id && self.outputs.is_current(slot) => session,
             Some(session) if session.takes_from(id) => session,
             _ => return Err(self.outputs.refuse(SendError::NotOpen)),
@@ -132,8 +135,8 @@ impl LaneSessions {
         Ok(self.outputs.lend(slot, frame_bytes_max))
     }
 
-    /// Returns the output to its session, and writes a full block at once. That of the session whose messages are handled is
-    /// written at the end of the turn.
+    /// Returns the output to its session, and writes a full block at once. That of the session whose messages are
+    /// handled is written at the end of the turn.
     pub(crate) fn put_back_and_write(
         &mut self,
         slot: usize,
@@ -146,8 +149,8 @@ impl LaneSessions {
         }
     }
 
-    /// Writes a sender's full output, if that is allowed, and lends it to the sender again. Returns `None` if the session
-    /// ended.
+    /// Writes a sender's full output, if that is allowed, and lends it to the sender again. Returns `None` if the
+    /// session ended.
     #[cold]
     #[inline(never)]
     pub(crate) fn make_room(
@@ -157,10 +160,8 @@ impl LaneSessions {
         packing: Option<Box<Packing>>,
     ) -> Option<OutputLoan> {
         self.outputs.of_mut(slot).put_back(bytes, packing);
-        if self.slab[slot].may_be_written() {
-            self.flush(slot);
-        }
-        let session = &self.slab[slot];
+        self.flush_block(slot);
+        let session = &self.table[slot];
         let id = session.id;
         match session.connection.is_closed() {
             true => None,
@@ -174,11 +175,5 @@ impl Session {
     #[inline(always)]
     fn takes_from(&self, id: SessionId) -> bool {
         self.id == id && self.connection.may_send()
-    }
-
-    /// Whether its output may be written in the middle of a turn. Not if that could be its last write.
-    #[inline(always)]
-    fn may_be_written(&self) -> bool {
-        self.connection.output().may_write_early()
     }
 }

@@ -14,9 +14,9 @@ use crate::address::Endpoint;
 use crate::auth::Identity;
 use crate::transport::{Transport, TransportKind};
 
-/// The facts about a session, on its own lane. [`Context::session`](crate::Context::session) returns them for the session of a
-/// call, and the predicate of [`Sessions::broadcast_where`](crate::Sessions::broadcast_where) gets them for each session. In a
-/// call without a session, [`Self::id`] is [`SessionId::NONE`] and everything else is absent.
+/// The facts about a session, on its own lane. [`Context::session`](crate::Context::session) returns them for the
+/// session of a call, and the predicate of [`Sessions::broadcast_where`](crate::Sessions::broadcast_where) gets them
+/// for each session. In a call without a session, [`Self::id`] is [`SessionId::NONE`] and everything else is absent.
 ///
 /// ```
 /// use tidewire::{Context, ErrorCode, HandlerError, HandlerResult, Message};

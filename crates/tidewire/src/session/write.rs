@@ -1,76 +1,49 @@
-//! Writing a session's output and room logs to the socket, in one gathered write.
+//! Flushes: what a session's output and room messages lead to when they are written.
 
 use std::io::ErrorKind;
 
-use tidewire_proto::codec::{AnyCodec, Codec};
-use tidewire_proto::connection::{Outbound, PauseReason, Phase, Written};
+use tidewire_io::socket::SocketError;
+use tidewire_proto::connection::{Connection, Outbound, PauseReason, Phase, Written};
 
-use super::deliveries::append_with_header;
-use super::gather::Wrote;
-use super::latest::tell_off_log;
-use super::{CloseReason, LaneSessions, Membership, Outputs, SessionId};
-use crate::config::Config;
+use super::output::SendOutcome;
+use super::{CloseReason, LaneSessions};
+use crate::observe::DatagramDrop;
 use crate::observe::trace::Moving;
-use crate::observe::{DropReason, LaneCounters};
 use crate::transport::Transport;
-
-/// The way from output to the transport of a stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// Unchanged, gathered from output and logs.
-    Plain,
-    /// Log frames are copied after the header of the subscriber.
-    WithHeaders,
-    /// Everything is copied to the output and adapted to the connection.
-    Adapted,
-}
-
-impl Way {
-    pub(super) fn of(codec: &AnyCodec) -> Self {
-        match (
-            codec.format().keeps_state(),
-            codec.format().delivery_header_bytes_max,
-        ) {
-            (true, _) => Self::Adapted,
-            (false, 0) => Self::Plain,
-            (false, _) => Self::WithHeaders,
-        }
-    }
-}
 
 impl LaneSessions {
     /// Flushes every session that got output in this turn.
     pub(crate) fn flush_dirty(&mut self) {
         let mut listed = self.outputs.begin_flush();
         for slot in listed.drain(..) {
-            if let Some(session) = self.slab.get(slot) {
+            if let Some(session) = self.table.get(slot) {
                 self.outputs.of_mut(slot).unlist();
                 if !session.connection.output().state().is_blocked() {
                     self.flush(slot);
                 } else {
-                    self.charge_buffers(slot);
+                    self.relief.charge_buffers(session, &self.outputs);
                 }
             }
         }
         self.outputs.end_flush(listed);
     }
 
-    /// Writes a session's output in the middle of a turn, unless that would be its last write. Returns whether the session
-    /// is still there.
+    /// Writes a session's output in the middle of a turn, unless that would be its last write. Returns whether the
+    /// session is still there.
     pub(crate) fn flush_step(&mut self, slot: usize) -> bool {
-        let session = &self.slab[slot];
-        if session.connection.output().may_write_early() && !self.outputs.of(slot).is_empty() {
+        let output = self.table[slot].connection.output();
+        if output.may_write_early() && !self.outputs.of(slot).is_empty() {
             self.flush(slot);
         }
-        !self.slab[slot].connection.is_closed()
+        !self.table[slot].connection.is_closed()
     }
 
-    /// Writes a session's answers before other sessions of the turn are handled, if there are enough bytes for a write. The
-    /// peer can then work on them meanwhile. With few bytes, a write at the end of the turn is cheaper, because more may
-    /// come for the session.
+    /// Writes a session's answers before other sessions of the turn are handled, if there are enough bytes for a write.
+    /// The peer can then work on them meanwhile. With few bytes, a write at the end of the turn is cheaper, because
+    /// more may come for the session.
     #[inline]
     pub(crate) fn flush_early(&mut self, slot: usize) {
-        let Some(session) = self.slab.get(slot) else {
+        let Some(session) = self.table.get(slot) else {
             return;
         };
         if self.outputs.of(slot).len() >= EARLY_BYTES
@@ -82,7 +55,7 @@ impl LaneSessions {
 
     /// Writes a session's output and room messages until all are written or the socket is full.
     pub(crate) fn flush(&mut self, slot: usize) {
-        let session = &self.slab[slot];
+        let session = &mut self.table[slot];
         match (
             session.connection.phase(),
             session.connection.output().state(),
@@ -91,167 +64,135 @@ impl LaneSessions {
             // This side has ended, or the peer has closed: the output cannot be delivered.
             (_, Outbound::HalfClosed | Outbound::Ending(_) | Outbound::Failed) => {
                 self.discard(slot);
-                if self.slab[slot].stream.has_layers() {
+                if self.table[slot].stream.has_layers() {
                     self.flush_last(slot);
                 }
                 return;
             }
-            _ if session.stream.preserves_boundaries() => {
-                let sending = Moving::send(&self.slab[slot], &self.config.codec, &self.counters);
-                self.flush_datagrams(slot);
-                self.charge_buffers(slot);
-                return sending.end(&self.counters);
-            }
+            _ if session.stream.preserves_boundaries() => return self.flush_datagrams(slot),
             _ => {}
         }
-        let sending = Moving::send(&self.slab[slot], &self.config.codec, &self.counters);
-        let flushed = match self.way {
-            Way::Plain => self.write_all(slot),
-            Way::Adapted => self.write_adapted(slot),
-            Way::WithHeaders => self.write_with_headers(slot),
-        };
+        let sending = Moving::send(session, &self.config.codec, &self.counters);
+        let flushed = self
+            .writer
+            .write(session, &mut self.outputs, &mut self.logs);
         sending.end(&self.counters);
         match flushed {
             Ok(true) => {
                 self.handle_flushed(slot);
-                self.charge_kept_nothing(slot);
+                self.relief
+                    .charge_kept_nothing(&self.table[slot], &self.outputs);
+                return;
             }
             Ok(false) => {
-                self.block(slot);
-                self.charge_buffers(slot);
+                session.connection.output_mut().handle_blocked();
+                self.update_interest(slot);
             }
-            Err(kind) => {
-                self.handle_write_failure(slot, kind);
-                self.charge_buffers(slot);
-            }
+            Err(kind) => self.handle_write_failure(slot, kind),
         }
+        self.relief.charge_buffers(&self.table[slot], &self.outputs);
     }
 
-    /// Writes everything. Returns false if the socket is full.
-    #[inline]
-    fn write_all(&mut self, slot: usize) -> Result<bool, ErrorKind> {
-        if self.slab[slot].memberships.is_empty() {
-            return self.write_own(slot);
-        }
-        loop {
-            let is_off_log = self.announce_gaps(slot);
-            let (offer, wrote) = self.write_gathered(slot);
-            if offer.bytes == 0 {
-                return self.flush_layers(slot);
-            }
-            match wrote {
-                Wrote::Bytes(count) | Wrote::Held(count) => {
-                    self.account(slot, count);
-                    if count < offer.bytes || matches!(wrote, Wrote::Held(_)) {
-                        return Ok(false);
-                    }
-                    if !offer.has_more && !is_off_log {
-                        return Ok(true);
-                    }
+    /// Sends a session's output and room messages as datagrams until all are sent or the socket is full.
+    fn flush_datagrams(&mut self, slot: usize) {
+        let session = &mut self.table[slot];
+        let sending = Moving::send(session, &self.config.codec, &self.counters);
+        let sent = self
+            .writer
+            .send_datagrams(session, &mut self.outputs, &mut self.logs);
+        sending.end(&self.counters);
+        let peer = session.stream.datagram();
+        let port = peer.and_then(|peer| peer.port);
+        match sent {
+            SendOutcome::All => self.handle_flushed(slot),
+            SendOutcome::Blocked => {
+                session.connection.output_mut().handle_blocked();
+                self.update_interest(slot);
+                if let Some(port) = port {
+                    self.outputs.await_port(port, slot);
                 }
-                Wrote::Blocked => return Ok(false),
-                Wrote::Failed(kind) => return Err(kind),
+            }
+            SendOutcome::Failed(error) => {
+                self.counters.drop_datagram(DatagramDrop::Unsendable);
+                tracing::debug!(session = %session.id, %error, "a datagram cannot be sent");
+                match port {
+                    None => self.handle_unreachable(slot, error),
+                    Some(_) => self.table.close(slot, CloseReason::Io(error.kind())),
+                }
             }
         }
+        self.relief.charge_buffers(&self.table[slot], &self.outputs);
     }
 
-    /// Handles a peer that takes no more bytes. Bytes that it sent before may still be unread, and they are read to their
-    /// end: a client may say good-bye and close at once.
-    pub(super) fn handle_write_failure(&mut self, slot: usize, kind: ErrorKind) {
+    /// Ends a session over UDP because its server is unreachable.
+    pub(crate) fn handle_unreachable(&mut self, slot: usize, error: std::io::Error) {
+        let session = &self.table[slot];
+        let Some(peer) = session.stream.datagram() else {
+            return;
+        };
+        let reason = match error.kind() {
+            ErrorKind::ConnectionRefused => CloseReason::PeerReset,
+            other => CloseReason::Io(other),
+        };
+        if matches!(
+            session.connection.phase(),
+            Phase::Connecting | Phase::AwaitWelcome
+        ) {
+            let failure = SocketError::exchanging(peer.address, error);
+            self.connect_failures.note(session.id, failure);
+        }
+        self.table.close(slot, reason);
+    }
+
+    /// Handles a peer that takes no more bytes. Bytes that it sent before may still be unread, and they are read to
+    /// their end: a client may say good-bye and close at once.
+    fn handle_write_failure(&mut self, slot: usize, kind: ErrorKind) {
         let reset = matches!(
             kind,
             ErrorKind::BrokenPipe | ErrorKind::ConnectionReset | ErrorKind::ConnectionAborted
         );
         if !reset {
-            return self.close(slot, CloseReason::Io(kind));
+            return self.table.close(slot, CloseReason::Io(kind));
         }
-        self.change(slot, |connection, _| connection.handle_write_failed());
+        self.table.change(slot, Connection::handle_write_failed);
         self.discard(slot);
         self.update_interest(slot);
     }
 
-    /// Resumes reading after the output that paused it has gone, unless there is another reason to pause.
-    fn unpause(&mut self, slot: usize) {
-        let connection = &mut self.slab[slot].connection;
-        if connection.input_mut().resume(PauseReason::Output) {
-            self.resumed.push(slot);
-        }
-    }
-
-    /// Drops and counts everything that waits for a peer that takes no more bytes, so that no room log keeps it.
+    /// Drops and counts everything that waits for a peer that takes no more bytes.
     fn discard(&mut self, slot: usize) {
-        let Self {
-            slab,
-            outputs,
-            logs,
-            ..
-        } = self;
-        let session = &mut slab[slot];
-        let mut dropped = outputs.of_mut(slot).take_room_messages();
-        for membership in &mut session.memberships {
-            let Some(log) = logs.get_mut(membership.room) else {
-                continue;
-            };
-            let subscriber = &mut membership.subscriber;
-            if subscriber.is_off_log() {
-                dropped += subscriber.drop_all(log);
-            }
-            let behind = usize::try_from(subscriber.bytes_behind(log)).unwrap_or(usize::MAX);
-            dropped += subscriber.advance(log, behind, &mut Vec::new()).messages;
-        }
-        outputs.clear(slot);
-        let shared = session.profile.shared.as_deref();
-        outputs.of_mut(slot).release_outside(shared);
-        self.count_undelivered(dropped);
-        self.charge_buffers(slot);
-        self.charge_rooms_of(slot);
-        self.unpause(slot);
+        let session = &mut self.table[slot];
+        self.writer
+            .discard(session, &mut self.outputs, &mut self.logs);
+        self.relief.charge_buffers(session, &self.outputs);
+        self.relief.charge_logs_of(session, &mut self.logs);
+        self.table.resume(slot, PauseReason::Output);
     }
 
-    /// Appends notices of lost messages before the messages that follow, and the messages of subscribers that
-    /// do not get them from the log. Returns whether there are such subscribers, who may get more once the output is empty.
-    pub(super) fn announce_gaps(&mut self, slot: usize) -> bool {
-        let Self {
-            slab,
-            outputs,
-            logs,
-            config,
-            counters,
-            resumed,
-            ..
-        } = self;
-        let session = &mut slab[slot];
-        let mut has_off_log = false;
-        for membership in &mut session.memberships {
-            if membership.subscriber.is_off_log() {
-                has_off_log = true;
-                if tell_off_log(membership, slot, outputs, logs, config, counters) {
-                    resumed.push(slot);
-                }
-                continue;
-            }
-            announce_gap(membership, session.id, outputs, config, counters);
+    /// Writes the last bytes of the layers after this side has ended, and closes a session that only waits for that.
+    fn flush_last(&mut self, slot: usize) {
+        match self.table[slot].flush_layers() {
+            Ok(true) => self.table.change(slot, Connection::handle_ended),
+            Ok(false) => {}
+            Err(kind) => return self.handle_write_failure(slot, kind),
         }
-        has_off_log
-    }
-
-    /// Waits until the full socket is writable.
-    pub(super) fn block(&mut self, slot: usize) {
-        self.slab[slot].connection.output_mut().handle_blocked();
         self.update_interest(slot);
     }
 
     /// Handles an empty output: gives the buffer back, resumes reading, and performs a pending end.
-    pub(super) fn handle_flushed(&mut self, slot: usize) {
-        self.pass_own(slot);
+    fn handle_flushed(&mut self, slot: usize) {
+        let session = &mut self.table[slot];
+        let wants_history = self.logs.pass_own(session);
         self.outputs.clear(slot);
-        let session = &self.slab[slot];
         let has_pending = session.unanswered_count() > 0;
         let has_layers = session.stream.has_layers();
-        self.unpause(slot);
+        if wants_history {
+            self.table.list_resumed(slot);
+        }
+        self.table.resume(slot, PauseReason::Output);
         let now_ns = self.timers.now_ns();
-        let written = self.change(slot, |connection, rules| {
-            connection.handle_written(rules, has_pending, has_layers, now_ns)
+        let written = self.table.change(slot, |connection| {
+            connection.handle_written(&self.config.rules, has_pending, has_layers, now_ns)
         });
         match written {
             Written::GoOn => {}
@@ -262,7 +203,7 @@ impl LaneSessions {
                 return self.flush(slot);
             }
             Written::ShutdownWrite => {
-                let session = &mut self.slab[slot];
+                let session = &mut self.table[slot];
                 if let Some(shared) = &session.profile.shared {
                     shared.set_closed();
                 }
@@ -270,7 +211,7 @@ impl LaneSessions {
                 // If this fails, the peer has gone, and the next read reports it.
                 let _ = session.stream.end_output(why);
                 if session.stream.pending_bytes() == 0 {
-                    self.change(slot, |connection, _| connection.handle_ended());
+                    self.table.change(slot, Connection::handle_ended);
                 }
                 // The timeout for the peer's end may have changed.
                 self.arm_timer(slot);
@@ -279,82 +220,33 @@ impl LaneSessions {
         self.update_interest(slot);
     }
 
-    /// Skips the session's own messages, so that they do not hold the log.
-    fn pass_own(&mut self, slot: usize) {
-        let Self { slab, logs, .. } = self;
-        for membership in &mut slab[slot].memberships {
-            let subscriber = &mut membership.subscriber;
-            if subscriber.has_own_behind()
-                && let Some(log) = logs.get_mut(membership.room)
-            {
-                subscriber.advance(log, 0, &mut Vec::new());
-            }
-        }
-    }
-
     /// Sends the peer the reason of the session's end, if that is possible. It makes one attempt and never waits.
-    pub(crate) fn last_words(&mut self, slot: usize, reason: CloseReason) {
-        let session = &mut self.slab[slot];
+    pub(crate) fn say_end(&mut self, slot: usize, reason: CloseReason) {
+        let session = &mut self.table[slot];
         let keeps_order = session.must_keep_order();
-        let is_told = session
-            .connection
-            .tell_reason(&self.config.rules, reason, keeps_order);
+        let connection = &mut session.connection;
+        let is_told = connection.tell_reason(&self.config.rules, reason, keeps_order);
         if is_told {
             self.transmit(slot);
-        } else if !session.stream.has_layers() {
-            return;
         }
-        let session = &mut self.slab[slot];
-        if session.stream.preserves_boundaries() {
-            // Such a transport always sends an explicit end, after the queued output.
-            return;
+        let session = &mut self.table[slot];
+        if !session.stream.preserves_boundaries() {
+            return self
+                .writer
+                .write_end(session, &mut self.outputs, is_told, reason);
         }
-        if self.way == Way::Adapted {
-            self.adapt_output(slot);
+        let is_gone = matches!(reason, CloseReason::PeerReset | CloseReason::Io(_));
+        // An unvalidated address either sent no request, or continues without noticing.
+        let is_untold = matches!(reason, CloseReason::Unvalidated | CloseReason::Evicted);
+        let is_blocked = session.connection.output().state().is_blocked();
+        if !is_blocked
+            && !is_gone
+            && !is_untold
+            && let SendOutcome::All = self.writer.send_output(session, &mut self.outputs)
+        {
+            // An empty datagram is the end. If this fails, the peer ends the session after a silence.
+            let _ = session.stream.shutdown_write();
         }
-        let session = &mut self.slab[slot];
-        // A failed write means that the peer has gone already.
-        if is_told {
-            let _ = session.stream.write(self.outputs.of(slot).unsent());
-        }
-        // Layers need an explicit end for every reason. Without it the peer must treat the end as a truncation.
-        let _ = session.stream.end_output(reason.ending());
-    }
-
-    /// Counts the room messages in the output of a closing session, which will not get them.
-    pub(crate) fn drop_room_messages(&mut self, slot: usize) {
-        let messages = self.outputs.of_mut(slot).take_room_messages();
-        self.count_undelivered(messages);
-    }
-
-    fn count_undelivered(&self, messages: u64) {
-        self.counters.room_dropped[DropReason::Closed as usize].add(messages);
-    }
-}
-
-/// Appends the notice of lost messages to a member's output, if some were lost since the last notice.
-#[inline]
-pub(super) fn announce_gap(
-    membership: &mut Membership,
-    id: SessionId,
-    outputs: &mut Outputs,
-    config: &Config,
-    counters: &LaneCounters,
-) {
-    let lost = membership.subscriber.take_gap();
-    if lost == 0 {
-        return;
-    }
-    let (alias, subscription) = (membership.room, membership.subscription());
-    let output = outputs.with_buffer(id.slot());
-    let encoded = output.append(&config.codec, |codec, out| {
-        append_with_header(codec, subscription, out, |out| {
-            codec.encode_gap(alias, lost, out)
-        })
-    });
-    match encoded {
-        Ok(()) => counters.gaps_announced.add(1),
-        Err(error) => tracing::trace!(session = %id, lost, %error, "gap not announced"),
     }
 }
 
@@ -363,10 +255,10 @@ const EARLY_BYTES: usize = 1024;
 
 #[cfg(test)]
 mod tests {
-    use tidewire_proto::codec::Decoded;
+    use tidewire_proto::codec::{Codec, Decoded};
     use tidewire_proto::message::{Kind, Message};
 
-    use super::super::gather::{SLICES_MAX, SLICES_USUAL};
+    use super::super::writer::{SLICES_MAX, SLICES_USUAL};
     use super::*;
     use crate::lane::lane;
     use crate::server::Server;
@@ -413,8 +305,8 @@ mod tests {
         }
     }
 
-    /// Two members take turns, so each one's own messages split the other's into many slices. The test covers few slices,
-    /// many slices, and more than one write takes.
+    /// Two members take turns, so each one's own messages split the other's into many slices. The test covers few
+    /// slices, many slices, and more than one write takes.
     #[test]
     fn what_own_messages_cut_up_is_written_whole_and_in_order() {
         let mut lane = lane(&Server::builder());

@@ -22,19 +22,22 @@ impl AnyTransport {
         }
     }
 
-    /// Looks whether the peer is still there. It may cost a system call. A transport that cannot tell says that the peer speaks.
+    /// Looks whether the peer is still there. It may cost a system call. A transport that cannot tell says that the
+    /// peer speaks.
     pub(crate) fn presence(&self) -> Presence {
         self.socket().map_or(Presence::Speaking, Stream::presence)
     }
 
-    /// The time since the last bytes of the peer arrived at this machine, if the transport can tell. It may cost a system call.
+    /// The time since the last bytes of the peer arrived at this machine, if the transport can tell. It may cost a
+    /// system call.
     pub(crate) fn since_arrival(&self) -> Option<Duration> {
         self.socket().and_then(Stream::since_arrival)
     }
 }
 
-/// The kernel's memory for a TCP connection whose peer takes nothing: `SocketOptions::unsent_bytes_max` with its default of 64 KiB,
-/// and an eighth for the records that hold the bytes. 41 KiB were measured for 32 KiB, and 143 KiB for 128 KiB.
+/// The kernel's memory for a TCP connection whose peer takes nothing: `SocketOptions::unsent_bytes_max` with its
+/// default of 64 KiB, and an eighth for the records that hold the bytes. 41 KiB were measured for 32 KiB, and 143 KiB
+/// for 128 KiB.
 const TCP_KERNEL_BYTES_MAX: usize = 72 << 10;
 
 /// The same for a Unix socket: the default of `net.core.wmem_default`.

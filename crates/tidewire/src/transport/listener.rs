@@ -44,8 +44,8 @@ pub(crate) struct Proxies {
 }
 
 impl ListenerTerms {
-    /// Settings for a listener on `address`, whose peers frame as `codec` does. With `leaves_lengths_out` the output has lengths
-    /// in front of frames, and the transport leaves them out.
+    /// Settings for a listener on `address`, whose peers frame as `codec` does. With `leaves_lengths_out` the output
+    /// has lengths in front of frames, and the transport leaves them out.
     pub(crate) fn new(
         address: String,
         codec: AnyCodec,

@@ -3,36 +3,38 @@
 //! # The contract
 //!
 //! A [`Transport`] is one end of a connection, owned by one lane and used on its thread only. An implementation
-//! supplies a descriptor that the lane's poller can watch, and the calls below. No call blocks: it answers `WouldBlock`, and
-//! the poller reports when it can go on. No byte is lost or reordered before the connection ends, and everything that the peer
-//! wrote before its end can be read.
+//! supplies a descriptor that the lane's poller can watch, and the calls below. No call blocks: it answers
+//! `WouldBlock`, and the poller reports when it can go on. No byte is lost or reordered before the connection ends, and
+//! everything that the peer wrote before its end can be read.
 //!
-//! - [`read`](Transport::read) answers 0 when the peer has ended its output, and `ConnectionReset` when the peer vanished.
-//! - [`write`](Transport::write) and [`write_vectored`](Transport::write_vectored) accept the bytes for which there is room. If
-//!   that is less than was offered, the lane waits for writability. `BrokenPipe` or `ConnectionReset` mean that the peer does
-//!   not read.
+//! - [`read`](Transport::read) answers 0 when the peer has ended its output, and `ConnectionReset` when the peer
+//!   vanished.
+//! - [`write`](Transport::write) and [`write_vectored`](Transport::write_vectored) accept the bytes for which there is
+//!   room. If that is less than was offered, the lane waits for writability. `BrokenPipe` or `ConnectionReset` mean
+//!   that the peer does not read.
 //! - [`add`](Transport::add) and [`watch`](Transport::watch) set the events that the lane waits for.
 //!   [`admit`](Transport::admit) translates an event of the poller. A socket needs no translation.
-//! - [`is_dry_after_short_read`](Transport::is_dry_after_short_read): after a short read of a socket the lane skips the read that
-//!   would answer `WouldBlock`. Where reading costs no system call, the lane reads until `WouldBlock`.
-//! - [`step_bytes`](Transport::step_bytes): where writing costs no system call, the lane reads in small steps and writes after
-//!   each, so that the peer handles the first replies while the lane handles the next requests.
-//! - A transport whose reports cost its peer something may ask, by [`is_awake`](Transport::is_awake), to be called
-//!   with [`finish_turn`](Transport::finish_turn) at the end of every turn, and do without reports until the lane sleeps.
+//! - [`is_dry_after_short_read`](Transport::is_dry_after_short_read): after a short read of a socket the lane skips the
+//!   read that would answer `WouldBlock`. Where reading costs no system call, the lane reads until `WouldBlock`.
+//! - [`step_bytes`](Transport::step_bytes): where writing costs no system call, the lane reads in small steps and
+//!   writes after each, so that the peer handles the first replies while the lane handles the next requests.
+//! - A transport whose reports cost its peer something may ask, by [`is_awake`](Transport::is_awake), to be called with
+//!   [`finish_turn`](Transport::finish_turn) at the end of every turn, and do without reports until the lane sleeps.
 //!
-//! - If a socket has layers over it ([`layer`]), [`secure`](Transport::secure) runs their handshakes until the transport [is
-//!   secured](Transport::is_secured). Before that, no frame is read or written. A write may accept more than the socket does:
-//!   the rest is [pending](Transport::pending_bytes), counts as output, and [`flush`](Transport::flush) writes it.
+//! - If a socket has layers over it ([`layer`]), [`secure`](Transport::secure) runs their handshakes until the
+//!   transport [is secured](Transport::is_secured). Before that, no frame is read or written. A write may accept more
+//!   than the socket does: the rest is [pending](Transport::pending_bytes), counts as output, and
+//!   [`flush`](Transport::flush) writes it.
 //!
-//! Datagrams are the exception in the contract: they may be lost and reordered, and they preserve boundaries. So the lane
-//! receives and sends them itself ([`datagram`]), and uses such a transport only for the other calls.
+//! Datagrams are the exception in the contract: they may be lost and reordered, and they preserve boundaries. So the
+//! lane receives and sends them itself ([`datagram`]), and uses such a transport only for the other calls.
 //!
-//! Listening is not part of the contract: the lane that watches a listener accepts its sockets, and an in-process connection is
-//! posted to that lane. After that, both are counted and placed on lanes in the same way.
+//! Listening is not part of the contract: the lane that watches a listener accepts its sockets, and an in-process
+//! connection is posted to that lane. After that, both are counted and placed on lanes in the same way.
 //!
-//! The set of transports is closed and known, so [`AnyTransport`] is an enum: it costs one branch for each read or write, and a read
-//! or write serves hundreds of messages. Rejected: a boxed trait object, which costs as much and gains nothing, and a lane that
-//! is generic over its transport, because one lane serves several.
+//! The set of transports is closed and known, so [`AnyTransport`] is an enum: it costs one branch for each read or
+//! write, and a read or write serves hundreds of messages. Rejected: a boxed trait object, which costs as much and
+//! gains nothing, and a lane that is generic over its transport, because one lane serves several.
 
 mod connect_error;
 pub(crate) mod datagram;
@@ -162,8 +164,8 @@ pub(crate) trait Transport: AsFd {
         false
     }
 
-    /// Handles the end of a turn. `sleeps` says whether the lane is about to sleep. Returns whether there are bytes to read
-    /// first.
+    /// Handles the end of a turn. `sleeps` says whether the lane is about to sleep. Returns whether there are bytes to
+    /// read first.
     fn finish_turn(&mut self, sleeps: bool) -> bool {
         let _ = sleeps;
         false
@@ -199,7 +201,8 @@ pub(crate) trait Transport: AsFd {
         Ok(())
     }
 
-    /// Whether bytes came from the network since the last call that need not be plaintext, such as the answer to a ping.
+    /// Whether bytes came from the network since the last call that need not be plaintext, such as the answer to a
+    /// ping.
     fn take_heard(&mut self) -> bool {
         false
     }
@@ -347,7 +350,7 @@ impl AnyTransport {
     /// Whether the peer's address may be sent no more bytes than came from it.
     pub(crate) fn is_unproven(&self) -> bool {
         let peer = self.datagram();
-        peer.is_some_and(|peer| peer.budget.is_some())
+        peer.is_some_and(DatagramPeer::is_unproven)
     }
 
     /// Whether the peer's address is unvalidated.

@@ -1,13 +1,14 @@
 //! A socket whose peers take frames without a length in front, although the server's codec writes one.
 //!
-//! Problem: a server frames a room's message once for all members, but the original implementation of UVRPC reads frames with a
-//! length over TCP and without one over Unix sockets. Approach: the sessions of such a listener get the same frames as all
-//! others, and this transport leaves out the lengths as it writes. Input is read with the codec's other form. Rejected: a codec
-//! for each session, which would frame each message of a room once for each form, and rewriting the input, which would copy
-//! it.
+//! Problem: a server frames a room's message once for all members, but the original implementation of UVRPC reads
+//! frames with a length over TCP and without one over Unix sockets. Approach: the sessions of such a listener get the
+//! same frames as all others, and this transport leaves out the lengths as it writes. Input is read with the codec's
+//! other form. Rejected: a codec for each session, which would frame each message of a room once for each form, and
+//! rewriting the input, which would copy it.
 //!
-//! A length counts as written together with the first bytes of its frame. If the socket refuses those, the lane offers the
-//! length and the frame again. A length, or a part of one, at the end of a slice counts as written at once, and is kept here.
+//! A length counts as written together with the first bytes of its frame. If the socket refuses those, the lane offers
+//! the length and the frame again. A length, or a part of one, at the end of a slice counts as written at once, and is
+//! kept here.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};

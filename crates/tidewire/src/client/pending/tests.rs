@@ -220,7 +220,7 @@ fn a_request_that_finds_no_room_takes_no_id_and_is_not_refused() {
         rig.send_both(core, &mut batch);
         assert_eq!(rig.pending.sent.len(), 1);
     }
-    let now_ns = core.sessions.now_ns();
+    let now_ns = core.sessions.timers.now_ns();
     core.sessions[session].connection.handle_writable(now_ns);
     let mut received = 0;
     while received < 2 * REQUESTS * (12 + LARGE_BYTES) {

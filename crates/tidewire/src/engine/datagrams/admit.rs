@@ -82,7 +82,7 @@ impl Cookies {
                 let follows = frame(codec, &bytes[used..]);
                 let is_hello = follows.is_some_and(|(hello, _)| hello.kind == Kind::Hello);
                 match is_hello {
-                    true if self.knows(datagram.peer, sessions.now_ns(), pong.payload) => {
+                    true if self.knows(datagram.peer, sessions.timers.now_ns(), pong.payload) => {
                         First::Welcome
                     }
                     true => First::Unproven,
@@ -95,7 +95,7 @@ impl Cookies {
 
     /// Sends an address a challenge, in no more bytes than came from it.
     fn challenge(&self, sessions: &mut LaneSessions, peer: &mut DatagramPeer, bytes_max: usize) {
-        let cookie = self.make(peer.address, sessions.now_ns());
+        let cookie = self.make(peer.address, sessions.timers.now_ns());
         let mut frame = sessions.outputs.take_buffer();
         let ping = Message::new(Kind::Ping, 0, &cookie);
         // A codec that validates addresses can express pings. If the socket is full, the challenge is lost, and the
@@ -105,7 +105,9 @@ impl Cookies {
         if is_fair && peer.write(&frame).is_ok() {
             sessions.counters.challenges.add(1);
         } else {
-            sessions.drop_datagram(DatagramDrop::UnvalidatedAddress);
+            sessions
+                .counters
+                .drop_datagram(DatagramDrop::UnvalidatedAddress);
         }
         sessions.outputs.put_buffer(frame);
     }
@@ -144,13 +146,15 @@ impl Core {
     ) -> Option<usize> {
         let (ports, sessions) = (&mut self.ports, &mut self.sessions);
         if ports.is_own(datagram.peer) {
-            sessions.drop_datagram(DatagramDrop::OwnAddress);
+            sessions.counters.drop_datagram(DatagramDrop::OwnAddress);
             return None;
         }
         // An empty datagram ends a session. Without a session it gets no answer, because two servers would otherwise
         // answer each other for ever.
         if datagram.bytes.is_empty() {
-            sessions.drop_datagram(DatagramDrop::UnvalidatedAddress);
+            sessions
+                .counters
+                .drop_datagram(DatagramDrop::UnvalidatedAddress);
             return None;
         }
         let cookies = &self.shared.cookies;
@@ -166,7 +170,7 @@ impl Core {
                 return None;
             }
             First::Stray(reason) => {
-                sessions.drop_datagram(reason);
+                sessions.counters.drop_datagram(reason);
                 // A peer that believes it has a session learns that it has none. A failed send is ignored.
                 let _ = peer.shutdown_write();
                 return None;
@@ -178,7 +182,7 @@ impl Core {
             .admission
             .count_in(sessions, Some(&endpoint), is_proved);
         if let Err(refusal) = counted {
-            sessions.drop_datagram(DatagramDrop::Refused);
+            sessions.counters.drop_datagram(DatagramDrop::Refused);
             let mut stream = AnyTransport::from(peer);
             if codec.format().has_go_away {
                 turn_away(
@@ -192,11 +196,14 @@ impl Core {
             }
             return None;
         }
-        let connection =
-            Connection::accepted(&self.config.rules, Delivery::Lossy, sessions.now_ns());
+        let connection = Connection::accepted(
+            &self.config.rules,
+            Delivery::Lossy,
+            sessions.timers.now_ns(),
+        );
         let is_unvalidated = !is_proved && !self.config.trusts_datagram_peers;
         if is_unvalidated {
-            peer.budget = Some(0);
+            peer.begin_unproven();
             ports.unvalidated.evict(sessions, ports.lanes.count());
         }
         let inserted = self.insert(peer.into(), Some(endpoint.clone()), connection);

@@ -5,8 +5,6 @@
 //! count that the kernel can attach to every datagram (`SO_RXQ_OVFL`), because it misses the drops after the last
 //! datagram that came.
 
-use std::mem;
-
 use super::Ports;
 use crate::session::{LaneSessions, SessionId};
 
@@ -44,20 +42,19 @@ impl Ports {
 
     /// Plans the count of drops of a shared socket that has received a datagram.
     pub(crate) fn plan_port_drops(&mut self, port: usize, now_ns: u64) {
-        let drops = &mut self.all[port].kernel_drops;
-        if !mem::replace(&mut drops.is_planned, true) {
+        if self.all[port].kernel_drops.plan() {
             self.planned_drops.plan(Socket::Port(port), now_ns);
         }
     }
 
     /// Plans the count of drops of a session's own socket.
     pub(crate) fn plan_own_drops(&mut self, sessions: &mut LaneSessions, slot: usize) {
-        let now_ns = sessions.now_ns();
+        let now_ns = sessions.timers.now_ns();
         let session = &mut sessions[slot];
         let Some(peer) = session.stream.datagram_mut() else {
             return;
         };
-        if !mem::replace(&mut peer.kernel_drops.is_planned, true) {
+        if peer.plan_drops() {
             self.planned_drops.plan(Socket::Session(session.id), now_ns);
         }
     }
@@ -65,7 +62,10 @@ impl Ports {
     /// Counts the drops that are due. Called once a turn.
     #[inline]
     pub(crate) fn count_planned_drops(&mut self, sessions: &mut LaneSessions) {
-        if self.wake_ns().is_some_and(|at| at <= sessions.now_ns()) {
+        if self
+            .wake_ns()
+            .is_some_and(|at| at <= sessions.timers.now_ns())
+        {
             self.count_drops(sessions);
         }
     }
@@ -73,20 +73,19 @@ impl Ports {
     /// Counts the drops of all planned sockets. A lane also calls it when it ends.
     pub(crate) fn count_drops(&mut self, sessions: &mut LaneSessions) {
         for socket in self.planned_drops.sockets.drain(..) {
-            let (drops, socket) = match socket {
+            let more = match socket {
                 Socket::Port(port) => {
                     let port = &mut self.all[port];
-                    (&mut port.kernel_drops, &port.socket)
+                    port.kernel_drops.take(&port.socket)
                 }
                 Socket::Session(id) => {
-                    let session = sessions.find_mut(id);
+                    let session = sessions.table.find_mut(id);
                     match session.and_then(|session| session.stream.datagram_mut()) {
-                        Some(peer) => (&mut peer.kernel_drops, &peer.socket),
+                        Some(peer) => peer.take_drops(),
                         None => continue,
                     }
                 }
             };
-            let more = drops.take(socket);
             sessions.counters.kernel_drops.add(more);
         }
     }

@@ -129,7 +129,7 @@ impl Ports {
     /// Watches the shared sockets that had no room for a session's output.
     #[inline]
     pub(crate) fn watch_waiters(&mut self, sessions: &mut LaneSessions) {
-        while let Some((port, slot)) = sessions.port_waiters.pop() {
+        while let Some((port, slot)) = sessions.outputs.take_port_waiter() {
             self.all[port].blocked.push(slot);
             self.watch(sessions, port, Interest::READ_WRITE);
         }
@@ -140,13 +140,13 @@ impl Ports {
         let mut blocked = std::mem::take(&mut self.all[port].blocked);
         self.watch(sessions, port, Interest::READ);
         for slot in blocked.drain(..) {
-            let waits = sessions.get(slot).is_some_and(|session| {
+            let waits = sessions.table.get(slot).is_some_and(|session| {
                 let peer = session.stream.datagram();
                 session.connection.output().state().is_blocked()
                     && peer.is_some_and(|peer| peer.port == Some(port))
             });
             if waits {
-                let now_ns = sessions.now_ns();
+                let now_ns = sessions.timers.now_ns();
                 sessions[slot].connection.handle_writable(now_ns);
                 sessions.flush(slot);
             }
@@ -175,10 +175,10 @@ impl Ports {
         let Some(peer) = sessions[slot].stream.datagram_mut() else {
             return false;
         };
-        if peer.budget.is_none() {
+        if !peer.is_unproven() {
             return false;
         }
-        let is_looping = peer.loop_watch.look(datagram.bytes, codec);
+        let is_looping = peer.is_looping(datagram.bytes, codec);
         let standing = peer.standing;
         if unvalidated::may_be_established(sessions, standing) {
             self.unvalidated
@@ -190,7 +190,7 @@ impl Ports {
     /// Counts and logs that a shared socket cannot receive. No peer can make it fail. A lasting failure is met again at
     /// the next read.
     pub(crate) fn note_failure(&mut self, sessions: &LaneSessions, error: &io::Error) {
-        if let Some(unlogged) = self.log.may_log(sessions.now_ns()) {
+        if let Some(unlogged) = self.log.may_log(sessions.timers.now_ns()) {
             tracing::error!(%error, unlogged, "cannot receive datagrams");
         }
         sessions.counters.accept_errors.add(1);
@@ -208,7 +208,7 @@ impl Ports {
                 self.all[port].peers.remove(&peer.address);
             }
             None => {
-                let more = peer.kernel_drops.take(&peer.socket);
+                let more = peer.take_drops();
                 sessions.counters.kernel_drops.add(more);
             }
         }

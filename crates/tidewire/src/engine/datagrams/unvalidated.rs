@@ -41,16 +41,16 @@ impl UnvalidatedSessions {
             let Some(id) = self.queue.pop_front() else {
                 return;
             };
-            if let Some(slot) = sessions.slot_of(id)
+            if let Some(slot) = sessions.table.slot_of(id)
                 && sessions[slot].stream.is_unvalidated()
             {
                 self.set_standing(sessions, slot, Standing::Validated);
-                sessions.close(slot, CloseReason::Evicted);
+                sessions.table.close(slot, CloseReason::Evicted);
             }
         }
         if self.queue.len() > 2 * count_max + QUEUE_SLACK {
             self.queue.retain(|id| {
-                let session = sessions.find(*id);
+                let session = sessions.table.find(*id);
                 session.is_some_and(|session| session.stream.is_unvalidated())
             });
         }
@@ -58,7 +58,7 @@ impl UnvalidatedSessions {
 
     /// Marks the session's address as unvalidated.
     pub(super) fn add(&mut self, sessions: &mut LaneSessions, slot: usize) {
-        let since_ns = sessions.now_ns();
+        let since_ns = sessions.timers.now_ns();
         self.set_standing(sessions, slot, Standing::Unvalidated { since_ns });
         self.queue.push_back(sessions[slot].id);
         sessions.arm_timer(slot);
@@ -69,7 +69,7 @@ impl UnvalidatedSessions {
     #[cold]
     pub(super) fn establish(&mut self, sessions: &mut LaneSessions, slot: usize, lanes: usize) {
         let established_max = (sessions.config.limits.sessions.max() / 2 / lanes).max(1);
-        let since_ns = sessions.now_ns();
+        let since_ns = sessions.timers.now_ns();
         let owner = sessions[slot].owner();
         let shares = &self.established_shares;
         let place = shares.check(owner, established_max, self.established, established_max);
@@ -111,7 +111,7 @@ pub(super) fn may_be_established(sessions: &LaneSessions, standing: Standing) ->
     let Standing::Unvalidated { since_ns } = standing else {
         return false;
     };
-    let lasted_ns = sessions.now_ns().saturating_sub(since_ns);
+    let lasted_ns = sessions.timers.now_ns().saturating_sub(since_ns);
     lasted_ns >= nanoseconds(sessions.config.limits.udp.unvalidated_timeout())
 }
 
@@ -201,7 +201,7 @@ mod tests {
             let slot = core.admit(0, &datagram, &codec).unwrap();
             for _ in 0..3 {
                 core.sessions.pass_time(5 * SECOND_NS);
-                let now_ns = core.sessions.now_ns();
+                let now_ns = core.sessions.timers.now_ns();
                 core.sessions[slot]
                     .connection
                     .timing_mut()

@@ -16,7 +16,7 @@ use crate::config::{Config, SharedFrameError};
 use crate::history::encode_position;
 use crate::mailbox::{Exchange, LaneSet};
 use crate::observe::LaneCounters;
-use crate::session::{LaneSessions, Logs, Relief, SessionSlab, Timers};
+use crate::session::{LaneSessions, Logs, Relief, SessionTable, Timers};
 
 /// The parts of a lane that an append needs. The sessions stay free, because the author is one of them. Each part is read
 /// where it is needed: a copy of the time or a pointer into an `Arc` lived in a register too long, which cost each
@@ -54,14 +54,14 @@ impl<'l> LaneLogs<'l> {
     pub(in crate::room) fn of(
         sessions: &'l mut LaneSessions,
         exchange: &'l Exchange,
-    ) -> (Self, &'l mut SessionSlab) {
+    ) -> (Self, &'l mut SessionTable) {
         let LaneSessions {
             logs,
             relief,
             config,
             counters,
             timers,
-            slab,
+            table,
             ..
         } = sessions;
         let logs = Self {
@@ -72,7 +72,7 @@ impl<'l> LaneLogs<'l> {
             timers,
             exchange,
         };
-        (logs, slab)
+        (logs, table)
     }
 
     /// Checks that a payload with this overhead fits a frame that all members get.
@@ -181,9 +181,9 @@ impl LaneDeliveries<'_> {
         bytes_expected: usize,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, EncodeError> {
-        let (logs, slab) = LaneLogs::of(self.sessions, self.exchange);
+        let (logs, table) = LaneLogs::of(self.sessions, self.exchange);
         let skip = |log: &RoomLog, position, bytes| {
-            let Some(session) = author.map(|slot| &mut slab[slot]) else {
+            let Some(session) = author.map(|slot| &mut table[slot]) else {
                 return 0;
             };
             let Some(index) = session.room_membership(alias) else {
@@ -205,7 +205,7 @@ impl LaneDeliveries<'_> {
     pub(in crate::room) fn slot_of_member(&self, alias: u16, member: MemberId) -> Option<usize> {
         let room = self.open.get(alias).filter(|_| member != MemberId(0))?;
         let is_member = |slot: &&usize| {
-            let session = self.sessions.get(**slot);
+            let session = self.sessions.table.get(**slot);
             let own = session.and_then(|it| it.profile.member.as_ref());
             own.is_some_and(|own| own.id == member)
         };

@@ -10,7 +10,7 @@ use super::{LaneDeliveries, OpenRooms, Origin, Room};
 use crate::mailbox::{BatchEntry, LaneSet};
 use crate::observe::DropReason;
 use crate::room::SharedRoom;
-use crate::session::SessionId;
+use crate::session::{LaneSessions, SessionId};
 use crate::transport::Transport;
 
 impl OpenRooms {
@@ -54,7 +54,7 @@ impl LaneDeliveries<'_> {
 
     /// Appends a frame of another lane to the log of a room. The author may be a session of this lane.
     pub(in crate::room) fn append_frame(&mut self, alias: u16, author: SessionId, frame: &[u8]) {
-        let author = self.sessions.slot_of(author);
+        let author = self.sessions.table.slot_of(author);
         let _ = self.append_of(alias, author, frame.len(), |_, out| {
             out.extend_from_slice(frame);
             Ok(())
@@ -70,7 +70,7 @@ impl LaneDeliveries<'_> {
     #[cold]
     fn may_deliver(&mut self, alias: u16, bytes: usize) -> bool {
         let log = self.sessions.logs.get(alias);
-        log.is_none_or(|log| !log.must_grow_for(bytes)) || self.sessions.may_grow()
+        log.is_none_or(|log| !log.must_grow_for(bytes)) || self.sessions.relief_pass().may_grow()
     }
 
     /// Counts a message from another lane that is dropped because the log of a room must not grow.
@@ -95,7 +95,7 @@ impl LaneDeliveries<'_> {
         if self.open.has_grown() {
             self.sweep_grown(EARLY_SWEEP_BYTES);
         }
-        while let Some(alias) = self.open.take_due(self.sessions.now_ns()) {
+        while let Some(alias) = self.open.take_due(self.sessions.timers.now_ns()) {
             self.sweep(alias);
         }
     }
@@ -157,7 +157,8 @@ impl LaneDeliveries<'_> {
         if held_bytes > QUIET_LOG_BYTES_MAX && room.watched.is_none() {
             self.watch_log(alias, end);
         }
-        self.sessions.charge_log(alias);
+        let LaneSessions { relief, logs, .. } = &mut *self.sessions;
+        relief.charge_log(logs, alias);
     }
 
     /// Sends the newest frame of a log to other lanes, and its message to other nodes. `offset` is the offset of the
@@ -246,7 +247,10 @@ impl LaneDeliveries<'_> {
             self.exchange.batch(lane, &entry);
         }
         // One message may go to many logs, so the batches are charged at once and not at the end of the turn.
-        self.sessions.charge_common(self.exchange.held_bytes());
+        let LaneSessions {
+            relief, outputs, ..
+        } = &mut *self.sessions;
+        relief.charge_common(outputs, self.exchange.held_bytes());
     }
 }
 

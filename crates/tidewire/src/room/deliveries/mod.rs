@@ -159,7 +159,8 @@ impl<'a> LaneDeliveries<'a> {
             other => other,
         };
         let (limits, interval_max) = (config.limits.rooms.lag(), config.room_defaults.coalesce_max);
-        self.sessions.open_log(alias);
+        let LaneSessions { relief, logs, .. } = &mut *self.sessions;
+        relief.open_log(logs, alias);
         let Some(subscriber) = self.sessions.logs.attach(alias, policy, limits) else {
             return;
         };
@@ -199,7 +200,13 @@ impl<'a> LaneDeliveries<'a> {
         membership: usize,
         reason: DropReason,
     ) -> Option<Arc<SharedRoom>> {
-        let end = self.sessions.detach(slot, membership)?;
+        let LaneSessions {
+            table,
+            logs,
+            relief,
+            ..
+        } = &mut *self.sessions;
+        let end = logs.detach(&mut table[slot], membership, relief)?;
         let MembershipEnd {
             room: alias,
             index,
@@ -222,11 +229,12 @@ impl<'a> LaneDeliveries<'a> {
         let room = self.open.get(alias);
         if room.is_some_and(|room| room.members.is_empty()) {
             if let Some(history) = shared.history.get() {
-                history.leave(self.exchange.lane, self.sessions.now_ns());
+                history.leave(self.exchange.lane, self.sessions.timers.now_ns());
             }
             self.unblock(alias);
             self.open.all[usize::from(alias)] = None;
-            self.sessions.close_log(alias);
+            let LaneSessions { relief, logs, .. } = &mut *self.sessions;
+            relief.close_log(logs, alias);
         }
     }
 }

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 
 use super::LaneDeliveries;
-use crate::session::TimerKey;
+use crate::session::{LaneSessions, TimerKey};
 
 /// The logs of a lane that hold much memory.
 #[derive(Debug, Default)]
@@ -82,7 +82,13 @@ impl LaneDeliveries<'_> {
         if room.watched.replace(end) != Some(end) {
             return true;
         }
-        let (is_drained, looked_at) = self.sessions.release_drained_log(alias, &room.members);
+        let LaneSessions {
+            table,
+            logs,
+            relief,
+            ..
+        } = &mut *self.sessions;
+        let (is_drained, looked_at) = logs.release_if_drained(alias, &room.members, table, relief);
         *work += looked_at;
         !is_drained
     }
@@ -152,7 +158,7 @@ mod tests {
                 } else {
                     SECOND_NS / 50
                 };
-                let now_ns = lane.core.sessions.now_ns();
+                let now_ns = lane.core.sessions.timers.now_ns();
                 lane.core.sessions.timers.set_time(now_ns + pause_ns);
                 lane.turn();
             }
@@ -193,7 +199,7 @@ mod tests {
             if says {
                 lane.core.rooms().say(writer, room, &[7; 100_000]).unwrap();
             }
-            let now_ns = lane.core.sessions.now_ns();
+            let now_ns = lane.core.sessions.timers.now_ns();
             lane.core
                 .sessions
                 .timers

@@ -17,7 +17,7 @@ impl LaneDeliveries<'_> {
 
     /// Queues the roster for a session that has just joined.
     pub(crate) fn push_roster(&mut self, id: SessionId, alias: u16) {
-        let Some(session) = self.sessions.find(id) else {
+        let Some(session) = self.sessions.table.find(id) else {
             return;
         };
         let Some(membership) = session.room_membership(alias) else {

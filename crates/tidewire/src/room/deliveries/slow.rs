@@ -43,7 +43,7 @@ impl LaneDeliveries<'_> {
                 let session = &self.sessions[slot];
                 let what = "slow subscriber disconnected";
                 warn_of_slow(session, self.open, alias, Some(behind), what);
-                self.sessions.close(slot, CloseReason::SlowSubscriber);
+                self.sessions.table.close(slot, CloseReason::SlowSubscriber);
             }
             SlowSubscriber::Block => self.begin_block(alias),
         }
@@ -51,7 +51,7 @@ impl LaneDeliveries<'_> {
 
     fn begin_block(&mut self, alias: u16) {
         let time_ns = nanoseconds(self.sessions.config.limits.rooms.block_deadline());
-        let deadline_ns = self.sessions.now_ns().saturating_add(time_ns);
+        let deadline_ns = self.sessions.timers.now_ns().saturating_add(time_ns);
         if let Some(room) = self.open.get(alias)
             && !self.open.slow.blocked.contains_key(&alias)
         {
@@ -77,7 +77,7 @@ impl LaneDeliveries<'_> {
                 None,
                 "blocking subscriber disconnected",
             );
-            self.sessions.close(slot, CloseReason::SlowSubscriber);
+            self.sessions.table.close(slot, CloseReason::SlowSubscriber);
         }
         self.unblock(alias);
     }
@@ -150,7 +150,7 @@ impl LaneDeliveries<'_> {
             if room.is_congested() {
                 return true;
             }
-            if let Some(slot) = sessions.slot_of(*id) {
+            if let Some(slot) = sessions.table.slot_of(*id) {
                 sessions.resume_reading(slot, PauseReason::Room);
             }
             false
@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn catch_up<S: Service>(lane: &mut Lane<S>, stalled: usize, alias: u16) {
-        let now_ns = lane.core.sessions.now_ns();
+        let now_ns = lane.core.sessions.timers.now_ns();
         lane.core.sessions[stalled]
             .connection
             .handle_writable(now_ns);
@@ -276,7 +276,7 @@ mod tests {
                 .join(id, "lobby", name, Some(Policy::Block));
             alias = joined.unwrap().room.0;
         }
-        let started_ns = lane.core.sessions.now_ns();
+        let started_ns = lane.core.sessions.timers.now_ns();
         stall(&mut lane, ada, bob, alias);
         catch_up(&mut lane, ada, alias);
         lane.core

@@ -38,7 +38,7 @@ impl LaneDeliveries<'_> {
             }
             Origin::Announced { payload } => (MemberId(0), "", payload),
             Origin::ChatMessage { id, payload } => {
-                let session = self.sessions.find(id);
+                let session = self.sessions.table.find(id);
                 let Some(member) = session.and_then(|it| it.profile.member.as_deref()) else {
                     return;
                 };

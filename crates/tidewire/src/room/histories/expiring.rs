@@ -25,7 +25,7 @@ impl LaneHistories<'_> {
 
     /// Removes what has expired in the next part of the histories.
     pub(crate) fn expire(&mut self) {
-        let now_ns = self.sessions.now_ns();
+        let now_ns = self.sessions.timers.now_ns();
         let histories = self.open.directory().histories();
         let count = histories.expire_next(HISTORIES_PER_TURN, now_ns);
         let turns = (count / HISTORIES_PER_TURN + 1) as u64;
@@ -65,7 +65,7 @@ mod tests {
         let mut lane = lane(&Server::builder());
         let rules = vec![HistoryPattern::new(">", limits)];
         lane.core.rooms().histories().keep_topics(rules);
-        let start_ns = lane.core.sessions.now_ns();
+        let start_ns = lane.core.sessions.timers.now_ns();
         let held = |lane: &crate::lane::Lane<_>| -> usize {
             lane.core
                 .rooms
@@ -75,8 +75,8 @@ mod tests {
                 .held_by_topics()
         };
         let go_to = |lane: &mut crate::lane::Lane<_>, seconds: u64| {
-            while lane.core.sessions.now_ns() < start_ns + seconds * SECOND_NS {
-                let next_ns = lane.core.sessions.now_ns() + SECOND_NS / 2;
+            while lane.core.sessions.timers.now_ns() < start_ns + seconds * SECOND_NS {
+                let next_ns = lane.core.sessions.timers.now_ns() + SECOND_NS / 2;
                 lane.core.sessions.timers.set_time(next_ns);
                 lane.turn();
             }

@@ -81,8 +81,8 @@ impl<'a> LaneHistories<'a> {
             return since.map(|_| UNKNOWN);
         }
         self.plan_expiry(&limits);
-        let now_ns = self.sessions.now_ns();
-        let owner = self.sessions.find(id).and_then(Session::owner);
+        let now_ns = self.sessions.timers.now_ns();
+        let owner = self.sessions.table.find(id).and_then(Session::owner);
         // Other lanes wait here meanwhile, so no message can be recorded before the earlier ones are complete.
         shared.history.get_or_init(|| {
             let history = directory.histories().open_room(&name, limits, || owner);
@@ -106,7 +106,7 @@ impl<'a> LaneHistories<'a> {
             let is_asked = since.is_some() && directory.histories().keeps_topics();
             return is_asked.then_some(UNKNOWN);
         }
-        let owner = || self.sessions.find(id).and_then(Session::owner);
+        let owner = || self.sessions.table.find(id).and_then(Session::owner);
         let history = match directory.histories().topic(topic, owner)? {
             TopicHistory::Here(history) => history,
             TopicHistory::OfCarrier => {
@@ -122,7 +122,9 @@ impl<'a> LaneHistories<'a> {
     pub(crate) fn limits_of(&self, id: SessionId, pattern: &str) -> Option<History> {
         let histories = self.open.directory().histories();
         validate_topic(pattern).ok()?;
-        histories.topic(pattern, || self.sessions.find(id).and_then(Session::owner))?;
+        histories.topic(pattern, || {
+            self.sessions.table.find(id).and_then(Session::owner)
+        })?;
         histories.topic_limits(pattern)
     }
 }

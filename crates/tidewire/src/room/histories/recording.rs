@@ -32,7 +32,7 @@ impl Recording<'_> {
         if let Some(lane) = self.receiver {
             history.note_arrival(&mut self.records, lane, offset);
         }
-        history.record(&mut self.records, message, sessions.now_ns());
+        history.record(&mut self.records, message, sessions.timers.now_ns());
         history.touch();
         if !history.has_room_for(message) {
             sessions.counters.history_skipped.add(1);
@@ -130,7 +130,7 @@ impl LaneHistories<'_> {
             // The topic keeps a history only since its subscribers came.
             return self.deliveries().deliver(alias, frame);
         };
-        let (lane, now_ns) = (self.exchange.lane, self.sessions.now_ns());
+        let (lane, now_ns) = (self.exchange.lane, self.sessions.timers.now_ns());
         let mut records = history.lock();
         let is_former = records.is_in_former_epoch(lane);
         if records.has(lane).is_some_and(|has| offset <= has) && !is_former {
@@ -160,7 +160,7 @@ impl LaneHistories<'_> {
     /// Appends messages that waited in their histories for memory.
     #[cold]
     pub(in crate::room) fn catch_up_all(&mut self) {
-        let now_ns = self.sessions.now_ns();
+        let now_ns = self.sessions.timers.now_ns();
         for alias in self.open.take_behind() {
             let Some(history) = self.open.history(alias) else {
                 continue;

@@ -15,7 +15,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, Subscription};
 use super::LaneHistories;
 use crate::broker::Position;
 use crate::history::{encode_position, encode_record};
-use crate::session::{SessionId, append_with_header};
+use crate::session::{LaneSessions, SessionId, append_with_header};
 
 impl LaneHistories<'_> {
     /// Plans what a session gets of the history of a room or topic that it has just entered.
@@ -26,16 +26,17 @@ impl LaneHistories<'_> {
         since: Option<Since>,
     ) -> Option<RecoveryBody> {
         let history = self.open.history(alias)?;
-        let now_ns = self.sessions.now_ns();
+        let now_ns = self.sessions.timers.now_ns();
         let mut records = history.lock();
         let last = records.last();
         // The client may have messages that this lane does not have yet. They must not come by its log.
         self.catch_up(&history, &mut records, alias, last.offset);
         let (next, recovery) = history.plan(&mut records, since, now_ns);
         drop(records);
-        let slot = self.sessions.slot_of(id)?;
+        let slot = self.sessions.table.slot_of(id)?;
         let first = (next <= last.offset).then_some(next);
-        self.sessions.begin_replay(slot, alias, first)?;
+        let LaneSessions { table, logs, .. } = &mut *self.sessions;
+        logs.begin_replay(&mut table[slot], alias, first)?;
         let offset = next - 1;
         Some(RecoveryBody {
             position: Position { offset, ..last },
@@ -74,10 +75,10 @@ impl LaneHistories<'_> {
     /// Reads sessions whose output has drained again, and sends them the next pieces of their histories.
     pub(in crate::room) fn resume_drained(&mut self, ready: &mut Vec<usize>) {
         // A replay lists its session again while the next piece is wanted.
-        let mut resumed = std::mem::take(&mut self.sessions.resumed);
+        let mut resumed = self.sessions.table.take_resumed();
         let (mut replayed_bytes, piece_bytes) = (0, self.piece_bytes(resumed.len()));
         for slot in resumed.drain(..) {
-            let session = self.sessions.get(slot);
+            let session = self.sessions.table.get(slot);
             let Some(session) = session.filter(|session| !session.connection.is_closed()) else {
                 continue;
             };
@@ -86,14 +87,13 @@ impl LaneHistories<'_> {
             if session.is_replayed() && self.sessions.outputs.of(slot).is_empty() {
                 match replayed_bytes < TURN_BYTES {
                     true => replayed_bytes += self.replay(slot, piece_bytes),
-                    false => self.sessions.resumed.push(slot),
+                    false => self.sessions.table.list_resumed(slot),
                 }
             }
             self.sessions.update_interest(slot);
             ready.push(slot);
         }
-        resumed.append(&mut self.sessions.resumed);
-        self.sessions.resumed = resumed;
+        self.sessions.table.return_resumed(resumed);
     }
 
     /// Sends a session the next piece of its histories. Histories that end in the piece share it. Returns its bytes.
@@ -112,7 +112,7 @@ impl LaneHistories<'_> {
     }
 
     fn next_of_history(&self, id: SessionId, alias: u16) -> Option<(usize, u64)> {
-        let slot = self.sessions.slot_of(id)?;
+        let slot = self.sessions.table.slot_of(id)?;
         let session = &self.sessions[slot];
         let membership = &session.memberships[session.membership(alias)?];
         Some((slot, membership.subscriber.next_of_history()?))
@@ -197,7 +197,7 @@ impl LaneHistories<'_> {
 
     /// Notes how far a session was replayed to. A session that has what its lane has goes on with the log.
     fn go_on_from(&mut self, id: SessionId, alias: u16, next: u64, end: u64, roster_follows: bool) {
-        let Some(slot) = self.sessions.slot_of(id) else {
+        let Some(slot) = self.sessions.table.slot_of(id) else {
             return;
         };
         let Some(index) = self.sessions[slot].membership(alias) else {
@@ -208,7 +208,8 @@ impl LaneHistories<'_> {
             return membership.subscriber.replay(next);
         }
         let is_topic = membership.is_topic;
-        self.sessions.end_replay(slot, index);
+        let LaneSessions { table, logs, .. } = &mut *self.sessions;
+        logs.end_replay(&mut table[slot], index);
         if roster_follows && !is_topic {
             self.deliveries().push_small_roster(id, alias);
         }

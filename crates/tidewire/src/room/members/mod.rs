@@ -103,7 +103,7 @@ impl LaneRooms<'_> {
         if let Some(policy) = policy {
             config.policies.check(policy)?;
         }
-        let slot = self.sessions.slot_of(id).ok_or(JoinError::NotOpen)?;
+        let slot = self.sessions.table.slot_of(id).ok_or(JoinError::NotOpen)?;
         let session = &self.sessions[slot];
         if session.stream.is_unproven() {
             return Err(JoinError::Unproven);
@@ -116,7 +116,7 @@ impl LaneRooms<'_> {
         if session.has_memberships(false, rooms_max) {
             return Err(JoinError::LimitReached(ReachedLimit::Session));
         }
-        if self.sessions.is_at_its_share(id) {
+        if self.sessions.relief.is_at_its_share(Some(session)) {
             return Err(JoinError::LimitReached(ReachedLimit::Memory));
         }
         if session.connection.handshake().frame_bytes_max()
@@ -175,7 +175,11 @@ impl LaneRooms<'_> {
 
     /// Takes a session out of a room.
     pub(crate) fn leave(&mut self, id: SessionId, alias: u16) -> Result<(), RoomError> {
-        let slot = self.sessions.slot_of(id).ok_or(RoomError::NotJoined)?;
+        let slot = self
+            .sessions
+            .table
+            .slot_of(id)
+            .ok_or(RoomError::NotJoined)?;
         let index = self.sessions[slot]
             .room_membership(alias)
             .ok_or(RoomError::NotJoined)?;
@@ -195,7 +199,7 @@ impl LaneRooms<'_> {
         if let Some(member) = self.sessions[slot].profile.member.take() {
             self.table.open.directory().release(&member);
         }
-        self.sessions.drop_room_messages(slot);
+        self.sessions.outputs.drop_room_messages(slot);
     }
 
     fn detach(&mut self, slot: usize, membership: usize, reason: DropReason) {

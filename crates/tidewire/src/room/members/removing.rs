@@ -36,7 +36,7 @@ impl LaneRooms<'_> {
 
     /// Checks that a session of this lane is in a room.
     pub(super) fn check_member(&self, id: SessionId, alias: u16) -> Result<(), RoomError> {
-        let session = self.sessions.find(id);
+        let session = self.sessions.table.find(id);
         let membership = session.and_then(|session| session.room_membership(alias));
         membership.map(|_| ()).ok_or(RoomError::NotJoined)
     }
@@ -56,7 +56,7 @@ impl LaneRooms<'_> {
 
     /// Removes a session of this lane from a room, and sends it the presence frame of its own leave.
     pub(in crate::room) fn remove(&mut self, id: SessionId, alias: u16) {
-        let Some(slot) = self.sessions.slot_of(id) else {
+        let Some(slot) = self.sessions.table.slot_of(id) else {
             return;
         };
         let Some(index) = self.sessions[slot].room_membership(alias) else {
@@ -142,7 +142,7 @@ impl LaneRooms<'_> {
 
     /// Returns the rooms that a session of this lane is in.
     pub(crate) fn rooms_of(&self, id: SessionId) -> impl Iterator<Item = u16> {
-        let session = self.sessions.find(id);
+        let session = self.sessions.table.find(id);
         let memberships = session.map_or(&[][..], |session| &session.memberships);
         let rooms = memberships.iter().filter(|membership| !membership.is_topic);
         rooms.map(|membership| membership.room)
@@ -150,7 +150,7 @@ impl LaneRooms<'_> {
 
     /// Returns the member name of a session of this lane.
     pub(crate) fn member_name(&self, id: SessionId) -> Option<Arc<str>> {
-        let member = self.sessions.find(id)?.profile.member.as_deref()?;
+        let member = self.sessions.table.find(id)?.profile.member.as_deref()?;
         Some(Arc::clone(&member.name))
     }
 }

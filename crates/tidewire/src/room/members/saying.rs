@@ -43,8 +43,8 @@ impl LaneRooms<'_> {
             self.check_memory()?;
         }
         let slot = id.slot();
-        let (logs, slab) = LaneLogs::of(self.sessions, self.exchange);
-        let session = slab.get_mut(slot).filter(|session| session.id == id);
+        let (logs, table) = LaneLogs::of(self.sessions, self.exchange);
+        let session = table.get_mut(slot).filter(|session| session.id == id);
         let session = session.ok_or(RoomError::NotJoined)?;
         let index = session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         let shared = self.table.open.shared(alias).ok_or(RoomError::NotJoined)?;
@@ -81,14 +81,18 @@ impl LaneRooms<'_> {
         if let Some(room) = &held {
             self.deliveries().hold(slot, room);
         }
-        let must_wait = is_short && self.sessions.wait_for_memory(id);
+        let must_wait = is_short
+            && self
+                .sessions
+                .relief
+                .pause_publisher(&mut self.sessions.table, id);
         Ok(held.is_some() || must_wait)
     }
 
     /// Whether a message may be appended now.
     #[cold]
     pub(super) fn check_memory(&mut self) -> Result<(), RoomError> {
-        match !self.sessions.relief.is_short() || self.sessions.may_grow() {
+        match !self.sessions.relief.is_short() || self.sessions.relief_pass().may_grow() {
             true => Ok(()),
             false => Err(RoomError::OutOfMemory),
         }
@@ -101,7 +105,7 @@ impl LaneRooms<'_> {
         alias: u16,
         payload: &[u8],
     ) -> Result<bool, RoomError> {
-        let session = self.sessions.find(id);
+        let session = self.sessions.table.find(id);
         let member = session.and_then(|session| session.profile.member.as_deref().cloned());
         let (Some(history), Some(member)) = (self.table.open.history(alias), member) else {
             return self.say(id, alias, payload);
@@ -141,7 +145,12 @@ impl LaneRooms<'_> {
             self.deliveries().hold(id.slot(), &shared);
         }
         let is_short = self.sessions.relief.is_short();
-        Ok(must_stop || is_short && self.sessions.wait_for_memory(id))
+        Ok(must_stop
+            || is_short
+                && self
+                    .sessions
+                    .relief
+                    .pause_publisher(&mut self.sessions.table, id))
     }
 
     /// Gives the node a message for the history of a room.
@@ -216,7 +225,7 @@ impl LaneRooms<'_> {
         payload: &[u8],
     ) -> Result<(), RoomError> {
         self.check_member(id, alias)?;
-        let session = self.sessions.find(id).ok_or(RoomError::NotJoined)?;
+        let session = self.sessions.table.find(id).ok_or(RoomError::NotJoined)?;
         let member = session.profile.member.clone().ok_or(RoomError::NotJoined)?;
         let target = self.table.open.directory().member_in(alias, name);
         let Some(target) = target else {

@@ -110,9 +110,14 @@ impl<'a> LaneTopics<'a> {
     /// Counts a refused registration, and logs it at a limited rate, because a flood of them must not flood the log.
     /// The subscriber gets no error, so the log tells the operator.
     fn note_registration_refused(&mut self, id: SessionId, error: SubscribeError) {
-        if let Some(unlogged) = self.topics.registration_log.may_log(self.sessions.now_ns()) {
+        if let Some(unlogged) = self
+            .topics
+            .registration_log
+            .may_log(self.sessions.timers.now_ns())
+        {
             let peer = self
                 .sessions
+                .table
                 .find(id)
                 .and_then(|session| session.profile.peer.as_deref());
             let peer = peer.map(tracing::field::display);
@@ -139,7 +144,11 @@ impl<'a> LaneTopics<'a> {
         if let Some(policy) = policy {
             self.sessions.config.policies.check(policy)?;
         }
-        let slot = self.sessions.slot_of(id).ok_or(SubscribeError::NotOpen)?;
+        let slot = self
+            .sessions
+            .table
+            .slot_of(id)
+            .ok_or(SubscribeError::NotOpen)?;
         if self.sessions[slot].stream.is_unproven() {
             return Err(SubscribeError::Unproven);
         }
@@ -161,7 +170,7 @@ impl<'a> LaneTopics<'a> {
         if session.has_memberships(true, own_max.unwrap_or(count_max).min(count_max)) {
             return Err(SubscribeError::LimitReached(ReachedLimit::Session));
         }
-        if self.sessions.is_at_its_share(id) {
+        if self.sessions.relief.is_at_its_share(Some(session)) {
             return Err(SubscribeError::LimitReached(ReachedLimit::Memory));
         }
         Ok((slot, pattern))
@@ -199,7 +208,7 @@ impl<'a> LaneTopics<'a> {
 
     /// Ends a subscription.
     pub(crate) fn unsubscribe(&mut self, id: SessionId, alias: u16) -> Result<(), NotSubscribed> {
-        let slot = self.sessions.slot_of(id).ok_or(NotSubscribed)?;
+        let slot = self.sessions.table.slot_of(id).ok_or(NotSubscribed)?;
         let index = self.sessions[slot]
             .subscription(alias)
             .ok_or(NotSubscribed)?;

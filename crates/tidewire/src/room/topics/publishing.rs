@@ -30,7 +30,7 @@ impl TopicTable {
     ) -> Result<(), PublishError> {
         validate_topic(topic)?;
         self.recent.look_up(topic, &self.routes);
-        let owner = || sessions.find(publisher).and_then(Session::owner);
+        let owner = || sessions.table.find(publisher).and_then(Session::owner);
         self.recent.history = open.directory().histories().topic(topic, owner);
         Ok(())
     }
@@ -46,7 +46,7 @@ impl LaneTopics<'_> {
         validate_topic(topic)?;
         let config = &self.sessions.config;
         config.check_shared_frame(payload_bytes, PUBLISHED_OVERHEAD_BYTES + topic.len())?;
-        match self.sessions.relief.is_short() && !self.sessions.may_grow() {
+        match self.sessions.relief.is_short() && !self.sessions.relief_pass().may_grow() {
             true => Err(PublishError::OutOfMemory),
             false => Ok(()),
         }
@@ -66,7 +66,7 @@ impl LaneTopics<'_> {
         let overhead = PUBLISHED_OVERHEAD_BYTES + topic.len();
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), overhead)?;
-        if self.sessions.relief.is_short() && !self.sessions.may_grow() {
+        if self.sessions.relief.is_short() && !self.sessions.relief_pass().may_grow() {
             return Err(PublishError::OutOfMemory);
         }
         let congested = match &self.topics.recent.history {
@@ -79,7 +79,11 @@ impl LaneTopics<'_> {
         };
         self.sessions.counters.published.add(1);
         // One congested room is enough to pause the publisher. When it is clear, the next message checks the others.
-        let must_wait = self.sessions.relief.is_short() && self.sessions.wait_for_memory(id);
+        let must_wait = self.sessions.relief.is_short()
+            && self
+                .sessions
+                .relief
+                .pause_publisher(&mut self.sessions.table, id);
         Ok(congested.is_some_and(|index| self.hold_publisher(id, index)) || must_wait)
     }
 
@@ -190,7 +194,7 @@ impl LaneTopics<'_> {
     #[cold]
     fn hold_publisher(&mut self, id: SessionId, index: usize) -> bool {
         let room = Arc::clone(&self.topics.recent.matches[index].shared);
-        let slot = self.sessions.slot_of(id);
+        let slot = self.sessions.table.slot_of(id);
         slot.map(|slot| self.deliveries().hold(slot, &room))
             .is_some()
     }

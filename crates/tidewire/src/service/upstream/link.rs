@@ -370,6 +370,6 @@ impl Link {
 
 /// Whether the peer accepts no new requests.
 fn is_going(core: &Core, id: SessionId) -> bool {
-    let session = core.sessions.find(id);
+    let session = core.sessions.table.find(id);
     session.is_some_and(|session| session.connection.output().is_peer_going())
 }

@@ -53,7 +53,7 @@ pub(super) fn submit(
     let asked = Asked {
         asker,
         channel: call.channel,
-        deadline_ns: core.sessions.now_ns().saturating_add(timeout_ns),
+        deadline_ns: core.sessions.timers.now_ns().saturating_add(timeout_ns),
         then,
     };
     let result = match &upstream.0.target {
@@ -134,8 +134,8 @@ impl Upstreams {
             }
             link.stop_timer(core);
             for id in link.sessions() {
-                if let Some(slot) = core.sessions.slot_of(id) {
-                    core.sessions.finish(slot, CloseReason::Service);
+                if let Some(slot) = core.sessions.table.slot_of(id) {
+                    core.sessions.finish(slot, CloseReason::Service, None);
                 }
             }
             false
@@ -253,8 +253,8 @@ pub(crate) fn end_idle_upstreams(core: &mut Core) {
     with(core, |upstreams, core| {
         let idle = upstreams.links.iter().filter(|link| link.is_idle());
         for id in idle.flat_map(Link::sessions) {
-            if let Some(slot) = core.sessions.slot_of(id) {
-                core.sessions.close(slot, CloseReason::Shutdown);
+            if let Some(slot) = core.sessions.table.slot_of(id) {
+                core.sessions.table.close(slot, CloseReason::Shutdown);
             }
         }
     });
@@ -301,7 +301,7 @@ pub(crate) fn handle_node_answer(core: &mut Core, answer: NodeAnswer) {
 /// Fails the requests of an upstream whose deadlines have passed.
 pub(crate) fn handle_upstream_timer(core: &mut Core, number: u64) {
     with(core, |upstreams, core| {
-        let now_ns = core.sessions.now_ns();
+        let now_ns = core.sessions.timers.now_ns();
         let mut nodes = upstreams.nodes.iter_mut();
         if let Some(link) = nodes.find(|link| link.upstream.0.number == number) {
             let over = link.give_up(core, |asked| asked.deadline_ns <= now_ns);
@@ -380,7 +380,7 @@ pub(crate) fn run_answers(core: &mut Core) {
 
 impl Answer {
     fn run(self, core: &mut Core) {
-        let mut context = match core.sessions.find(self.asker) {
+        let mut context = match core.sessions.table.find(self.asker) {
             Some(session) if !session.connection.is_closed() => core.context(self.asker),
             _ if self.asker == SessionId::NONE => core.context_without_session(),
             // The session ended in this turn.

@@ -5,8 +5,8 @@ use tidewire_proto::codec::{AnyCodec, Codec, ConnectionState, Decoded};
 use super::Output;
 
 impl Output {
-    /// Lets the codec adapt the frames that were appended since the last call. The first `adapted_bytes` unsent bytes are adapted
-    /// already. `fresh` is an empty buffer.
+    /// Lets the codec adapt the frames that were appended since the last call. The first `adapted_bytes` unsent bytes
+    /// are adapted already. `fresh` is an empty buffer.
     pub(in crate::session) fn adapt(
         &mut self,
         codec: &AnyCodec,

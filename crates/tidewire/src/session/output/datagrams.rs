@@ -7,7 +7,7 @@ use crate::observe::{DatagramDrop, LaneCounters};
 use crate::transport::datagram::DatagramPeer;
 
 /// The result of sending.
-pub(in crate::session) enum DatagramsSent {
+pub(in crate::session) enum SendOutcome {
     All,
     Blocked,
     Failed(Error),
@@ -19,23 +19,18 @@ impl Output {
         &mut self,
         peer: &mut DatagramPeer,
         counters: &LaneCounters,
-    ) -> DatagramsSent {
+    ) -> SendOutcome {
         let Some(packing) = &mut self.packing else {
-            return DatagramsSent::All;
+            return SendOutcome::All;
         };
         while let Some(run) = packing.run(self.sent) {
             let mut bytes = &self.bytes[self.sent..run.end];
-            if let Some(budget) = peer.budget {
-                // The budget may cover only a part of the run. A smaller datagram at its end then is a run of its own.
-                let affordable = budget - budget % run.segment_bytes as u64;
-                if affordable == 0 {
-                    counters.datagrams_dropped[DatagramDrop::OverBudget as usize].add(1);
-                    self.sent = packing.consume(self.sent, 1);
-                    continue;
-                }
-                if affordable < bytes.len() as u64 {
-                    bytes = &bytes[..affordable as usize];
-                }
+            // The budget may cover only a part of the run. A smaller datagram at its end then is a run of its own.
+            bytes = &bytes[..peer.allowed(run.segment_bytes, bytes.len())];
+            if bytes.is_empty() {
+                counters.drop_datagram(DatagramDrop::OverBudget);
+                self.sent = packing.consume(self.sent, 1);
+                continue;
             }
             counters.system_calls.add(1);
             match peer.send(run.segment_bytes, bytes) {
@@ -43,10 +38,7 @@ impl Output {
                     let before = self.sent;
                     self.sent = packing.consume(before, datagrams);
                     let sent_bytes = (self.sent - before) as u64;
-                    if let Some(budget) = &mut peer.budget {
-                        *budget -= sent_bytes;
-                        peer.loop_watch.is_answered = true;
-                    }
+                    peer.note_sent(sent_bytes);
                     counters.writes.add(1);
                     counters.datagrams_out.add(datagrams as u64);
                     counters.bytes_out.add(sent_bytes);
@@ -59,15 +51,15 @@ impl Output {
                             self.bytes.drain(..self.sent);
                             self.sent = 0;
                         }
-                        return DatagramsSent::Blocked;
+                        return SendOutcome::Blocked;
                     }
-                    _ => return DatagramsSent::Failed(error),
+                    _ => return SendOutcome::Failed(error),
                 },
             }
         }
         packing.clear();
         self.bytes.clear();
         self.sent = 0;
-        DatagramsSent::All
+        SendOutcome::All
     }
 }

@@ -8,7 +8,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, Subscription};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::room::Advance;
 
-pub(super) use datagrams::DatagramsSent;
+pub(super) use datagrams::SendOutcome;
 
 use super::SessionShared;
 use super::buffers::BufferPool;
@@ -23,8 +23,8 @@ pub(crate) struct Output {
     packing: Option<Box<Packing>>,
     /// An upper bound on the bytes from other threads, which are reserved in the shared session.
     outside_bytes: usize,
-    /// Room messages inside `bytes`, torn or copied. They count as delivered once the output is empty. Each has a byte at least, so
-    /// 32 bits are enough.
+    /// Room messages inside `bytes`, torn or copied. They count as delivered once the output is empty. Each has a byte
+    /// at least, so 32 bits are enough.
     room_messages: u32,
     /// Whether the session is listed for the flush at the end of the turn.
     is_listed: bool,
@@ -96,7 +96,8 @@ impl Output {
         }
     }
 
-    /// Appends the frame of a small reply, if the output has room for it in its buffer. A datagram's end is not recorded.
+    /// Appends the frame of a small reply, if the output has room for it in its buffer. A datagram's end is not
+    /// recorded.
     #[inline(always)]
     pub(super) fn append_small(&mut self, pattern: &FramePattern, id: u32, payload: &[u8]) -> bool {
         pattern.append_small(id, payload, &mut self.bytes)
@@ -120,7 +121,7 @@ impl Output {
         codec: &AnyCodec,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
-        let mut appended = Unfinished::new(&mut self.bytes);
+        let mut appended = AppendGuard::new(&mut self.bytes);
         let result = encode(codec, appended.bytes);
         appended.is_finished = true;
         drop(appended);
@@ -165,8 +166,8 @@ impl Output {
             .map_or(usize::MAX, |packing| packing.room())
     }
 
-    /// Moves a subscriber past written bytes. The rest of a torn frame goes into the output, and its message counts when that
-    /// rest has left. Returns the number of messages that were delivered.
+    /// Moves a subscriber past written bytes. The rest of a torn frame goes into the output, and its message counts
+    /// when that rest has left. Returns the number of messages that were delivered.
     #[inline(always)]
     pub(super) fn take_torn(&mut self, advance: impl FnOnce(&mut Vec<u8>) -> Advance) -> u64 {
         let advance = advance(&mut self.bytes);
@@ -203,8 +204,8 @@ impl Output {
         }
     }
 
-    /// Lends its bytes and the ends of its datagrams to a sender. `full_above` is the largest number of unsent bytes to which
-    /// the sender appends.
+    /// Lends its bytes and the ends of its datagrams to a sender. `full_above` is the largest number of unsent bytes to
+    /// which the sender appends.
     pub(super) fn lend(&mut self, frame_bytes_max: usize, full_above: usize) -> OutputLoan {
         let mut bytes = std::mem::take(&mut self.bytes);
         if bytes.capacity() == 0 {
@@ -292,13 +293,13 @@ impl OutputLoan {
 }
 
 /// Bytes that are appended to. If the codec of a program panics, no partial frame may remain.
-struct Unfinished<'a> {
+struct AppendGuard<'a> {
     bytes: &'a mut Vec<u8>,
     before: usize,
     is_finished: bool,
 }
 
-impl<'a> Unfinished<'a> {
+impl<'a> AppendGuard<'a> {
     #[inline(always)]
     fn new(bytes: &'a mut Vec<u8>) -> Self {
         let before = bytes.len();
@@ -310,7 +311,7 @@ impl<'a> Unfinished<'a> {
     }
 }
 
-impl Drop for Unfinished<'_> {
+impl Drop for AppendGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         if !self.is_finished {

@@ -39,14 +39,13 @@ fn open<S: Service>(lane: &mut Lane<S>, number: u8) -> Option<Opened> {
         .core
         .insert(near.into(), Some(peer), open_connection())
         .unwrap();
-    lane.core.sessions[slot].announced = true;
     lane.core.enter(slot);
     let id = lane.core.sessions[slot].id;
     Some(Opened { slot, id, far })
 }
 
 fn is_open<S: Service>(lane: &Lane<S>, session: &Opened) -> bool {
-    let found = lane.core.sessions.find(session.id);
+    let found = lane.core.sessions.table.find(session.id);
     found.is_some_and(|session| session.connection.phase() == Phase::Open)
 }
 

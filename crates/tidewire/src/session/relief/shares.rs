@@ -1,47 +1,32 @@
 //! The shares of memory when it is short: who is above its share, and what that means for it.
 //!
-//! Whoever holds more than its share is refused what would make it hold more: newcomers, subscriptions and rooms. The others are
-//! not. At *full*, the newest sessions of those above their shares are closed, whatever they do, until memory is only *high*: an
-//! idle session costs memory, too. While nobody else wants memory, nothing of this happens to a single holder.
+//! Whoever holds more than its share is refused what would make it hold more: newcomers, subscriptions and rooms. The
+//! others are not. At *full*, the newest sessions of those above their shares are closed, whatever they do, until
+//! memory is only *high*: an idle session costs memory, too. While nobody else wants memory, nothing of this happens to
+//! a single holder.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use tidewire_proto::connection::CloseReason;
 
-use super::{AGAIN_NS, LaneSessions, MEMBERSHIP_BYTES, SESSION_BYTES};
+use super::ReliefPass;
+use super::pass::AGAIN_NS;
 use crate::memory::{Holder, Pressure};
-use crate::session::{Session, SessionId};
 
-impl LaneSessions {
-    /// The holder that the memory of a session counts for.
-    fn holder_of(&self, session: &Session) -> Option<Holder> {
-        let identity = session.profile.admitted.as_ref().map(|it| &it.identity);
-        match identity.filter(|identity| !identity.is_anonymous()) {
-            Some(identity) => Some(self.relief.memory.shares().of_user(identity.name())),
-            None => session.owner().map(Holder::Address),
-        }
-    }
-
-    /// Memory that a session holds, with its subscriptions and what waits for it.
-    fn held_by(&self, slot: usize, session: &Session) -> usize {
-        let waiting = match session.connection.output().state().is_blocked() {
-            true => self.bytes_behind(slot, session),
-            false => self.relief.kept_bytes[slot],
-        };
-        SESSION_BYTES + session.memberships.len() * MEMBERSHIP_BYTES + waiting
-    }
-
+impl ReliefPass<'_> {
     /// Sums what the sessions of this lane hold. Returns what each holder has beyond its share.
     pub(super) fn measure_shares(&mut self) -> HashMap<Holder, usize> {
         let mut held: HashMap<Holder, usize> = HashMap::new();
         let mut others = 0;
-        for (slot, session) in &self.slab {
+        for (_, session) in &*self.table {
             if session.connection.handshake().is_outgoing() || session.connection.is_closed() {
                 continue;
             }
-            match self.holder_of(session) {
-                Some(holder) => *held.entry(holder).or_default() += self.held_by(slot, session),
+            match self.relief.holder_of(session) {
+                Some(holder) => {
+                    *held.entry(holder).or_default() += self.relief.held_by(session, self.logs);
+                }
                 None => others += 1,
             }
         }
@@ -52,26 +37,26 @@ impl LaneSessions {
 
     /// Whether a session is one of these holders'.
     pub(super) fn is_of(&self, holders: &HashMap<Holder, usize>, slot: usize) -> bool {
-        let holder = self.holder_of(&self.slab[slot]);
+        let holder = self.relief.holder_of(&self.table[slot]);
         holder.is_some_and(|holder| holders.contains_key(&holder))
     }
 
-    /// Closes the newest sessions of those who hold more than their shares, until this lane has released `bytes`. Returns
-    /// what the closed sessions release at the end of the turn, and their number.
+    /// Closes the newest sessions of those who hold more than their shares, until this lane has released `bytes`.
+    /// Returns what the closed sessions release at the end of the turn, and their number.
     pub(super) fn close_newest(
         &mut self,
         mut above: HashMap<Holder, usize>,
         bytes: usize,
     ) -> (usize, usize) {
         let mut newest: Vec<(Reverse<u32>, usize, Holder)> = Vec::new();
-        for (slot, session) in &self.slab {
+        for (slot, session) in &*self.table {
             if session.connection.handshake().is_outgoing() || session.connection.is_closed() {
                 continue;
             }
-            if let Some(holder) = self.holder_of(session)
+            if let Some(holder) = self.relief.holder_of(session)
                 && above.contains_key(&holder)
             {
-                newest.push((Reverse(session.id.age(self.generation)), slot, holder));
+                newest.push((Reverse(self.table.age_of(session.id)), slot, holder));
             }
         }
         newest.sort_unstable_by_key(|(age, ..)| *age);
@@ -79,12 +64,12 @@ impl LaneSessions {
         while released < bytes
             && let Some((_, slot, holder)) = newest.pop()
         {
-            let held = self.held_by(slot, &self.slab[slot]);
+            let held = self.relief.held_by(&self.table[slot], self.logs);
             match above.get_mut(&holder) {
                 Some(more) if *more > 0 => *more = more.saturating_sub(held),
                 _ => continue,
             }
-            self.close(slot, CloseReason::MemoryLimit);
+            self.table.close(slot, CloseReason::MemoryLimit);
             released += held;
             closed += 1;
         }
@@ -98,12 +83,11 @@ impl LaneSessions {
         }
         self.relieve();
         if self.relief.memory.shares().is_above(holder) {
-            return self.relief.memory.pressure() != Pressure::Normal;
+            return self.relief.is_short();
         }
-        let now_ns = self.timers.now_ns();
-        if self.relief.memory.pressure() == Pressure::Full && now_ns >= self.relief.newcomer_ns {
+        if self.relief.is_full() && self.now_ns >= self.relief.newcomer_ns {
             // Until now, the only holder may have been alone.
-            self.relief.newcomer_ns = now_ns + AGAIN_NS;
+            self.relief.newcomer_ns = self.now_ns + AGAIN_NS;
             self.relief.again_at_bytes = 0;
             self.relief.has_newcomer = true;
             self.relieve();
@@ -115,16 +99,5 @@ impl LaneSessions {
             Pressure::High => !self.relief.memory.shares().is_any_above(),
             Pressure::Full => !self.relief.is_relieved,
         }
-    }
-
-    /// Whether a session may not hold more: it is above its share, or nothing may grow.
-    pub(crate) fn is_at_its_share(&self, id: SessionId) -> bool {
-        let pressure = self.relief.memory.pressure();
-        if pressure == Pressure::Normal {
-            return false;
-        }
-        let holder = self.find(id).and_then(|session| self.holder_of(session));
-        let is_full = pressure == Pressure::Full && !self.relief.is_relieved;
-        is_full || self.relief.memory.shares().is_above(holder)
     }
 }

@@ -162,7 +162,10 @@ fn the_kind_that_holds_most_pays_and_of_handshakes_the_newest() {
         let slot = lane.core.insert(near.into(), None, connection).unwrap();
         let connection = &mut lane.core.sessions[slot].connection;
         connection.input_mut().keep(vec![7; SIXTEENTH / 8], 1);
-        lane.core.sessions.charge_buffers(slot);
+        let sessions = &mut lane.core.sessions;
+        sessions
+            .relief
+            .charge_buffers(&sessions.table[slot], &sessions.outputs);
         unopened.push(slot);
         ends.push(far);
     }
@@ -213,17 +216,18 @@ fn a_publisher_waits_for_the_end_of_the_turn_while_memory_is_short() {
     assert!(!lane.core.sessions[slot].connection.may_read());
     lane.core.settle_memory();
     assert!(lane.core.sessions[slot].connection.may_read());
-    assert_eq!(lane.core.sessions.resumed, [slot]);
+    assert_eq!(lane.core.sessions.table.take_resumed(), [slot]);
     lane.core.sessions.relief.memory.resize(13 * SIXTEENTH, 0);
 }
 
-/// Regression: relief in the middle of a turn ended the pressure, and then the end of the turn did not keep buffers again.
+/// Regression: relief in the middle of a turn ended the pressure, and then the end of the turn did not keep buffers
+/// again.
 #[test]
 fn buffers_are_kept_again_when_the_pressure_ended_within_a_turn() {
     let mut lane = small_lane();
     let (_slot, _far) = stall(&mut lane, "a", Policy::Disconnect);
     publish(&mut lane, "a", 13 * SIXTEENTH);
-    lane.core.sessions.relieve();
+    lane.core.sessions.relief_pass().relieve();
     assert_eq!(
         lane.core.sessions.relief.memory.pressure(),
         Pressure::Normal
@@ -240,7 +244,7 @@ fn newcomers_are_told_and_counted_while_memory_is_short() {
     lane.core.sessions.relief.memory.resize(0, 12 * SIXTEENTH);
     let arrival = Arrival::unlisted(near.into());
     lane.core.assign(arrival, &mut Vec::new());
-    assert!(lane.core.sessions.is_empty());
+    assert!(lane.core.sessions.table.is_empty());
     let counters = &lane.core.counters;
     assert_eq!(counters.memory_refused_sessions.read(), 1);
     assert_eq!(counters.sessions_refused.read(), 1);
@@ -279,7 +283,7 @@ fn replies_that_wait_in_line_are_bounded_in_bytes() {
     let mut buffer = vec![0; 1 << 20];
     while !lane.core.sessions[slot].connection.may_read() {
         assert!(far.read(&mut buffer).unwrap() > 0);
-        let now_ns = lane.core.sessions.now_ns();
+        let now_ns = lane.core.sessions.timers.now_ns();
         lane.core.sessions[slot].connection.handle_writable(now_ns);
         lane.core.sessions.flush(slot);
     }
@@ -321,7 +325,10 @@ fn nothing_stays_charged_when_all_sessions_are_gone() {
                 let session = &mut lane.core.sessions[slot];
                 session.connection.handle_writable(1);
                 lane.core.sessions.flush(slot);
-                lane.core.sessions.charge_rooms_of(slot);
+                let sessions = &mut lane.core.sessions;
+                sessions
+                    .relief
+                    .charge_logs_of(&sessions.table[slot], &mut sessions.logs);
             }
             8 => {
                 let kept = vec![7; random.usize(..200_000)];
@@ -331,15 +338,15 @@ fn nothing_stays_charged_when_all_sessions_are_gone() {
                     .keep(kept, 1);
                 lane.core.sessions.charge_kept(slot);
             }
-            _ if step % 7 == 0 => lane.core.sessions.close(slot, CloseReason::Service),
+            _ if step % 7 == 0 => lane.core.sessions.table.close(slot, CloseReason::Service),
             _ => {}
         }
         if step % 5 == 0 {
-            let now_ns = lane.core.sessions.now_ns();
+            let now_ns = lane.core.sessions.timers.now_ns();
             lane.core.sessions.timers.set_time(now_ns + 10_000_000);
             lane.turn();
-            let slab = &lane.core.sessions.slab;
-            sessions.retain(|(slot, id, _)| slab.get(*slot).is_some_and(|it| it.id == *id));
+            let table = &lane.core.sessions.table;
+            sessions.retain(|(slot, id, _)| table.get(*slot).is_some_and(|it| it.id == *id));
         }
     }
     assert!(lane.core.counters.closed[CloseReason::MemoryLimit.index()].read() > 0);

@@ -11,7 +11,8 @@ use self::clock::Clock;
 pub(crate) use self::service::ServiceTimer;
 use self::service::ServiceTimers;
 pub use self::service::{TimerError, TimerId};
-use super::SessionId;
+use super::{Session, SessionId};
+use crate::config::Config;
 use crate::limits::nanoseconds;
 
 #[derive(Debug)]
@@ -121,6 +122,31 @@ impl Timers {
         self.wheel.cancel(timer);
     }
 
+    /// Sets a session's timer to the earliest time at which it can reach one of its limits.
+    pub(super) fn arm(&mut self, session: &mut Session, config: &Config) {
+        let is_unvalidated = session.is_unvalidated_and_idle();
+        let deadline_ns =
+            session
+                .connection
+                .poll_timeout(&config.rules, self.now_ns, is_unvalidated);
+        let timer = deadline_ns.map(|deadline_ns| {
+            let age_ns = config.age.and_then(|age| session.age_deadline_ns(age));
+            let at_ns = deadline_ns.min(age_ns.unwrap_or(u64::MAX));
+            self.set(at_ns, TimerKey::Session(session.id))
+        });
+        if let Some(former) = std::mem::replace(&mut session.timer, timer) {
+            self.cancel(former);
+        }
+    }
+
+    /// Stops all timers of a session that is being removed.
+    pub(super) fn disarm(&mut self, session: &mut Session) {
+        for timer in [session.timer.take(), session.take_rate_timer()] {
+            timer.into_iter().for_each(|timer| self.cancel(timer));
+        }
+        self.end_service(session.id);
+    }
+
     /// Adds the keys of the timers that are due to `fired`.
     pub(crate) fn fire_due(&mut self, fired: &mut Vec<TimerKey>) {
         self.wheel.advance(self.now_ns, fired);
@@ -158,7 +184,7 @@ const TIMER_TICK_NS: u64 = 10_000_000;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::{Output, Session};
+    use crate::session::Output;
 
     /// Every idle session has a place in the slab and a timer, so a larger type would cost memory for each session.
     #[test]

@@ -1,8 +1,8 @@
 //! The timers that services set, on the wheel of their lane.
 //!
-//! The wheel identifies a timer by an index in this table, so that its entries stay as small as those of idle timeouts. A
-//! reused index gets another serial number. A timer may fire in the same moment in which it is cancelled or its session
-//! ends. Then the serial number no longer matches, and the service does not see it.
+//! The wheel identifies a timer by an index in this table, so that its entries stay as small as those of idle timeouts.
+//! A reused index gets another serial number. A timer may fire in the same moment in which it is cancelled or its
+//! session ends. Then the serial number no longer matches, and the service does not see it.
 
 use std::collections::HashMap;
 
@@ -13,8 +13,8 @@ use tidewire_io::timer::TimerId as WheelTimer;
 use super::{SessionId, TimerKey, Timers};
 use crate::limits::Limits;
 
-/// One timer of a service. The id stays harmless after the timer has fired or was cancelled. It is valid only on the lane
-/// that set the timer. [`TimerActions::set`](crate::TimerActions::set) returns it and has an example.
+/// One timer of a service. The id stays harmless after the timer has fired or was cancelled. It is valid only on the
+/// lane that set the timer. [`TimerActions::set`](crate::TimerActions::set) returns it and has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId {
     pub(crate) lane: usize,
@@ -25,12 +25,12 @@ pub struct TimerId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TimerError {
-    /// The session has ended, and its timers with it. Use [`TimerActions::set_for_lane`](crate::TimerActions::set_for_lane) for a
-    /// timer that needs no session.
+    /// The session has ended, and its timers with it. Use
+    /// [`TimerActions::set_for_lane`](crate::TimerActions::set_for_lane) for a timer that needs no session.
     #[error("the session of the timer has ended; set a timer of the lane, which needs no session")]
     NotOpen,
-    /// The session has this many timers already, or the lane has, for timers without a session. Cancel timers that are not
-    /// needed, or raise [`SessionLimits::timers_max`](crate::SessionLimits::timers_max) or
+    /// The session has this many timers already, or the lane has, for timers without a session. Cancel timers that are
+    /// not needed, or raise [`SessionLimits::timers_max`](crate::SessionLimits::timers_max) or
     /// [`SessionLimits::timers_per_lane_max`](crate::SessionLimits::timers_per_lane_max).
     #[error(
         "{0} timers wait already, which is the limit; cancel those that are not needed, or raise the limit"
@@ -48,7 +48,7 @@ pub(crate) struct ServiceTimer {
 /// The timers of a lane's service.
 #[derive(Debug, Default)]
 pub(super) struct ServiceTimers {
-    waiting: Slab<Waiting>,
+    waiting: Slab<TimerEntry>,
     serial: u32,
     /// Indices of the timers of each session that has set one.
     by_session: HashMap<SessionId, Vec<u32>>,
@@ -57,7 +57,7 @@ pub(super) struct ServiceTimers {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct TimerEntry {
     serial: u32,
     session: SessionId,
     token: u64,
@@ -65,7 +65,7 @@ struct Waiting {
 }
 
 impl ServiceTimers {
-    fn take(&mut self, timer: ServiceTimer) -> Option<Waiting> {
+    fn take(&mut self, timer: ServiceTimer) -> Option<TimerEntry> {
         let index = timer.index as usize;
         let waiting = self.waiting.get(index)?;
         if waiting.serial != timer.serial {
@@ -108,7 +108,7 @@ impl Timers {
         service.serial = service.serial.wrapping_add(1);
         let serial = service.serial;
         let timer = ServiceTimer { index, serial };
-        vacant.insert(Waiting {
+        vacant.insert(TimerEntry {
             serial,
             session,
             token,
@@ -130,14 +130,15 @@ impl Timers {
         waiting.is_some()
     }
 
-    /// Handles a timer that has fired. Returns its session and token, unless it was cancelled. The session may be closed.
+    /// Handles a timer that has fired. Returns its session and token, unless it was cancelled. The session may be
+    /// closed.
     pub(crate) fn fire_service(&mut self, timer: ServiceTimer) -> Option<(SessionId, u64)> {
         let waiting = self.service.take(timer)?;
         Some((waiting.session, waiting.token))
     }
 
     /// Stops all timers of a session that is being removed.
-    pub(in crate::session) fn end_service(&mut self, session: SessionId) {
+    pub(super) fn end_service(&mut self, session: SessionId) {
         let Self { wheel, service, .. } = self;
         // Most services set no timers.
         if service.by_session.is_empty() {

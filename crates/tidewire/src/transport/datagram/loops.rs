@@ -9,10 +9,10 @@
 //! looping datagram ends after about [`LOOKS_PER_DROP`] rounds on average. Measured between two echo servers: 1,101
 //! forged datagrams made 310 rounds each on average, for 0.7 seconds of processor time, until all of them were dropped.
 //!
-//! A client whose messages have anything new (a number, a time) never loses a datagram, with any number of messages in flight.
-//! The same holds for a client that gets no replies, and for one that sends requests, because a reply is of another kind. A
-//! client that sends the same message thousands of times loses one run in 256, which it must expect over UDP anyway. A server
-//! that trusts its peers drops nothing here.
+//! A client whose messages have anything new (a number, a time) never loses a datagram, with any number of messages in
+//! flight. The same holds for a client that gets no replies, and for one that sends requests, because a reply is of
+//! another kind. A client that sends the same message thousands of times loses one run in 256, which it must expect
+//! over UDP anyway. A server that trusts its peers drops nothing here.
 //!
 //! Rejected: a limit on the rate of replies, because slow loops stay below it and fast clients do not. Rejected:
 //! silence for a while, because it ends all loops but also drops the messages in flight of an honest client. Rejected:
@@ -31,7 +31,7 @@ pub(crate) struct LoopWatch {
     repeats: u32,
     looks: u32,
     /// Whether a datagram was sent to the address since the last check.
-    pub(crate) is_answered: bool,
+    is_answered: bool,
 }
 
 /// Enough of a datagram to know it again.
@@ -43,6 +43,11 @@ struct Fingerprint {
 }
 
 impl LoopWatch {
+    /// Notes that a datagram was sent to the address.
+    pub(super) fn note_answered(&mut self) {
+        self.is_answered = true;
+    }
+
     /// Checks a received datagram. Returns whether to drop it.
     #[inline]
     pub(crate) fn look<C: Codec + ?Sized>(&mut self, bytes: &[u8], codec: &C) -> bool {
@@ -66,7 +71,8 @@ impl LoopWatch {
         self.repeats >= REPEATS_MIN && self.looks.is_multiple_of(LOOKS_PER_DROP)
     }
 
-    /// Counts a sample that came again. The next datagram becomes the sample, so that all looping datagrams get their turn.
+    /// Counts a sample that came again. The next datagram becomes the sample, so that all looping datagrams get their
+    /// turn.
     #[inline(never)]
     fn note_repeat<C: Codec + ?Sized>(&mut self, bytes: &[u8], codec: &C) {
         // Only one-way messages can loop: the reply to any other kind is not answered.
@@ -122,8 +128,8 @@ const REPEATS_MIN: u32 = 4_096;
 /// sends the same message loses 0.4 %.
 const LOOKS_PER_DROP: u32 = 256;
 
-/// Runs of datagrams after which a sample that has not come again is replaced. It is more than the datagrams that a loop can
-/// hold in the receive buffers of both sides.
+/// Runs of datagrams after which a sample that has not come again is replaced. It is more than the datagrams that a
+/// loop can hold in the receive buffers of both sides.
 const AGE_MAX: u32 = 65_536;
 
 /// An odd number without a pattern, from the golden ratio.

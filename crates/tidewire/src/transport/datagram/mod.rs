@@ -12,6 +12,7 @@ mod loops;
 mod packing;
 
 use std::io::{self, IoSlice};
+use std::mem;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -19,9 +20,10 @@ use std::sync::Arc;
 use tidewire_io::datagram::DatagramSocket;
 use tidewire_io::poller::{Interest, Poller, PollerError, Token};
 use tidewire_io::socket::SocketError;
-use tidewire_proto::correlate::{Arrivals, RecentIds};
+use tidewire_proto::codec::{Codec, RequestIds};
+use tidewire_proto::correlate::{Arrival, Arrivals, RecentIds};
 
-pub(crate) use loops::LoopWatch;
+use loops::LoopWatch;
 pub(crate) use packing::Packing;
 
 use super::Transport;
@@ -36,14 +38,14 @@ pub(crate) struct DatagramPeer {
     /// The index of the lane's socket. `None` if the session has a socket of its own.
     pub(crate) port: Option<usize>,
     /// Bytes that may still be sent to an unvalidated address.
-    pub(crate) budget: Option<u64>,
+    budget: Option<u64>,
     pub(crate) standing: Standing,
-    pub(crate) loop_watch: LoopWatch,
-    pub(crate) arrivals: Arrivals,
+    loop_watch: LoopWatch,
+    arrivals: Arrivals,
     /// The ids of its last requests. `None` before the first.
-    pub(crate) recent: Option<Box<RecentIds>>,
+    recent: Option<Box<RecentIds>>,
     /// Datagrams that the kernel dropped at the session's own socket.
-    pub(crate) kernel_drops: KernelDrops,
+    kernel_drops: KernelDrops,
 }
 
 /// The validation of a peer's address over UDP.
@@ -62,7 +64,7 @@ pub(crate) enum Standing {
 pub(crate) struct KernelDrops {
     /// The kernel's counter when it was last read.
     counted: u32,
-    pub(crate) is_planned: bool,
+    is_planned: bool,
 }
 
 impl DatagramPeer {
@@ -96,12 +98,66 @@ impl DatagramPeer {
         }
     }
 
-    /// Raises the budget of an unvalidated address: it may be sent as many bytes as it sends.
+    /// Limits what is sent to the peer to as many bytes as come from it, because its address is not validated.
+    pub(crate) fn begin_unproven(&mut self) {
+        self.budget = Some(0);
+    }
+
+    /// Whether the peer may be sent no more bytes than came from it.
+    #[inline]
+    pub(crate) fn is_unproven(&self) -> bool {
+        self.budget.is_some()
+    }
+
+    /// Lets an unproven peer be sent as many bytes more as came from it.
     #[inline]
     pub(crate) fn allow(&mut self, bytes: usize) {
         if let Some(budget) = &mut self.budget {
             *budget = budget.saturating_add(bytes as u64);
         }
+    }
+
+    /// The part of `bytes` that may be sent now, in whole datagrams of `segment_bytes`.
+    pub(crate) fn allowed(&self, segment_bytes: usize, bytes: usize) -> usize {
+        self.budget.map_or(bytes, |budget| {
+            let whole = budget - budget % segment_bytes as u64;
+            usize::try_from(whole).unwrap_or(usize::MAX).min(bytes)
+        })
+    }
+
+    /// Notes bytes that were sent.
+    pub(crate) fn note_sent(&mut self, bytes: u64) {
+        if let Some(budget) = &mut self.budget {
+            *budget -= bytes;
+            self.loop_watch.note_answered();
+        }
+    }
+
+    /// Checks a datagram of an unproven peer for a loop. Returns whether to drop the datagram.
+    #[inline]
+    pub(crate) fn is_looping<C: Codec + ?Sized>(&mut self, bytes: &[u8], codec: &C) -> bool {
+        self.loop_watch.look(bytes, codec)
+    }
+
+    /// Notes the id of a request. Returns whether it is that of an earlier request.
+    pub(crate) fn is_repeated(&mut self, ids: RequestIds, id: u32) -> bool {
+        // A session that is never asked anything keeps no ids.
+        ids == RequestIds::Bits32 && self.recent.get_or_insert_default().note(id)
+    }
+
+    /// Notes the id of a new request.
+    pub(crate) fn note_arrival(&mut self, ids: RequestIds, id: u32) -> Arrival {
+        self.arrivals.note(ids, id)
+    }
+
+    /// Plans a count of the drops at the session's own socket. Returns false if one is planned already.
+    pub(crate) fn plan_drops(&mut self) -> bool {
+        self.kernel_drops.plan()
+    }
+
+    /// Returns the drops at the session's own socket since the last call.
+    pub(crate) fn take_drops(&mut self) -> u64 {
+        self.kernel_drops.take(&self.socket)
     }
 
     /// Sends datagrams of one size. Returns the number of datagrams that the system accepted.
@@ -112,6 +168,11 @@ impl DatagramPeer {
 }
 
 impl KernelDrops {
+    /// Plans a count of the drops. Returns false if one is planned already.
+    pub(crate) fn plan(&mut self) -> bool {
+        !mem::replace(&mut self.is_planned, true)
+    }
+
     /// Returns the drops since the last call.
     pub(crate) fn take(&mut self, socket: &DatagramSocket) -> u64 {
         self.is_planned = false;

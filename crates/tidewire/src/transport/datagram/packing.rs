@@ -1,10 +1,10 @@
 //! The ends of the datagrams in an output.
 //!
 //! Problem: frames share datagrams, because a datagram costs far more than a frame, but no frame is split, because
-//! datagrams get lost. Approach: an output is filled frame by frame as for a stream. The packing keeps the offsets at which a
-//! datagram must end because the next frame would not fit, as segment runs (GSO): neighbouring datagrams of one size, which the
-//! kernel takes with one call. Frames of one size need not be noted one by one: the sender asks once how far it may append
-//! ([`Packing::appendable`]), and notes afterwards how far it went ([`Packing::end_appending`]).
+//! datagrams get lost. Approach: an output is filled frame by frame as for a stream. The packing keeps the offsets at
+//! which a datagram must end because the next frame would not fit, as segment runs (GSO): neighbouring datagrams of one
+//! size, which the kernel takes with one call. Frames of one size need not be noted one by one: the sender asks once
+//! how far it may append ([`Packing::appendable`]), and notes afterwards how far it went ([`Packing::end_appending`]).
 //!
 //! Rejected: keeping the end of every frame and packing at the send, because that needs a list of all frames. Rejected:
 //! finding the ends by decoding, because that does not work for frames that only the datagram ends.
@@ -106,8 +106,8 @@ impl Packing {
         Some(self.start + filled_max)
     }
 
-    /// Ends the frames that [`Packing::appendable`] allowed, and begins the next datagram if another frame of their size does
-    /// not fit. Returns the next largest length, as `appendable` does.
+    /// Ends the frames that [`Packing::appendable`] allowed, and begins the next datagram if another frame of their
+    /// size does not fit. Returns the next largest length, as `appendable` does.
     pub(crate) fn next_appendable(&mut self, end: usize) -> Option<usize> {
         self.end_appending(end);
         if end > self.start && end - self.start + self.appended_frame_bytes > self.bytes_max {

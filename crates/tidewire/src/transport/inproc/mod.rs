@@ -1,8 +1,8 @@
 //! Connections within the process: a byte ring each way, read by the same decoders as a socket.
 //!
-//! A session of this kind differs from a socket's in three things only. Its bytes never pass the kernel. Its connection comes
-//! to the mailbox of the server's first lane instead of a listener, see [`registry`]. An event costs the peer a system call, so
-//! the lane asks for none while it is awake:
+//! A session of this kind differs from a socket's in three things only. Its bytes never pass the kernel. Its connection
+//! comes to the mailbox of the server's first lane instead of a listener, see [`registry`]. An event costs the peer a
+//! system call, so the lane asks for none while it is awake:
 //!
 //! ```text
 //!   asleep, announced to the peer ─ the peer writes and signals ─▶ awake: read each turn until there is nothing
@@ -10,9 +10,10 @@
 //!        └── the lane would sleep, and still nothing to read: announce ◀───────┘
 //! ```
 //!
-//! So two busy lanes exchange bytes without system calls, except that each lane polls. A lane that is awake is never woken to
-//! read. Rejected: announcing at the first read without bytes, because the peer's next write would wake a lane that is about
-//! to read again. Rejected: checking every ring in every turn, because a lane may have ten thousand rings, few of them busy.
+//! So two busy lanes exchange bytes without system calls, except that each lane polls. A lane that is awake is never
+//! woken to read. Rejected: announcing at the first read without bytes, because the peer's next write would wake a lane
+//! that is about to read again. Rejected: checking every ring in every turn, because a lane may have ten thousand
+//! rings, few of them busy.
 
 mod registry;
 
@@ -24,7 +25,7 @@ use tidewire_io::poller::{Event, Interest, Poller, PollerError, Token};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::SocketError;
 
-use registry::Waiting;
+use registry::WaitingEnd;
 pub(crate) use registry::{Bound, Party, bind, hand_over};
 
 use super::Transport;
@@ -36,7 +37,7 @@ use crate::transport::ConnectError;
 pub(crate) struct InprocStream {
     ring: RingStream,
     /// Held until a server has taken the other end.
-    waiting: Option<Waiting>,
+    waiting: Option<WaitingEnd>,
     /// The events that the lane waits for.
     wanted: Interest,
     /// The lane reads without events.
@@ -60,8 +61,8 @@ pub(crate) fn connect(
 }
 
 impl InprocName {
-    /// Makes a bare connection to the server of this name, for programs that speak its codec themselves. The server sees an
-    /// ordinary session. It never waits for a server.
+    /// Makes a bare connection to the server of this name, for programs that speak its codec themselves. The server
+    /// sees an ordinary session. It never waits for a server.
     ///
     /// # Errors
     /// [`ConnectError`] if no server listens on the name, its queue is full, or the system refuses the rings.
@@ -205,8 +206,8 @@ impl From<RingStream> for InprocStream {
     }
 }
 
-/// Some dozens of small messages. They are enough to share the cost of a write to the ring (a fence, a cache line of the peer).
-/// They are few enough that two lanes with a hundred messages in flight both have work.
+/// Some dozens of small messages. They are enough to share the cost of a write to the ring (a fence, a cache line of
+/// the peer). They are few enough that two lanes with a hundred messages in flight both have work.
 const STEP_BYTES: usize = 2 * 1024;
 
 #[cfg(test)]

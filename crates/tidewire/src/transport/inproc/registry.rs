@@ -7,8 +7,8 @@
 //!                  └─ by choice ──▶ the end waits here ─▶ bind ─▶ arrival there, "placed" to the lane that waits
 //! ```
 //!
-//! One lock protects the registry. Only binding and connecting take it. Rejected: a table per thread, or one that the program
-//! passes on, because two parts of a program should need to share a name only.
+//! One lock protects the registry. Only binding and connecting take it. Rejected: a table per thread, or one that the
+//! program passes on, because two parts of a program should need to share a name only.
 //!
 //! A guard removes each entry: a name when its server stops, and a waiting end when its session has ended.
 
@@ -46,7 +46,7 @@ pub(crate) struct Bound {
 
 /// A session's entry among the connections that wait for a name.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingEnd {
     pub(super) name: InprocName,
     pub(super) ticket: u64,
 }
@@ -126,7 +126,7 @@ pub(super) fn connect(name: &InprocName) -> Result<RingStream, ConnectError> {
 pub(super) fn connect_or_wait(
     name: &InprocName,
     lane: &Arc<dyn Party>,
-) -> Result<(RingStream, Option<Waiting>), ConnectError> {
+) -> Result<(RingStream, Option<WaitingEnd>), ConnectError> {
     let mut registry = lock();
     match registry.connect(name) {
         Err(ConnectError::NotListening { .. }) => {}
@@ -143,7 +143,7 @@ pub(super) fn connect_or_wait(
         far,
         lane: Arc::clone(lane),
     });
-    let waiting = Waiting {
+    let waiting = WaitingEnd {
         name: name.clone(),
         ticket,
     };
@@ -186,7 +186,7 @@ impl Drop for Bound {
     }
 }
 
-impl Drop for Waiting {
+impl Drop for WaitingEnd {
     fn drop(&mut self) {
         lock().waiting.retain(|waiter| waiter.ticket != self.ticket);
     }

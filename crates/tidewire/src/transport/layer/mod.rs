@@ -1,17 +1,18 @@
 //! A socket with layers over it: TLS, WebSocket, or one over the other.
 //!
-//! The layers have no I/O ([`tidewire_proto::layer`]). This transport moves bytes between them and the socket, so that the lane
-//! above sees plaintext.
+//! The layers have no I/O ([`tidewire_proto::layer`]). This transport moves bytes between them and the socket, so that
+//! the lane above sees plaintext.
 //!
-//! A layer accepts plaintext before the socket does, and seals it: it makes records of it. So plaintext is sealed only when
-//! the socket has accepted all sealed bytes. Records are as large as possible. A write that is accepted whole may leave
-//! [bytes](super::Transport::pending_bytes) that wait for the socket. Messages that a policy may drop stay plaintext.
+//! A layer accepts plaintext before the socket does, and seals it: it makes records of it. So plaintext is sealed only
+//! when the socket has accepted all sealed bytes. Records are as large as possible. A write that is accepted whole may
+//! leave [bytes](super::Transport::pending_bytes) that wait for the socket. Messages that a policy may drop stay
+//! plaintext.
 //!
-//! One read of the socket may bring more plaintext than the lane takes in a turn. No event announces the rest, so the stream
-//! stays [awake](super::Transport::is_awake) while there is some.
+//! One read of the socket may bring more plaintext than the lane takes in a turn. No event announces the rest, so the
+//! stream stays [awake](super::Transport::is_awake) while there is some.
 //!
-//! The layers end before the socket, in both directions. If the socket ends first, the connection was cut: reading answers
-//! `ConnectionReset`, never an end.
+//! The layers end before the socket, in both directions. If the socket ends first, the connection was cut: reading
+//! answers `ConnectionReset`, never an end.
 
 mod config;
 
@@ -108,15 +109,15 @@ impl LayeredStream {
         }
     }
 
-    /// Whether a read has a result without the socket: plaintext, or the end of the layers. No event announces the end if the
-    /// peer waits for our end before it closes the socket.
+    /// Whether a read has a result without the socket: plaintext, or the end of the layers. No event announces the end
+    /// if the peer waits for our end before it closes the socket.
     fn has_news(&self) -> bool {
         let is_end_news = self.stack.has_ended() && !self.is_end_told;
         self.stack.has_plain() || self.failed.is_some() || is_end_news
     }
 
-    /// Passes plaintext to the layers. The socket must have accepted all sealed bytes before. A layer that only puts a header in
-    /// front is no detour: both go to the socket in one gathered write.
+    /// Passes plaintext to the layers. The socket must have accepted all sealed bytes before. A layer that only puts a
+    /// header in front is no detour: both go to the socket in one gathered write.
     fn seal(&mut self, plain: &[IoSlice<'_>]) -> io::Result<usize> {
         let Self { stream, stack, .. } = self;
         if let Some(written) = stack.write_through(plain, |slices| stream.write_vectored(slices)) {
@@ -361,7 +362,8 @@ fn failure(error: LayerError) -> io::Error {
 /// Bytes that are read from the socket at once. It bounds the plaintext that waits.
 const READ_BYTES_MAX: usize = 64 << 10;
 
-/// Reads of the socket for one read of plaintext, so that a peer that sends records without plaintext does not hold up the lane.
+/// Reads of the socket for one read of plaintext, so that a peer that sends records without plaintext does not hold up
+/// the lane.
 const READS_WITHOUT_PLAINTEXT_MAX: usize = 8;
 
 /// Slices that are sealed at once. The lane gathers as many for one write.

@@ -115,8 +115,8 @@ fn assert_bounded_and_whole((mut near, mut far): (LayeredStream, LayeredStream))
     assert!(blocked > 0, "the test was to fill the socket");
 }
 
-/// The bug: after a failure behind plaintext that was not read yet, a write said that it would block. The socket took bytes, so a
-/// session that did not read woke its lane for ever.
+/// The bug: after a failure behind plaintext that was not read yet, a write said that it would block. The socket took
+/// bytes, so a session that did not read woke its lane for ever.
 #[test]
 fn after_a_failure_writes_fail_and_the_plaintext_before_it_is_read_first() {
     let (mut near, mut far) = websocket();
@@ -206,8 +206,8 @@ fn garbage_names_its_cause() {
     assert_eq!(cause, Some(&LayerError::RecordTooLong));
 }
 
-/// The peer waits for our end before it closes its socket, so no other event comes. Its end was noticed only by the idle
-/// timeout.
+/// The peer waits for our end before it closes its socket, so no other event comes. Its end was noticed only by the
+/// idle timeout.
 #[test]
 fn the_end_of_layers_is_noticed_although_the_socket_goes_on() {
     let (mut near, mut far) = secured();

@@ -23,7 +23,7 @@ use crate::websocket::WebSocketConnector;
 impl Link {
     /// Starts a connection if an attempt is allowed now. Returns whether a connection is in progress.
     pub(super) fn connect(&mut self, core: &mut Core) -> bool {
-        if core.sessions.now_ns() < self.retry_ns {
+        if core.sessions.timers.now_ns() < self.retry_ns {
             return false;
         }
         let credentials = self.upstream.0.terms.credentials.as_ref();
@@ -73,7 +73,7 @@ impl Link {
     }
 
     fn begin_race(&mut self, core: &mut Core) -> bool {
-        let (now_ns, rules) = (core.sessions.now_ns(), &core.config.rules);
+        let (now_ns, rules) = (core.sessions.timers.now_ns(), &core.config.rules);
         let race = Race::new(self.target.in_order(), now_ns, rules.handshake_timeout_ns);
         self.state = State::Connecting(race);
         self.run_race(core)
@@ -81,7 +81,7 @@ impl Link {
 
     /// Begins the addresses that are due. Returns whether the upstream is connected or a connection is in progress.
     pub(super) fn run_race(&mut self, core: &mut Core) -> bool {
-        let now_ns = core.sessions.now_ns();
+        let now_ns = core.sessions.timers.now_ns();
         while let State::Connecting(race) = &mut self.state {
             match race.step(now_ns) {
                 Step::Wait => {
@@ -117,7 +117,7 @@ impl Link {
             core.shared.outgoing.check_credentials(endpoint, token)?;
         }
         let id = core.connect(endpoint, false, self.stack())?;
-        if let Some(session) = core.sessions.find_mut(id) {
+        if let Some(session) = core.sessions.table.find_mut(id) {
             let attached = session.profile.attach();
             attached.is_upstream = true;
             attached.credentials = self.token.clone();
@@ -129,7 +129,7 @@ impl Link {
     /// progress.
     fn fail_round(&mut self, core: &Core, cause: &dyn fmt::Display) -> bool {
         self.target.forget_addresses();
-        let now_ns = core.sessions.now_ns();
+        let now_ns = core.sessions.timers.now_ns();
         if let Some(unlogged) = self.log.may_log(now_ns) {
             tracing::warn!(
                 upstream = %self.upstream.0,
@@ -158,7 +158,7 @@ impl Link {
         };
         close_all(core, race.sessions());
         self.target.note_good(endpoint);
-        self.pace.note_open(core.sessions.now_ns());
+        self.pace.note_open(core.sessions.timers.now_ns());
         self.state = State::Open(id);
         true
     }
@@ -195,7 +195,7 @@ impl Link {
     /// Plans the next attempt after the end of an open connection. It may begin at once after a connection that lasted,
     /// and after the first one that did not.
     fn note_end(&mut self, core: &Core, reason: CloseReason) {
-        let now_ns = core.sessions.now_ns();
+        let now_ns = core.sessions.timers.now_ns();
         self.retry_ns = 0;
         if !self.pace.note_end(now_ns, reason) {
             let is_first = self.pace.is_fresh();
@@ -233,8 +233,8 @@ impl Link {
 /// Closes sessions of addresses that have lost.
 fn close_all(core: &mut Core, sessions: impl IntoIterator<Item = SessionId>) {
     for session in sessions {
-        if let Some(slot) = core.sessions.slot_of(session) {
-            core.sessions.close(slot, CloseReason::Service);
+        if let Some(slot) = core.sessions.table.slot_of(session) {
+            core.sessions.table.close(slot, CloseReason::Service);
         }
     }
 }

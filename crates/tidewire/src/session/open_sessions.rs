@@ -1,11 +1,11 @@
 //! The open sessions of a server, in a table that every thread can read.
 //!
-//! A lane adds a session when it opens and removes it when it ends. So the lock of the lane's part of the table is taken
-//! twice in a session's life, and never for a message. A look-up returns a [`SessionShared`]: the constant facts about a
-//! session, and a few atomics for the changing ones.
+//! A lane adds a session when it opens and removes it when it ends. So the lock of the lane's part of the table is
+//! taken twice in a session's life, and never for a message. A look-up returns a [`SessionShared`]: the constant facts
+//! about a session, and a few atomics for the changing ones.
 //!
-//! Rejected: asking the lane, because then every look-up waits, which a handler must not do. Rejected too: a concurrent map,
-//! which is a dependency; an index by slot is enough.
+//! Rejected: asking the lane, because then every look-up waits, which a handler must not do. Rejected too: a concurrent
+//! map, which is a dependency; an index by slot is enough.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use crate::transport::TransportKind;
 
 /// The open sessions of all lanes.
 #[derive(Debug)]
-pub(crate) struct SessionTable {
+pub(crate) struct OpenSessions {
     /// Indexed by lane, then by the session's slot.
     lanes: Box<[Mutex<Slots>]>,
     /// The process with the lanes. A child by `fork` finds no session.
@@ -47,7 +47,7 @@ pub(crate) struct SessionShared {
     waiting_bytes: AtomicUsize,
 }
 
-impl SessionTable {
+impl OpenSessions {
     pub(crate) fn new(lanes: usize) -> Self {
         Self {
             lanes: (0..lanes).map(|_| Mutex::default()).collect(),
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_session_is_found_until_it_is_removed_and_never_by_a_former_number() {
-        let table = SessionTable::new(2);
+        let table = OpenSessions::new(2);
         let (old, new) = (shared(1, 5, 1), shared(1, 5, 2));
         table.enter(Arc::clone(&old));
         assert_eq!(table.find(old.id).map(|found| found.opened_ns), Some(7));

@@ -1,14 +1,14 @@
 //! The share of each address in a table of the whole server.
 //!
-//! Problem: a limit for each address protects a table only from three addresses, if it is a quarter of the table, and from none
-//! if the table was made smaller. Approach: the last quarter of a table is for addresses that have few entries. There an address
-//! may have a 32nd of what is free, or one entry. So fifty addresses that take what they can leave places for others, in a table
-//! of 256 entries, too. With a sixteenth they filled such a table, and left a newcomer half as much of a large one.
-//! Entries of rooms and topics are never taken away, because members of other addresses may be in them. A session is: the
-//! address with the most sessions makes room for a newcomer.
+//! Problem: a limit for each address protects a table only from three addresses, if it is a quarter of the table, and
+//! from none if the table was made smaller. Approach: the last quarter of a table is for addresses that have few
+//! entries. There an address may have a 32nd of what is free, or one entry. So fifty addresses that take what they can
+//! leave places for others, in a table of 256 entries, too. With a sixteenth they filled such a table, and left a
+//! newcomer half as much of a large one. Entries of rooms and topics are never taken away, because members of other
+//! addresses may be in them. A session is: the address with the most sessions makes room for a newcomer.
 //!
-//! Rejected: equal shares for all addresses that have entries, because the first address of a server that is alone for now
-//! would have to leave half of the table free.
+//! Rejected: equal shares for all addresses that have entries, because the first address of a server that is alone for
+//! now would have to leave half of the table free.
 
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
@@ -120,8 +120,8 @@ mod tests {
         *count - before
     }
 
-    /// Regression: four addresses filled a table whose limit for one address is a quarter, and a newcomer got nothing. Then fifty
-    /// filled a table of 256 entries.
+    /// Regression: four addresses filled a table whose limit for one address is a quarter, and a newcomer got nothing.
+    /// Then fifty filled a table of 256 entries.
     #[test]
     fn fifty_addresses_that_take_what_they_can_leave_places_for_a_newcomer() {
         for count_max in [256, 1_024, 16_384] {

@@ -1,7 +1,7 @@
 //! Rooms and topics of a codec whose deliveries have a header for each subscriber.
 //!
-//! The logs hold the part that all subscribers share. [`Deliveries`] copies it behind the headers for each write. Only lanes
-//! with such a codec write this way.
+//! The logs hold the part that all subscribers share. [`Deliveries`] copies it behind the headers for each write. Only
+//! lanes with such a codec write this way.
 
 use std::io::{ErrorKind, IoSlice};
 
@@ -9,8 +9,9 @@ use tidewire_proto::codec::{AnyCodec, Codec, Subscription};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::room::Deliveries;
 
-use super::gather::{Wrote, account_own, attempt};
-use super::{LaneSessions, Logs, Membership, Session};
+use super::Writer;
+use super::gather::{WriteOutcome, account_own, attempt};
+use crate::session::{Logs, Membership, Outputs, Session};
 use crate::transport::Transport;
 
 impl Membership {
@@ -41,27 +42,26 @@ pub(crate) fn append_with_header(
     Ok(())
 }
 
-impl LaneSessions {
-    /// Writes a session's output, and the messages of its rooms behind its headers. Returns whether everything was written.
+impl Writer {
+    /// Writes a session's output, and the messages of its rooms after its headers. Returns whether everything was
+    /// written.
     // Out of line, to keep the write of all other codecs short.
     #[cold]
     #[inline(never)]
-    pub(super) fn write_with_headers(&mut self, slot: usize) -> Result<bool, ErrorKind> {
+    pub(super) fn write_with_headers(
+        &mut self,
+        session: &mut Session,
+        outputs: &mut Outputs,
+        logs: &mut Logs,
+    ) -> Result<bool, ErrorKind> {
         loop {
-            self.announce_gaps(slot);
-            let Self {
-                slab,
-                outputs,
-                logs,
-                deliveries,
-                ..
-            } = self;
-            let session = &mut slab[slot];
-            gather(deliveries, session, logs, &self.config.codec);
-            let (stream, output) = (&mut session.stream, outputs.of(slot));
-            let (own, others) = (output.unsent(), deliveries.bytes());
+            self.announce_gaps(session, outputs, logs);
+            gather(&mut self.deliveries, session, logs, &self.config.codec);
+            let own = outputs.of(session.id.slot()).unsent();
+            let others = self.deliveries.bytes();
+            let stream = &mut session.stream;
             let wrote = match (own, others) {
-                ([], []) => return self.flush_layers(slot),
+                ([], []) => return session.flush_layers(),
                 ([], whole) | (whole, []) => {
                     attempt(stream, &self.counters, |stream| stream.write(whole))
                 }
@@ -74,32 +74,30 @@ impl LaneSessions {
             };
             let offered = own.len() + others.len();
             match wrote {
-                Wrote::Bytes(count) | Wrote::Held(count) => {
-                    self.account_deliveries(slot, count);
-                    if count < offered || matches!(wrote, Wrote::Held(_)) {
+                WriteOutcome::Bytes(count) | WriteOutcome::Held(count) => {
+                    self.account_deliveries(session, outputs, logs, count);
+                    if count < offered || matches!(wrote, WriteOutcome::Held(_)) {
                         return Ok(false);
                     }
                 }
-                Wrote::Blocked => return Ok(false),
-                Wrote::Failed(kind) => return Err(kind),
+                WriteOutcome::Blocked => return Ok(false),
+                WriteOutcome::Failed(kind) => return Err(kind),
             }
         }
     }
 
-    /// Accounts for `written` bytes: first of the session's own output, then of the gathered deliveries. A torn delivery
-    /// moves to the output, and counts when its rest is written.
-    fn account_deliveries(&mut self, slot: usize, written: usize) {
-        let Self {
-            slab,
-            outputs,
-            logs,
-            deliveries,
-            ..
-        } = self;
-        let session = &mut slab[slot];
-        let output = outputs.with_buffer(slot);
+    /// Accounts for `written` bytes: first of the session's own output, then of the gathered deliveries. A torn
+    /// delivery moves to the output, and counts when its rest is written.
+    fn account_deliveries(
+        &mut self,
+        session: &mut Session,
+        outputs: &mut Outputs,
+        logs: &mut Logs,
+        written: usize,
+    ) {
+        let output = outputs.with_buffer(session.id.slot());
         let (rest, mut delivered) = account_own(session, output, &self.counters, written);
-        let mut taken = deliveries.taken(rest);
+        let mut taken = self.deliveries.taken(rest);
         for membership in &mut session.memberships {
             if let Some(log) = logs.get_mut(membership.room) {
                 let subscriber = &mut membership.subscriber;
@@ -131,6 +129,7 @@ mod tests {
     use super::*;
     use crate::lane::lane;
     use crate::server::Server;
+    use crate::session::LaneSessions;
 
     /// A codec that sends bare payloads. Its deliveries begin with the number of the subscription.
     struct Numbered;
@@ -196,8 +195,15 @@ mod tests {
             assert_eq!(stream, expected);
             // The socket accepts only the first `cut` bytes.
             stream.truncate(cut);
-            core.sessions.deliveries = deliveries;
-            core.sessions.account_deliveries(slot, cut);
+            let LaneSessions {
+                writer,
+                table,
+                outputs,
+                logs,
+                ..
+            } = &mut core.sessions;
+            writer.deliveries = deliveries;
+            writer.account_deliveries(&mut table[slot], outputs, logs, cut);
             core.sessions.flush(slot);
             let mut rest = vec![0; expected.len() - cut];
             let mut arrived = 0;

@@ -1,13 +1,15 @@
-//! One gathered write: offers a session's output and its room logs to the socket, and accounts for the bytes that were taken.
+//! One gathered write: offers a session's output and its room logs to the socket, and accounts for the bytes that were
+//! taken.
 
 use std::io::{self, ErrorKind, IoSlice};
 
-use super::{LaneSessions, Logs, Output, Session};
+use super::{Offer, Writer};
 use crate::observe::LaneCounters;
+use crate::session::{Logs, Output, Outputs, Session};
 use crate::transport::{AnyTransport, Transport};
 
 /// The result of a write attempt.
-pub(super) enum Wrote {
+pub(super) enum WriteOutcome {
     Bytes(usize),
     /// The layers of the stream accepted this many bytes, and still hold some of them.
     Held(usize),
@@ -15,66 +17,60 @@ pub(super) enum Wrote {
     Failed(ErrorKind),
 }
 
-/// The bytes of a session that one write offered to the socket.
-pub(super) struct Offer {
-    pub(super) bytes: usize,
-    /// Whether the rooms have more bytes than one write takes.
-    pub(super) has_more: bool,
-}
-
-impl LaneSessions {
+impl Writer {
     /// Writes the output of a session that is in no room. Returns false if the socket is full.
     #[inline]
-    pub(super) fn write_own(&mut self, slot: usize) -> Result<bool, ErrorKind> {
-        let (session, output) = (&mut self.slab[slot], self.outputs.of_mut(slot));
+    pub(super) fn write_own(
+        &self,
+        session: &mut Session,
+        outputs: &mut Outputs,
+    ) -> Result<bool, ErrorKind> {
+        let output = outputs.of_mut(session.id.slot());
         let offered = output.len();
         if offered == 0 {
-            return self.flush_layers(slot);
+            return session.flush_layers();
         }
         let wrote = attempt(&mut session.stream, &self.counters, |stream| {
             stream.write(output.unsent())
         });
         match wrote {
-            Wrote::Bytes(count) | Wrote::Held(count) => {
+            WriteOutcome::Bytes(count) | WriteOutcome::Held(count) => {
                 let (_, delivered) = account_own(session, output, &self.counters, count);
                 self.counters.room_delivered.add(delivered);
-                Ok(count == offered && matches!(wrote, Wrote::Bytes(_)))
+                Ok(count == offered && matches!(wrote, WriteOutcome::Bytes(_)))
             }
-            Wrote::Blocked => Ok(false),
-            Wrote::Failed(kind) => Err(kind),
+            WriteOutcome::Blocked => Ok(false),
+            WriteOutcome::Failed(kind) => Err(kind),
         }
     }
 
     /// Writes the output and the room logs of a session in one call. It is a separate function, because most sessions
     /// are in no room, and creating many empty slices is a sixth of the cost of a small write.
     #[inline(never)]
-    pub(super) fn write_gathered(&mut self, slot: usize) -> (Offer, Wrote) {
-        let (session, output) = (&mut self.slab[slot], self.outputs.of(slot));
-        let (logs, counters) = (&self.logs, &self.counters);
+    pub(super) fn write_gathered(
+        &self,
+        session: &mut Session,
+        outputs: &Outputs,
+        logs: &Logs,
+    ) -> (Offer, WriteOutcome) {
+        let (output, counters) = (outputs.of(session.id.slot()), &self.counters);
         write_slices::<SLICES_USUAL>(session, output, logs, counters)
             .or_else(|| write_slices::<SLICES_MAX>(session, output, logs, counters))
-            .unwrap_or((
-                Offer {
-                    bytes: 0,
-                    has_more: false,
-                },
-                Wrote::Bytes(0),
-            ))
+            .unwrap_or((Offer::default(), WriteOutcome::Bytes(0)))
     }
 
     /// Accounts for `written` bytes: first of the session's own output, then of its rooms in their order.
     #[inline(always)]
-    pub(super) fn account(&mut self, slot: usize, written: usize) {
-        let Self {
-            slab,
-            outputs,
-            logs,
-            counters,
-            ..
-        } = self;
-        let session = &mut slab[slot];
+    pub(super) fn account(
+        &self,
+        session: &mut Session,
+        outputs: &mut Outputs,
+        logs: &mut Logs,
+        written: usize,
+    ) {
+        let slot = session.id.slot();
         let (mut rest, mut delivered) =
-            account_own(session, outputs.of_mut(slot), counters, written);
+            account_own(session, outputs.of_mut(slot), &self.counters, written);
         for membership in &mut session.memberships {
             if rest == 0 {
                 break;
@@ -93,12 +89,12 @@ impl LaneSessions {
             };
             delivered += output.take_torn(|out| subscriber.advance(log, part, out));
         }
-        counters.room_delivered.add(delivered);
+        self.counters.room_delivered.add(delivered);
     }
 }
 
-/// Accounts for written bytes of the session's own output. Returns the number of written bytes that belong to rooms, and the
-/// number of room messages that have now left the output.
+/// Accounts for written bytes of the session's own output. Returns the number of written bytes that belong to rooms,
+/// and the number of room messages that have now left the output.
 #[inline(always)]
 pub(super) fn account_own(
     session: &Session,
@@ -118,15 +114,15 @@ pub(super) fn account_own(
     (written - own, delivered)
 }
 
-/// Offers a session's output and room messages in one write. Returns `None` if that needs more than `COUNT` slices. With
-/// [`SLICES_MAX`] it writes the first slices instead.
+/// Offers a session's output and room messages in one write. Returns `None` if that needs more than `COUNT` slices.
+/// With [`SLICES_MAX`] it writes the first slices instead.
 #[inline(always)]
 fn write_slices<const COUNT: usize>(
     session: &mut Session,
     output: &Output,
     logs: &Logs,
     counters: &LaneCounters,
-) -> Option<(Offer, Wrote)> {
+) -> Option<(Offer, WriteOutcome)> {
     let Session {
         stream,
         memberships,
@@ -156,7 +152,7 @@ fn write_slices<const COUNT: usize>(
         return None;
     }
     let wrote = match slices[..count] {
-        [] => Wrote::Bytes(0),
+        [] => WriteOutcome::Bytes(0),
         // The plain call is cheaper.
         [whole] => attempt(stream, counters, |stream| stream.write(&whole)),
         ref pieces => attempt(stream, counters, |stream| stream.write_vectored(pieces)),
@@ -170,21 +166,21 @@ pub(super) fn attempt(
     stream: &mut AnyTransport,
     counters: &LaneCounters,
     mut write: impl FnMut(&mut AnyTransport) -> io::Result<usize>,
-) -> Wrote {
+) -> WriteOutcome {
     loop {
         counters.system_calls.add(stream.system_calls());
         match write(stream) {
-            Ok(written) if stream.pending_bytes() > 0 => return Wrote::Held(written),
-            Ok(written) => return Wrote::Bytes(written),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return Wrote::Blocked,
+            Ok(written) if stream.pending_bytes() > 0 => return WriteOutcome::Held(written),
+            Ok(written) => return WriteOutcome::Bytes(written),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return WriteOutcome::Blocked,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Wrote::Failed(error.kind()),
+            Err(error) => return WriteOutcome::Failed(error.kind()),
         }
     }
 }
 
 /// Slices that most gathered writes need: a sweep has one or two segments.
-pub(super) const SLICES_USUAL: usize = 3;
+pub(in crate::session) const SLICES_USUAL: usize = 3;
 
 /// Most slices of one gathered write. Own messages split a sweep into several slices.
-pub(super) const SLICES_MAX: usize = 32;
+pub(in crate::session) const SLICES_MAX: usize = 32;
