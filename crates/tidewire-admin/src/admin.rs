@@ -172,7 +172,7 @@ mod tests {
     /// A browser with a sleeping tab takes nothing, and would hold its place for ever.
     #[test]
     fn a_listener_that_does_not_read_is_cut_and_makes_room() {
-        let server = Server::builder().start(|_| PubSub::new()).unwrap();
+        let server = Server::builder().start_one(PubSub::new()).unwrap();
         let settings = Settings {
             pace: Pace {
                 every: Duration::from_millis(1),

@@ -11,7 +11,7 @@
 //! let admin = Admin::bind("127.0.0.1:0".parse()?, Settings::default())?;
 //! let server = Server::builder()
 //!     .listen("tcp://127.0.0.1:0")?
-//!     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+//!     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
 //! let admin = admin.serve(&server)?;
 //! println!("http://{}/", admin.address());
 //! server.readiness().withdraw(); // the first step of a drain: load balancers look elsewhere

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use tidewire::auth::TokenFile;
+use tidewire::auth::Tokens;
 use tidewire_command::output;
 
 use crate::failure::Failure;
@@ -61,7 +61,7 @@ pub(crate) fn run(arguments: &TokenArguments) -> anyhow::Result<ExitCode> {
     let out = out.as_deref().map(create).transpose()?;
     #[expect(clippy::disallowed_methods, reason = "tokens expire by the wall clock")]
     let expires_at = valid_for.map(|time| SystemTime::now() + time);
-    let token = TokenFile::append(file, name, expires_at)?;
+    let token = Tokens::append(file, name, expires_at)?;
     match out {
         Some(mut out) => writeln!(out, "{}", token.secret()).context("cannot write the token")?,
         None => output::print_line(token.secret().to_owned()),

@@ -12,7 +12,7 @@
 //! let server = Server::builder()
 //!     .listen("tcp://127.0.0.1:8080")?
 //!     .backplane(Nats::new("nats://127.0.0.1:4222")?, NodeSettings::new("a")?)
-//!     .start(|_| Chat::new())?;
+//!     .start_one(Chat::new())?;
 //! # drop(server);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

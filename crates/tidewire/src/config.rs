@@ -130,7 +130,7 @@ pub(crate) enum SharedFrameError {
 ///     .codec(AnyCodec::by_name("raw")?)
 ///     .slow_subscribers(Policy::ConflateByTopic)
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload));
+///     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload));
 /// assert!(matches!(outcome, Err(ServeError::Policy(PolicyError::TopicsHidden { codec: "raw" }))));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -33,7 +33,6 @@
 //! duty to answer:
 //!
 //! ```
-//! use std::sync::Arc;
 //! use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
 //! use tidewire::{Client, Context, Deferred, ErrorCode, Message, Server};
 //!
@@ -41,16 +40,14 @@
 //!     // An error here means that the answer fits no frame; the caller has been told.
 //!     let _ = deferred.reply(&text.to_ascii_uppercase());
 //! })?;
-//! let pool = Arc::new(pool);
-//! let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
-//!     let pool = Arc::clone(&pool);
+//! let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(
 //!     move |cx: &mut Context<'_>, message: Message<'_>| {
 //!         if let Err(PoolFull((deferred, _))) = pool.submit((cx.defer(), message.payload.to_vec())) {
 //!             deferred.refuse(ErrorCode::LimitReached, "too busy");
 //!         }
 //!         Ok(())
-//!     }
-//! })?;
+//!     },
+//! )?;
 //!
 //! let client = Client::connect(&server.to_string()).wait()?;
 //! assert_eq!(client.request(b"hello").wait()?.payload(), b"HELLO");
@@ -128,7 +125,7 @@ pub use observe::otlp;
 pub use room::{
     JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
 };
-pub use server::{ServeError, Server, ServerBuilder, StopError, Stopped, serve};
+pub use server::{ServeError, Server, ServerBuilder, StopError, Stopped, Stopper, serve};
 pub use service::{
     ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, ConnectionActions, Context,
     Deferred, HandlerError, HandlerResult, Methods, Part, PubSub, RoomActions, Router, Service,

@@ -33,7 +33,7 @@ pub use rate::{RateLimit, RateLimitError, WhenExceeded};
 /// let server = Server::builder()
 ///     .limits(limits)
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+///     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -11,7 +11,7 @@
 //!     }
 //! }
 //!
-//! let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_lane| Echo)?;
+//! let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(Echo)?;
 //! let client = Client::connect(&server.to_string()).wait()?;
 //! assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
 //! # Ok::<(), Box<dyn std::error::Error>>(())

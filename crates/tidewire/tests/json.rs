@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidewire::auth::{Anonymous, Chain, Identity, IdentityLimits, Permissions, TokenFile, Users};
+use tidewire::auth::{Anonymous, Chain, Identity, IdentityLimits, Permissions, Tokens, Users};
 use tidewire::{AnyCodec, Chat, Client, Context, HandlerResult, Limits, Message, Server};
 use tidewire_testkit::fixtures::echo;
 use tidewire_testkit::{DEADLINE, TestServer};
@@ -105,7 +105,7 @@ fn a_person_talks_to_a_program_without_a_hello() {
 fn only_a_token_needs_a_hello() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokens");
-    let token = TokenFile::append(&path, "ada", None).unwrap();
+    let token = Tokens::append(&path, "ada", None).unwrap();
     let mut users = Users::new(Permissions::nothing());
     for name in ["ada", Identity::ANONYMOUS] {
         let everything = Permissions::everything();
@@ -114,7 +114,7 @@ fn only_a_token_needs_a_hello() {
             .unwrap();
     }
     let users = Arc::new(users);
-    let tokens = || TokenFile::read(&path, Arc::clone(&users)).unwrap();
+    let tokens = || Tokens::read(&path, Arc::clone(&users)).unwrap();
     let tell = |cx: &mut Context<'_>, _: Message<'_>| -> HandlerResult {
         let name = cx
             .session()

@@ -53,7 +53,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let service = AsyncService::new(spawn, handle).in_flight_max(1_000);
     let server = Server::builder()
         .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?
-        .start(|_| service.clone())?;
+        .start_one(service.clone())?;
     println!("listening on {server}");
     server.wait_for_signals(Duration::from_secs(5))?;
     Ok(())

@@ -26,7 +26,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::builder()
         .codec(codec.clone())
         .listen("tcp://127.0.0.1:0")?
-        .start(|_lane| thermometer)?;
+        .start_one(thermometer)?;
     let address = server.to_string();
     let client = Client::builder().codec(codec).connect(&address).wait()?;
     let reply = client.request(b"temperature").wait()?;

@@ -179,7 +179,7 @@ fn run() -> Result<(), Box<dyn Error>> {
         .limits(limits)
         .rate_limit(RateLimit::new(WhenExceeded::Refuse).messages_per_second(100))
         .listen(argument(0, "tcp://127.0.0.1:7001"))?
-        .start(|_lane| gateway.clone())?;
+        .start_one(gateway.clone())?;
     println!("listening on {server}");
     let sessions = server.sessions();
     std::thread::spawn(move || {

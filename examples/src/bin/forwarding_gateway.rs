@@ -47,7 +47,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         .timeout(Duration::from_secs(2));
     let server = Server::builder()
         .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7001"))?
-        .start(|_| methods(&upstream))?;
+        .start_one(methods(&upstream))?;
     println!("listening on {server}");
     server.wait_for_signals(Duration::from_secs(5))?;
     Ok(())

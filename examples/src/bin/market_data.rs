@@ -116,7 +116,7 @@ async fn run(arguments: &[String]) -> Result<(), Box<dyn Error>> {
         .first()
         .map_or("tcp://127.0.0.1:0", String::as_str);
     let server = Server::builder().socket_options(small_buffers());
-    let server = server.listen(address)?.start(|_| PubSub::new())?;
+    let server = server.listen(address)?.start_one(PubSub::new())?;
     println!("listening on {server}");
     let address = server.to_string();
     let stalled = subscribe(&address, &feed.pattern(0).0).await?;

@@ -32,7 +32,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
     let server = Server::builder()
         .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7001"))?
-        .start(|_lane| Newsroom)?;
+        .start_one(Newsroom)?;
     println!("newsroom on {server}");
     server.wait_for_signals(Duration::from_secs(5))?;
     Ok(())

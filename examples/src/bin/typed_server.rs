@@ -94,12 +94,10 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let packers = Arc::new(WorkerPool::new(2, 1024, WhenFull::Refuse, pack)?);
     let server = Server::builder()
         .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?
-        .start(|_| {
-            Router::new().mount(ShopServer::new(CornerShop {
-                store: HashMap::new(),
-                packers: Arc::clone(&packers),
-            }))
-        })?;
+        .start_one(Router::new().mount(ShopServer::new(CornerShop {
+            store: HashMap::new(),
+            packers: Arc::clone(&packers),
+        })))?;
     println!("listening on {server}");
     server.wait_for_signals(Duration::from_secs(5))?;
     Ok(())

@@ -45,7 +45,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     let pool = Arc::new(WorkerPool::new(4, 1024, WhenFull::Refuse, shout)?);
     let server = Server::builder()
         .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?
-        .start(|_| methods(Arc::clone(&pool)))?;
+        .start_one(methods(Arc::clone(&pool)))?;
     println!("listening on {server}");
     server.wait_for_signals(Duration::from_secs(5))?;
     Ok(())

@@ -19,7 +19,7 @@ use clap::Command;
 use thiserror::Error;
 use tidewire::auth::{
     Access, Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Identity, IdentityLimits,
-    JwtKeyError, Permissions, TokenFile, TokenFileError, Users, WhenFull,
+    JwtKeyError, Permissions, TokenFileError, Tokens, Users, WhenFull,
 };
 use tidewire::system::{OpenError, Trust, Untrusted, check_trust};
 use tidewire::{Limits, RateLimit, WhenExceeded};
@@ -195,7 +195,7 @@ impl UserFile {
         tokens: Option<&Path>,
     ) -> Result<Option<Vec<String>>, TokenFileError> {
         let path = tokens.or(self.auth_tokens.as_deref());
-        path.map(TokenFile::names).transpose()
+        path.map(Tokens::names).transpose()
     }
 
     /// Whether the file says anything about users.
@@ -417,7 +417,7 @@ impl Sources {
         };
         let mut chain = Chain::new();
         if let Some(tokens) = &self.tokens {
-            chain = chain.then(TokenFile::read(tokens, Arc::clone(&users))?);
+            chain = chain.then(Tokens::read(tokens, Arc::clone(&users))?);
         }
         if let Some(jwt) = &self.jwt {
             chain = chain.then(JwtFile::read(jwt)?.keys(users, &self.key_sets)?);
@@ -431,7 +431,7 @@ impl Sources {
     /// The users of a server without tables: everybody who has a token may do everything.
     fn all_powerful(&self) -> Result<Users, UsersError> {
         let mut users = Users::new(Permissions::everything());
-        let names = self.tokens.as_deref().map(TokenFile::names).transpose()?;
+        let names = self.tokens.as_deref().map(Tokens::names).transpose()?;
         for name in names.unwrap_or_default() {
             let added = users.add(&name, None, IdentityLimits::default());
             added.map_err(UsersError::of(&name))?;

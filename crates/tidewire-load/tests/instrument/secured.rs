@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 use tidewire::auth::{
-    AuthOutcome, AuthRequest, Authenticate, Identity, IdentityLimits, Permissions, Token,
-    TokenFile, Users,
+    AuthOutcome, AuthRequest, Authenticate, Identity, IdentityLimits, Permissions, Token, Tokens,
+    Users,
 };
 use tidewire::tls::{ClientTls, TlsFault};
 use tidewire::{Chat, CloseReason, ConnectError, GoAwayCode, Server, ServerBuilder, Service};
@@ -50,17 +50,17 @@ fn source(tokens: &[Token]) -> Option<TokenSource> {
 }
 
 /// Users `agent-0` and so on, with their tokens.
-fn users(count: usize) -> (TempDir, TokenFile, Vec<Token>) {
+fn users(count: usize) -> (TempDir, Tokens, Vec<Token>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokens");
-    let add = |index| TokenFile::append(&path, &format!("agent-{index}"), None).unwrap();
+    let add = |index| Tokens::append(&path, &format!("agent-{index}"), None).unwrap();
     let tokens = (0..count).map(add).collect();
     let mut users = Users::new(Permissions::everything());
     for index in 0..count {
         let name = format!("agent-{index}");
         users.add(&name, None, IdentityLimits::default()).unwrap();
     }
-    let file = TokenFile::read(&path, Arc::new(users)).unwrap();
+    let file = Tokens::read(&path, Arc::new(users)).unwrap();
     (folder, file, tokens)
 }
 

@@ -38,6 +38,20 @@ impl Endpoint {
         }
     }
 
+    /// The scheme of the address: `tcp`, `tls`, `ws`, `wss`, `udp`, `ipc` or `inproc`.
+    #[must_use]
+    pub fn scheme(&self) -> &'static str {
+        match self {
+            Self::Socket(SocketAddress::Tcp(_)) => "tcp",
+            Self::Socket(SocketAddress::Unix(_)) => "ipc",
+            Self::Tls(_) => "tls",
+            Self::WebSocket(at) if at.is_tls() => "wss",
+            Self::WebSocket(_) => "ws",
+            Self::Udp(_) => "udp",
+            Self::Inproc(_) => "inproc",
+        }
+    }
+
     /// Whether only this machine is at the other end: a loopback address, a Unix socket or an in-process name.
     #[must_use]
     pub fn is_local(&self) -> bool {

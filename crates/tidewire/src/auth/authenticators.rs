@@ -36,7 +36,7 @@ use super::{
 ///     .authenticate(chain)
 ///     .listen("tcp://127.0.0.1:0")?
 ///     .listen("inproc://chain-example")?
-///     .start(|_| |cx: &mut Context<'_>, _: Message<'_>| {
+///     .start_one(|cx: &mut Context<'_>, _: Message<'_>| {
 ///         let name = cx.session().identity().map_or(String::new(), |identity| identity.name().to_owned());
 ///         cx.reply(name.as_bytes())
 ///     })?;

@@ -52,14 +52,14 @@ pub(crate) use places::{NoPlace, Place};
 use rates::IdentityRates;
 pub use table_bytes::TableBytes;
 pub use token::{Credentials, Token, TokenError, TokenReadError};
-pub use token_file::{TokenFile, TokenFileError};
+pub use token_file::{TokenFileError, Tokens};
 pub use users::Users;
 
 use crate::address::Endpoint;
 
 /// Identifies peers. For [`ServerBuilder::authenticate`](crate::ServerBuilder::authenticate).
 ///
-/// [`TokenFile`], [`ByUnixUser`], [`ByCertificate`], [`ByAddress`] and [`Anonymous`] are ready to use, and a [`Chain`]
+/// [`Tokens`], [`ByUnixUser`], [`ByCertificate`], [`ByAddress`] and [`Anonymous`] are ready to use, and a [`Chain`]
 /// asks several in turn. One of your own may ask another server:
 ///
 /// ```
@@ -85,7 +85,7 @@ use crate::address::Endpoint;
 /// let server = Server::builder()
 ///     .authenticate(Accounts)
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| |cx: &mut Context<'_>, _: Message<'_>| {
+///     .start_one(|cx: &mut Context<'_>, _: Message<'_>| {
 ///         let name = cx.session().identity().map_or("nobody".into(), |identity| identity.name().to_owned());
 ///         cx.reply(name.as_bytes())
 ///     })?;
@@ -254,7 +254,7 @@ impl fmt::Debug for LateAnswer {
 /// let server = Server::builder()
 ///     .authenticate(authenticator.clone())
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| PubSub::new())?;
+///     .start_one(PubSub::new())?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// client.subscribe("news").wait()?;
 ///

@@ -1,9 +1,9 @@
-//! Tokens in a file, as hashes.
+//! Tokens as hashes, in memory or in a file.
 //!
-//! Each line has the name of a user, the SHA-256 of a token in hexadecimal digits, and optionally the time at which the
-//! token expires, in seconds since 1970. A user may have several tokens, so a new token can replace an old one without
-//! a gap. Tokens are 32 random bytes, so a plain hash is enough: a slow hash protects passwords, which can be guessed.
-//! Whoever reads the file cannot log in.
+//! Each line of a file has the name of a user, the SHA-256 of a token in hexadecimal digits, and optionally the time at
+//! which the token expires, in seconds since 1970. A user may have several tokens, so a new token can replace an old
+//! one without a gap. Tokens are 32 random bytes, so a plain hash is enough: a slow hash protects passwords, which can
+//! be guessed. Whoever reads the file cannot log in.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -24,27 +24,42 @@ use super::{
 };
 use crate::system::{OpenError, Trust, Untrusted, open_trusted};
 
-/// Identifies users by tokens of a file. Peers without a token are left to the next authenticator.
+/// Identifies users by random tokens. Peers without a token are left to the next authenticator.
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidewire::auth::{IdentityLimits, Permissions, TokenFile, Users};
+/// use tidewire::auth::{Permissions, Token, Tokens, Users};
+/// use tidewire::{Chat, Server};
+///
+/// let users = Users::new(Permissions::nothing()).with("admin", Permissions::everything())?;
+/// let token = Token::new("f3b1c0d4a96e58e2")?; // from the environment of the program
+/// let tokens = Tokens::new(Arc::new(users)).with("admin", &token);
+/// let server = Server::builder().authenticate(tokens).listen("tcp://127.0.0.1:0")?.start_one(Chat::new())?;
+/// # let client = tidewire::Client::builder().credentials(token).connect(&server.to_string()).wait()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A file has tokens that a command or another program makes:
+///
+/// ```
+/// use std::sync::Arc;
+/// use tidewire::auth::{IdentityLimits, Permissions, Tokens, Users};
 /// # let folder = std::env::temp_dir().join(format!("tidewire-tokens-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder)?;
 /// # let path = folder.join("tokens");
 ///
-/// let token = TokenFile::append(&path, "ann", None)?; // shown once, to Ann
+/// let token = Tokens::append(&path, "ann", None)?; // shown once, to Ann
 /// let mut users = Users::new(Permissions::everything());
 /// users.add("ann", None, IdentityLimits::default())?;
-/// let tokens = TokenFile::read(&path, Arc::new(users))?;
+/// let tokens = Tokens::read(&path, Arc::new(users))?;
 /// # let server = tidewire::Server::builder().authenticate(tokens).listen("tcp://127.0.0.1:0")?
-/// #     .start(|_| tidewire::Chat::new())?;
+/// #     .start_one(tidewire::Chat::new())?;
 /// # let client = tidewire::Client::builder().credentials(token).connect(&server.to_string()).wait()?;
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct TokenFile {
+pub struct Tokens {
     users: Arc<Users>,
     /// By the first bytes of the hash. These reveal nothing about the token, so the look-up may take any time.
     by_start: HashMap<[u8; 8], Vec<Entry>>,
@@ -59,7 +74,7 @@ struct Entry {
 
 /// A file of tokens cannot be used.
 ///
-/// [`TokenFile`](crate::auth::TokenFile) has an example.
+/// [`Tokens`](crate::auth::Tokens) has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TokenFileError {
@@ -90,29 +105,50 @@ pub enum TokenFileError {
     Name(String),
 }
 
-impl TokenFile {
+impl Tokens {
+    /// No token yet.
+    #[must_use]
+    pub fn new(users: Arc<Users>) -> Self {
+        let by_start = HashMap::new();
+        Self { users, by_start }
+    }
+
+    /// Adds a token of a user. Take a random one: only its SHA-256 is kept, which does not protect words that can be
+    /// guessed.
+    #[must_use]
+    pub fn with(mut self, name: &str, token: &Token) -> Self {
+        self.insert(Entry {
+            hash: hash_of(token.secret().as_bytes()),
+            name: name.into(),
+            expires_at: None,
+        });
+        self
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let entries = self.by_start.entry(start_of(&entry.hash));
+        entries.or_default().push(entry);
+    }
+
     /// Reads the file. A token of an unknown user is refused, with a warning in the log: the removal of a user must not
     /// wait for the removal of its tokens.
     ///
     /// # Errors
     /// See [`TokenFileError`].
     pub fn read(path: &Path, users: Arc<Users>) -> Result<Self, TokenFileError> {
-        let mut by_start: HashMap<[u8; 8], Vec<Entry>> = HashMap::new();
+        let mut tokens = Self::new(users);
         let mut without_user = WithoutUser::default();
         for (line, entry) in entries(path)? {
-            if users.identity(&entry.name).is_none() {
+            if tokens.users.identity(&entry.name).is_none() {
                 without_user.count += 1;
                 without_user
                     .first
                     .get_or_insert_with(|| (line, entry.name.clone()));
             }
-            by_start
-                .entry(start_of(&entry.hash))
-                .or_default()
-                .push(entry);
+            tokens.insert(entry);
         }
         without_user.warn(path);
-        Ok(Self { users, by_start })
+        Ok(tokens)
     }
 
     /// The names in a file, each once.
@@ -173,7 +209,7 @@ impl TokenFile {
     }
 }
 
-impl Authenticate for TokenFile {
+impl Authenticate for Tokens {
     fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
         if request.token().is_empty() {
             return AuthOutcome::Unknown;
@@ -357,18 +393,18 @@ mod tests {
     fn a_token_is_kept_as_its_hash_and_found_again() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
-        let first = TokenFile::append(&path, "ann", None).unwrap();
+        let first = Tokens::append(&path, "ann", None).unwrap();
         #[expect(
             clippy::disallowed_methods,
             reason = "credentials expire by the wall clock"
         )]
         let later = SystemTime::now() + Duration::from_secs(60);
-        let second = TokenFile::append(&path, "bob", Some(later)).unwrap();
+        let second = Tokens::append(&path, "bob", Some(later)).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(!text.contains(first.secret()) && !text.contains(second.secret()));
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        let tokens = TokenFile::read(&path, users(&["ann", "bob"])).unwrap();
+        let tokens = Tokens::read(&path, users(&["ann", "bob"])).unwrap();
         let name = |token: &Token| match ask_about(&tokens, token.secret().as_bytes()) {
             AuthOutcome::Admitted(identity) => (identity.name().to_owned(), identity.expiry()),
             other => panic!("{other:?}"),
@@ -396,8 +432,8 @@ mod tests {
             .skip(1)
             .fold(String::new(), |all, line| all + line + "\n");
         fs::write(folder.path().join("fewer"), &others).unwrap();
-        TokenFile::append(&folder.path().join("fewer"), "ann", None).unwrap();
-        let fewer = TokenFile::read(&folder.path().join("fewer"), users(&["ann", "bob"])).unwrap();
+        Tokens::append(&folder.path().join("fewer"), "ann", None).unwrap();
+        let fewer = Tokens::read(&folder.path().join("fewer"), users(&["ann", "bob"])).unwrap();
         assert!(fewer.current(&ann).is_none());
     }
 
@@ -406,12 +442,12 @@ mod tests {
     fn a_token_whose_user_was_removed_is_refused_and_the_others_are_not() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
-        let [ann, bob] = ["ann", "bob"].map(|name| TokenFile::append(&path, name, None).unwrap());
-        let both = TokenFile::read(&path, users(&["ann", "bob"])).unwrap();
+        let [ann, bob] = ["ann", "bob"].map(|name| Tokens::append(&path, name, None).unwrap());
+        let both = Tokens::read(&path, users(&["ann", "bob"])).unwrap();
         let AuthOutcome::Admitted(former) = ask_about(&both, ann.secret().as_bytes()) else {
             panic!("not admitted");
         };
-        let without = TokenFile::read(&path, users(&["bob"])).unwrap();
+        let without = Tokens::read(&path, users(&["bob"])).unwrap();
         assert!(matches!(
             ask_about(&without, ann.secret().as_bytes()),
             AuthOutcome::Refused(AuthFailure::Revoked)
@@ -428,12 +464,12 @@ mod tests {
     fn a_token_is_appended_after_a_line_without_an_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
-        TokenFile::append(&path, "ann", None).unwrap();
+        Tokens::append(&path, "ann", None).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         fs::write(&path, text.trim_end()).unwrap();
-        TokenFile::append(&path, "bob", None).unwrap();
-        TokenFile::append(&path, "eve", None).unwrap();
-        assert_eq!(TokenFile::names(&path).unwrap(), ["ann", "bob", "eve"]);
+        Tokens::append(&path, "bob", None).unwrap();
+        Tokens::append(&path, "eve", None).unwrap();
+        assert_eq!(Tokens::names(&path).unwrap(), ["ann", "bob", "eve"]);
         assert_eq!(fs::read_to_string(&path).unwrap().lines().count(), 3);
     }
 
@@ -442,10 +478,10 @@ mod tests {
     fn a_file_that_others_may_write_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
-        TokenFile::append(&path, "ann", None).unwrap();
+        Tokens::append(&path, "ann", None).unwrap();
         let read_with = |mode| {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            TokenFile::read(&path, users(&["ann"]))
+            Tokens::read(&path, users(&["ann"]))
         };
         for mode in [0o602, 0o620, 0o666] {
             let refused = read_with(mode).unwrap_err();
@@ -471,7 +507,7 @@ mod tests {
             &format!("ann {digits}0"),
         ] {
             fs::write(&path, format!("# users\n\n{line}\n")).unwrap();
-            let error = TokenFile::read(&path, users(&["ann"])).unwrap_err();
+            let error = Tokens::read(&path, users(&["ann"])).unwrap_err();
             assert!(
                 matches!(error, TokenFileError::Line { line: 3, .. }),
                 "{error}"
@@ -479,7 +515,7 @@ mod tests {
         }
         for name in ["", "a b", "a\n", "a.b", "*"] {
             assert!(matches!(
-                TokenFile::append(&path, name, None),
+                Tokens::append(&path, name, None),
                 Err(TokenFileError::Name(_))
             ));
         }

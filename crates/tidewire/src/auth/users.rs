@@ -43,6 +43,23 @@ impl Users {
         }
     }
 
+    /// Adds a user with permissions of its own and the usual limits, or replaces the one of this name.
+    ///
+    /// ```
+    /// use tidewire::auth::{Permissions, Users};
+    ///
+    /// let users = Users::new(Permissions::nothing()).with("admin", Permissions::everything())?;
+    /// # assert!(users.identity("admin").is_some());
+    /// # Ok::<(), tidewire::auth::PatternListError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The name does not fit a pattern with `{name}`.
+    pub fn with(mut self, name: &str, permissions: Permissions) -> Result<Self, PatternListError> {
+        self.add(name, Some(&permissions), IdentityLimits::default())?;
+        Ok(self)
+    }
+
     /// Adds a user, or replaces the user of this name. `None` means the default permissions.
     ///
     /// # Errors

@@ -360,7 +360,6 @@ impl ClientBuilder {
         );
         let follows_moves = dialing.follows_moves();
         let service = ClientService::new(Arc::clone(&link), dialing, ids, self.pending_max);
-        let mut service = Some(service);
         let limits = Limits {
             connections: self.limits,
             ..Limits::default()
@@ -371,12 +370,14 @@ impl ClientBuilder {
             .poller(self.poller)
             .limits(limits)
             .socket_options(self.sockets)
-            .spin_as(self.spin_us)
-            .outgoing_layers(layers)
-            .plaintext_credentials(self.allow_plaintext_credentials)
             .agent(agent)
-            .moves_followed(follows_moves)
-            .start_one(|| service.take())?;
+            .for_client(
+                layers,
+                self.spin_us,
+                self.allow_plaintext_credentials,
+                follows_moves,
+            )
+            .start_one(service)?;
         link.set_waker(&lane.waker(0));
         Ok(Client {
             inner: Arc::new(Inner {

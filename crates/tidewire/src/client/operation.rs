@@ -26,7 +26,7 @@ use crate::transport::ConnectError;
 /// [`RequestError::TimedOut`].
 ///
 /// ```
-/// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| tidewire::Chat::new())?;
+/// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start_one(tidewire::Chat::new())?;
 /// # let client = tidewire::Client::connect(&server.to_string()).wait()?;
 /// let room = client.join("lobby").named("ada").wait()?;
 /// let members = room.members(); // on its way already

@@ -26,7 +26,7 @@ use crate::session::SendError;
 /// ```
 /// use tidewire::{Chat, Client, Event, Kind, Server};
 ///
-/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| Chat::new())?;
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(Chat::new())?;
 /// let [ada, bob] = [Client::connect(&server.to_string()).wait()?, Client::connect(&server.to_string()).wait()?];
 /// let room = ada.join("lobby").named("ada").wait()?;
 /// bob.join("lobby").named("bob").wait()?.say(b"hello")?;

@@ -121,7 +121,7 @@ impl Client {
     ///
     /// ```
     /// use tidewire::{Client, Policy, TopicEvent, WhenEventsFull};
-    /// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| tidewire::PubSub::new())?;
+    /// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start_one(tidewire::PubSub::new())?;
     /// # let client = Client::connect(&server.to_string()).wait()?;
     /// let prices = client
     ///     .subscribe("price.>")

@@ -48,7 +48,7 @@ use datagrams::DatagramReader;
 use served::ContainedService;
 #[cfg(test)]
 pub(crate) use testing::{lane, lane_of, lanes, received};
-pub(crate) use thread::LaneThread;
+pub(crate) use thread::{Ended, LaneThread};
 pub(crate) use wait::Spin;
 
 use crate::engine::{Core, PROXIED_LAST, earlier, panic_text, proxied_of};

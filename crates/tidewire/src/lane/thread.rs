@@ -1,6 +1,8 @@
 //! The server's handle to the thread of a lane.
 
 use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::thread::{self, JoinHandle};
 
 use tidewire_io::process::Process;
@@ -8,6 +10,48 @@ use tidewire_io::process::Process;
 use super::{Lane, LaneError};
 use crate::on_lane;
 use crate::service::Service;
+
+/// Tells when all lanes of a server have ended.
+#[derive(Debug, Default)]
+pub(crate) struct Ended(Mutex<Running>);
+
+#[derive(Debug, Default)]
+struct Running {
+    lanes: usize,
+    /// The tasks that wait for the end.
+    wakers: Vec<Waker>,
+}
+
+impl Ended {
+    /// Whether no lane runs. If one does, its end wakes the task.
+    pub(crate) fn is_over(&self, waker: &Waker) -> bool {
+        let mut running = self.lock();
+        if running.lanes > 0 && !running.wakers.iter().any(|it| it.will_wake(waker)) {
+            running.wakers.push(waker.clone());
+        }
+        running.lanes == 0
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Running> {
+        // Each change is complete before anything can panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lane that runs. Dropping it counts the lane out, after a panic, too.
+struct RunningLane(Arc<Ended>);
+
+impl Drop for RunningLane {
+    fn drop(&mut self) {
+        let mut running = self.0.lock();
+        running.lanes -= 1;
+        if running.lanes == 0 {
+            let wakers = std::mem::take(&mut running.wakers);
+            drop(running);
+            wakers.into_iter().for_each(Waker::wake);
+        }
+    }
+}
 
 /// The handle to a lane's thread.
 #[derive(Debug)]
@@ -18,11 +62,19 @@ pub(crate) struct LaneThread {
 
 impl LaneThread {
     /// Starts the thread of the lane with this index.
-    pub(crate) fn start<S: Service>(index: usize, lane: Lane<S>) -> io::Result<Self> {
+    pub(crate) fn start<S: Service>(
+        index: usize,
+        lane: Lane<S>,
+        ended: &Arc<Ended>,
+    ) -> io::Result<Self> {
+        ended.lock().lanes += 1;
+        let running = RunningLane(Arc::clone(ended));
         let name = format!("tidewire-lane-{index}");
         let handle = thread::Builder::new().name(name).spawn(move || {
             on_lane::begin();
-            lane.run()
+            let outcome = lane.run();
+            drop(running);
+            outcome
         })?;
         let process = Process::this();
         Ok(Self { handle, process })

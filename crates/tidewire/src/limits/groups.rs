@@ -21,7 +21,7 @@ use super::{ALIASES_MAX, DATAGRAM_FRAME_BYTES_MAX, memory_bytes_max_default};
 /// limits.sessions.set_max(0);
 /// let outcome = Server::builder()
 ///     .limits(limits)
-///     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload));
+///     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload));
 /// assert_eq!(outcome.unwrap_err().to_string(), "the limit sessions.max is 0; set it to at least 1");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -74,7 +74,7 @@ const SHORTEST: Duration = Duration::from_nanos(1);
 macro_rules! limits {
     (
         $(#[$about:meta])*
-        $type:ident, $group:literal:
+        pub struct $type:ident in $group:literal:
         $($(#[doc = $doc:literal])* $name:ident, $set:ident: $value:ty = $default:expr, $bounds:expr;)*
     ) => {
         $(#[$about])*
@@ -114,9 +114,9 @@ macro_rules! limits {
 }
 
 limits! {
-    /// Limits and timings of one connection, at a server and at a client: [`Limits::connections`], and
-    /// [`ClientBuilder::limits`](crate::ClientBuilder::limits).
-    ConnectionLimits, "connections":
+    /// Limits and timings of one connection, at a server in [`Limits`](crate::Limits), which has an example, and at a
+    /// client for [`ClientBuilder::limits`](crate::ClientBuilder::limits).
+    pub struct ConnectionLimits in "connections":
     /// Largest whole frame that is accepted, in bytes. Default 1 MiB.
     frame_bytes_max, set_frame_bytes_max: usize = wire::FRAME_BYTES_MAX, 1..=u32::MAX as usize;
     /// The longest time from the first byte of a frame to its last. Each `frame_bytes_per_second_min` bytes of the
@@ -172,8 +172,8 @@ limits! {
 }
 
 limits! {
-    /// Limits of the sessions of a server: [`Limits::sessions`].
-    SessionLimits, "sessions":
+    /// Limits of the sessions of a server: `Limits::sessions`. [`Limits`](crate::Limits) has an example.
+    pub struct SessionLimits in "sessions":
     /// Sessions of the whole server. Default 65,536; the descriptor limit is usually lower. When all places are taken,
     /// a newcomer takes that of the newest session of the address with the most sessions, if this one has at least
     /// twice as many; see [`CloseReason::Displaced`](crate::CloseReason::Displaced).
@@ -191,8 +191,9 @@ limits! {
 }
 
 limits! {
-    /// Limits of connections whose peer is not known yet: [`Limits::handshakes`].
-    HandshakeLimits, "handshakes":
+    /// Limits of connections whose peer is not known yet: `Limits::handshakes`. [`Limits`](crate::Limits) has an
+    /// example.
+    pub struct HandshakeLimits in "handshakes":
     /// Handshakes of layers such as TLS that one address may begin in a second; 0 means no limit. Further connections
     /// of the address are refused. Default 1,000. All sessions of an address ([`SessionLimits::per_address_max`]) may
     /// come at once after a silence, so that its clients are back soon after a restart. Connections without layers have
@@ -215,8 +216,9 @@ limits! {
 }
 
 limits! {
-    /// Limits of the memory that a server holds for its peers: [`Limits::memory`].
-    MemoryLimits, "memory":
+    /// Limits of the memory that a server holds for its peers: `Limits::memory`. [`Limits`](crate::Limits) has an
+    /// example.
+    pub struct MemoryLimits in "memory":
     /// Bytes that all lanes of the server hold for its peers: outputs, logs of rooms and topics, partial frames,
     /// messages between lanes, sessions and subscriptions, each with the capacity of its buffers. Near the limit, new
     /// connections are refused, and sessions with an unfinished handshake, a long partial frame, or a long output are
@@ -231,8 +233,9 @@ limits! {
 }
 
 limits! {
-    /// Limits of rooms, and of the logs that rooms and patterns have: [`Limits::rooms`].
-    RoomLimits, "rooms":
+    /// Limits of rooms, and of the logs that rooms and patterns have: `Limits::rooms`. [`Limits`](crate::Limits) has an
+    /// example.
+    pub struct RoomLimits in "rooms":
     /// Rooms of the whole server. Default 16,384 of the 64,512 that aliases can name.
     max, set_max: usize = 16_384, ..=ALIASES_MAX;
     /// Rooms that the sessions of one address have opened and that are not empty yet. Default 4,096, a quarter of all,
@@ -255,8 +258,8 @@ limits! {
 }
 
 limits! {
-    /// Limits of topics and patterns: [`Limits::topics`].
-    TopicLimits, "topics":
+    /// Limits of topics and patterns: `Limits::topics`. [`Limits`](crate::Limits) has an example.
+    pub struct TopicLimits in "topics":
     /// Distinct patterns that the sessions of the whole server are subscribed to. Default 16,384; with the rooms they
     /// share the 64,512 aliases.
     max, set_max: usize = 16_384, ..=ALIASES_MAX;
@@ -269,8 +272,8 @@ limits! {
 }
 
 limits! {
-    /// Limits of sessions and subscribers over UDP: [`Limits::udp`].
-    UdpLimits, "udp":
+    /// Limits of sessions and subscribers over UDP: `Limits::udp`. [`Limits`](crate::Limits) has an example.
+    pub struct UdpLimits in "udp":
     /// Subscribers of the whole server that are registered for every topic, as those of UVRPC over UDP are. Default
     /// 256: each publication goes to each of them, at unvalidated addresses. A subscriber that is silent for
     /// [`ConnectionLimits::idle_timeout_without_heartbeat`] is forgotten.

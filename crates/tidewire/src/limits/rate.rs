@@ -35,7 +35,7 @@ use super::nanoseconds;
 ///             .burst(Duration::from_secs(2)),
 ///     )
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+///     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// let refused = (0..10).filter(|_| {
 ///     let result = client.request(b"hello").wait();

@@ -248,7 +248,7 @@ pub struct NotSubscribed;
 /// ```
 /// use tidewire::{Client, PubSub, PublishError, Server};
 ///
-/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| PubSub::new())?;
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(PubSub::new())?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// let outcome = client.publish("price.*", b"71"); // a pattern is no topic
 /// assert!(matches!(outcome, Err(PublishError::Topic(_))));

@@ -29,8 +29,8 @@ impl ServerBuilder {
 }
 
 impl Server {
-    /// Lets `replaceable` use the next authenticator from now on, and asks it about every session. If the next one could not be
-    /// made, the former one stays, the log has the error, and
+    /// Lets `replaceable` use the next authenticator from now on, and asks it about every session. If the next one
+    /// could not be made, the former one stays, the log has the error, and
     /// [`auth_reloads_refused`](crate::metrics::Metrics::auth_reloads_refused) counts it.
     ///
     /// # Errors

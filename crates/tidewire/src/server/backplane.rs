@@ -147,7 +147,8 @@ impl ServerBuilder {
     /// Makes the server a node of a cluster: rooms and topics span all servers with the same backplane. See
     /// [`backplane`](crate::backplane).
     ///
-    /// Messages of rooms and topics may not be longer than the backplane's packets; longer ones are refused to their publishers.
+    /// Messages of rooms and topics may not be longer than the backplane's packets; longer ones are refused to their
+    /// publishers.
     #[must_use]
     pub fn backplane(
         mut self,
@@ -163,7 +164,8 @@ impl ServerBuilder {
 }
 
 impl Server {
-    /// Returns a handle that reads what the server knows of its cluster; `None` without a backplane. It outlives the server.
+    /// Returns a handle that reads what the server knows of its cluster; `None` without a backplane. It outlives the
+    /// server.
     #[must_use]
     pub fn node(&self) -> Option<NodeReader> {
         let node = self.node.as_ref()?;

@@ -29,8 +29,8 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Binds the addresses of a server that writes with `codec`. An address at which a passed socket is bound takes that
-    /// socket.
+    /// Binds the addresses of a server that writes with `codec`. An address at which a passed socket is bound takes
+    /// that socket.
     pub(crate) fn bind(
         addresses: &[Address],
         codec: &AnyCodec,
@@ -96,8 +96,8 @@ impl Bound {
         self.bind_endpoints(place, settings)
     }
 
-    /// Binds the first endpoint of an address that this machine has, or all of them. A host name may also have endpoints of other
-    /// machines.
+    /// Binds the first endpoint of an address that this machine has, or all of them. A host name may also have
+    /// endpoints of other machines.
     fn bind_endpoints(
         &mut self,
         place: &Place<'_>,

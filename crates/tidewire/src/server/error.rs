@@ -16,7 +16,8 @@ use crate::observe::Metrics;
 use crate::tls::TlsError;
 use crate::transport::ConnectError;
 
-/// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and [`ServerBuilder`](crate::ServerBuilder).
+/// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and
+/// [`ServerBuilder`](crate::ServerBuilder).
 ///
 /// ```
 /// use tidewire::{Context, Message, ServeError};
@@ -123,6 +124,14 @@ pub enum ServeError {
     /// The server cannot join its cluster.
     #[error("cannot join the other nodes: {0}")]
     Backplane(#[from] BackplaneError),
+    /// A single service was given to a server of several lanes.
+    #[error(
+        "one service cannot be on {lanes} lanes: use one lane, or `start` with a closure that makes a service for each"
+    )]
+    OneService {
+        /// The number of lanes.
+        lanes: usize,
+    },
     /// The number of lanes is 0, or larger than the bits of a room's lane mask.
     #[error("{0} lanes are not possible; use 1 to {LANES_MAX}")]
     LaneCount(usize),
@@ -142,7 +151,7 @@ impl From<ServeError> for ConnectError {
 /// use std::time::Duration;
 ///
 /// fn main() -> Result<(), Box<dyn std::error::Error>> {
-///     let server = tidewire::Server::builder().listen("tcp://127.0.0.1:8080")?.start(|_| tidewire::PubSub::new())?;
+///     let server = tidewire::Server::builder().listen("tcp://127.0.0.1:8080")?.start_one(tidewire::PubSub::new())?;
 ///     // With `?` the program ends with a failure if a lane failed, so that its supervisor starts it again.
 ///     server.wait_for_signals(Duration::from_secs(10))?;
 ///     Ok(())

@@ -6,11 +6,13 @@ mod bind;
 mod error;
 mod operation;
 mod start;
+mod stopper;
 mod tls;
 mod wait;
 mod websocket;
 
 use std::fmt;
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,6 +46,7 @@ use bind::default_datagram_options;
 pub(crate) use bind::{adapt, frame};
 pub use error::{ServeError, StopError};
 pub use operation::{Liveness, Readiness};
+pub use stopper::Stopper;
 
 /// A running server: its lanes, its addresses, its counters. Dropping it stops it at once. If one of its own lanes
 /// drops it, that lane ends after its turn. [`serve`](crate::serve) or a [`ServerBuilder`] makes it; the crate's
@@ -54,13 +57,12 @@ pub struct Server {
     lanes: Vec<Arc<Mailbox>>,
     threads: Vec<LaneThread>,
     addresses: Vec<Endpoint>,
-    /// In-process names. They become free when the server stops.
-    names: Vec<inproc::Bound>,
     metrics: MetricsReader,
     poller: PollerKind,
     node: Option<NodeThread>,
     tls: Option<TlsReloader>,
     readiness: Readiness,
+    stopper: Stopper,
 }
 
 /// The settings of a server before it runs. [`Server::builder`] makes them.
@@ -143,11 +145,9 @@ pub struct Stopped {
 /// See [`ServeError`].
 pub fn serve<F>(address: &str, handler: F) -> Result<Server, ServeError>
 where
-    F: FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Clone + Send + 'static,
+    F: FnMut(&mut Context<'_>, Message<'_>) -> HandlerResult + Send + 'static,
 {
-    Server::builder()
-        .listen(address)?
-        .start(move |_| handler.clone())
+    Server::builder().listen(address)?.start_one(handler)
 }
 
 impl Server {
@@ -161,6 +161,37 @@ impl Server {
     #[must_use]
     pub fn addresses(&self) -> &[Endpoint] {
         &self.addresses
+    }
+
+    /// Returns its first address of this scheme, `tcp`, `tls`, `ws`, `wss`, `udp`, `ipc` or `inproc`. A server with one
+    /// address is its address as text: `server.to_string()`.
+    ///
+    /// ```
+    /// use tidewire::{Chat, Client, Server};
+    ///
+    /// let server = Server::builder()
+    ///     .listen("tcp://127.0.0.1:0")?
+    ///     .listen("ws://127.0.0.1:0")?
+    ///     .start_one(Chat::new())?;
+    /// let browser = server.address("ws").expect("the server listens there").to_string();
+    /// let client = Client::connect(&browser).wait()?;
+    /// assert!(server.address("udp").is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn address(&self, scheme: &str) -> Option<&Endpoint> {
+        self.addresses.iter().find(|it| it.scheme() == scheme)
+    }
+
+    /// Returns a handle that ends the server from any thread, task or handler.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Returns a future that is ready when all lanes have ended; see [`Stopper::stopped`].
+    pub fn stopped(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.stopper.stopped()
     }
 
     /// Returns the kind of its lanes' poller.
@@ -181,7 +212,8 @@ impl Server {
         Sessions::new(Arc::clone(&self.shared))
     }
 
-    /// Returns a handle that asks the lanes for figures of themselves, their sessions and rooms. It outlives the server.
+    /// Returns a handle that asks the lanes for figures of themselves, their sessions and rooms. It outlives the
+    /// server.
     #[must_use]
     pub fn inspector(&self) -> Inspector {
         Inspector::new(Arc::clone(&self.shared))
@@ -200,8 +232,8 @@ impl Server {
     }
 
     /// The waker of a lane. Another thread wakes the lane after it has left work for a service's
-    /// [`on_turn`](crate::Service::on_turn). The service must say so by [`has_work`](crate::Service::has_work), because a lane
-    /// that is awake is not woken, and may have called `on_turn` already.
+    /// [`on_turn`](crate::Service::on_turn). The service must say so by [`has_work`](crate::Service::has_work), because
+    /// a lane that is awake is not woken, and may have called `on_turn` already.
     ///
     /// # Panics
     /// There is no such lane.
@@ -210,8 +242,8 @@ impl Server {
         Arc::clone(&self.lanes[lane].waker)
     }
 
-    /// Whether every lane still runs. A lane ends early only if its poller fails, its service panics and cannot go on, or its
-    /// service stops it.
+    /// Whether every lane still runs. A lane ends early only if its poller fails, its service panics and cannot go on,
+    /// or its service stops it.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.threads.iter().any(LaneThread::is_finished)
@@ -225,19 +257,19 @@ impl Server {
     }
 
     /// Binds the in-process names. The first lane accepts their connections.
-    fn take_names(&mut self) -> Result<(), ServeError> {
+    fn take_names(&self) -> Result<(), ServeError> {
         for address in &self.addresses {
             if let Endpoint::Inproc(name) = address {
                 let bound = inproc::bind(name, &self.lanes[0].party());
                 let in_use = || ServeError::NameInUse { name: name.clone() };
-                self.names.push(bound.ok_or_else(in_use)?);
+                self.stopper.keep(bound.ok_or_else(in_use)?);
             }
         }
         Ok(())
     }
 
-    /// Waits for lanes that end by themselves. On a lane of any server it does not wait, because that would hold the lane's
-    /// sessions: the lanes go on without this value.
+    /// Waits for lanes that end by themselves. On a lane of any server it does not wait, because that would hold the
+    /// lane's sessions: the lanes go on without this value.
     pub(crate) fn leave(&mut self) {
         if on_lane::is_lane() {
             self.threads.clear();
@@ -251,8 +283,7 @@ impl Server {
         if self.lanes.first().is_some_and(|lane| !lane.is_here()) {
             return self.forget();
         }
-        self.readiness.withdraw();
-        self.names.clear();
+        self.stopper.withdraw();
         for index in self.threads.len()..self.lanes.len() {
             // The server ends because this lane did not start.
             self.shared.lanes.note_silent(index);
@@ -279,10 +310,10 @@ impl Server {
 }
 
 impl Server {
-    /// Ends the server in a child by `fork`, where it has no threads. What belongs to them can be neither ended nor dropped: it may
-    /// be locked for ever.
+    /// Ends the server in a child by `fork`, where it has no threads. What belongs to them can be neither ended nor
+    /// dropped: it may be locked for ever.
     fn forget(&mut self) -> Stopped {
-        std::mem::forget(std::mem::take(&mut self.names));
+        self.stopper.forget();
         std::mem::forget(self.node.take());
         let failures = self.threads.drain(..).filter_map(LaneThread::join);
         Stopped {
@@ -424,17 +455,11 @@ impl ServerBuilder {
     /// checks the lane yields its core to other threads. With many connections it gains nothing, because every check
     /// finds work.
     ///
-    /// [`Metrics::spins`](crate::metrics::Metrics::spins) counts the spins, and [`spins_found`](crate::metrics::Metrics::spins_found)
-    /// those that found work.
+    /// [`Metrics::spins`](crate::metrics::Metrics::spins) counts the spins, and
+    /// [`spins_found`](crate::metrics::Metrics::spins_found) those that found work.
     #[must_use]
     pub fn spin_us(mut self, microseconds: u32) -> Self {
         self.spin_us = Some(microseconds);
-        self
-    }
-
-    /// Sets the spin time of another builder; `None` lets the lane decide.
-    pub(crate) fn spin_as(mut self, microseconds: Option<u32>) -> Self {
-        self.spin_us = microseconds;
         self
     }
 
@@ -468,20 +493,14 @@ impl ServerBuilder {
     /// network. For an address without layers it returns none. It is also called once for each address when the
     /// server starts.
     ///
-    /// Connections that handlers [make](crate::ConnectionActions::connect) do not have them. Counters of bytes count plaintext.
-    /// Bytes that a layer has accepted count as written.
+    /// Connections that handlers [make](crate::ConnectionActions::connect) do not have them. Counters of bytes count
+    /// plaintext. Bytes that a layer has accepted count as written.
     #[must_use]
     pub fn layers(
         mut self,
         make: impl Fn(&Address) -> Vec<Box<dyn Layer>> + Send + Sync + 'static,
     ) -> Self {
         self.layers = Some(LayerFactory::new(make));
-        self
-    }
-
-    /// Sets the layers of connections that the lanes make.
-    pub(crate) fn outgoing_layers(mut self, layers: Option<Layers>) -> Self {
-        self.outgoing_layers = layers;
         self
     }
 
@@ -495,11 +514,32 @@ impl ServerBuilder {
         self.start_with(|lane| Ok(make(lane)))
     }
 
-    /// Starts like [`ServerBuilder::start`], with services behind pointers, so that lanes may have services of several types.
+    /// Starts a server of one lane with this service. A server of several lanes has a service on each: use
+    /// [`start`](Self::start).
     ///
-    /// The compiler makes a copy of the lane's loops for each type of service that [`ServerBuilder::start`] gets, in the
-    /// crate that calls it, and that takes seconds. The copy for boxed services is compiled once, with this library. Each
-    /// message then costs an indirect call, and the loops cannot inline the service.
+    /// ```
+    /// use tidewire::{PubSub, Server};
+    ///
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(PubSub::new())?;
+    /// # Ok::<(), tidewire::ServeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// See [`ServeError`]. After an error nothing runs.
+    pub fn start_one<S: Service>(self, service: S) -> Result<Server, ServeError> {
+        if self.lanes > 1 {
+            return Err(ServeError::OneService { lanes: self.lanes });
+        }
+        let mut service = Some(service);
+        self.start_with(|_| service.take().ok_or(ServeError::OneService { lanes: 2 }))
+    }
+
+    /// Starts like [`ServerBuilder::start`], with services behind pointers, so that lanes may have services of several
+    /// types.
+    ///
+    /// The compiler makes a copy of the lane's loops for each type of service that [`ServerBuilder::start`] gets, in
+    /// the crate that calls it, and that takes seconds. The copy for boxed services is compiled once, with this
+    /// library. Each message then costs an indirect call, and the loops cannot inline the service.
     ///
     /// ```
     /// use tidewire::{Chat, Client, Context, Message, Server, Service};

@@ -50,6 +50,10 @@ impl Readiness {
         }
     }
 
+    pub(super) fn lanes(&self) -> &[Arc<Mailbox>] {
+        &self.lanes
+    }
+
     /// Whether every lane runs, and readiness was not withdrawn.
     #[must_use]
     pub fn is_ready(&self) -> bool {
@@ -194,7 +198,7 @@ impl ServerBuilder {
     /// let server = Server::builder()
     ///     .listen(&format!("tcp://{}", bound.local_addr()?))?
     ///     .passed_socket(PassedSocket::new(bound)?)
-    ///     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+    ///     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
     /// # drop(server);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -9,7 +9,7 @@ use tidewire_proto::connection::Rules;
 
 use super::backplane::Joining;
 use super::bind::{Bound, adapt, frame};
-use super::{Readiness, ServeError, Server, ServerBuilder};
+use super::{Readiness, ServeError, Server, ServerBuilder, Stopper};
 use crate::address::Address;
 use crate::auth::Guard;
 use crate::config::{Config, Policies, PolicyError};
@@ -31,9 +31,9 @@ impl ServerBuilder {
         let (mut server, cores) = self.prepare()?;
         for (index, core) in cores.into_iter().enumerate() {
             let lane = Lane::new(core, make(index)?, spin);
-            server
-                .threads
-                .push(LaneThread::start(index, lane).map_err(ServeError::Lane)?);
+            server.threads.push(
+                LaneThread::start(index, lane, server.stopper.ended()).map_err(ServeError::Lane)?,
+            );
         }
         Ok(server)
     }
@@ -80,16 +80,17 @@ impl ServerBuilder {
         }
         shared.lanes.set(mailboxes.clone());
         let node = joining.map(|joining| joining.start(&shared, &counters[0]));
-        let mut server = Server {
+        let readiness = Readiness::new(mailboxes.clone());
+        let server = Server {
             node: node.transpose()?,
             shared: Arc::clone(&shared),
             lanes: mailboxes.clone(),
             threads: Vec::new(),
             addresses: bound.addresses,
-            names: Vec::new(),
             metrics: MetricsReader::new(counters.clone(), Arc::clone(&shared.memory)),
             poller: kind,
-            readiness: Readiness::new(mailboxes.clone()),
+            stopper: Stopper::new(readiness.clone()),
+            readiness,
             tls: acceptor.map(|acceptor| TlsReloader::new(acceptor, Arc::clone(&counters[0]))),
         };
         server.take_names()?;
@@ -129,17 +130,6 @@ impl ServerBuilder {
             );
         }
         Ok(())
-    }
-
-    /// Starts a single lane with the one service that `take` contains.
-    pub(crate) fn start_one<S: Service>(
-        self,
-        mut take: impl FnMut() -> Option<S>,
-    ) -> Result<Server, ServeError> {
-        let lanes = self.lanes;
-        let mut service = take();
-        self.lanes(1)
-            .start_with(|_| service.take().ok_or(ServeError::LaneCount(lanes)))
     }
 
     pub(crate) fn share(

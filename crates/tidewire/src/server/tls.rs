@@ -6,7 +6,7 @@ use super::{ServeError, Server, ServerBuilder};
 use crate::address::Address;
 use crate::engine::Outgoing;
 use crate::tls::{Acceptor, ClientTls, OutgoingTls, ServerTls, TlsReloader};
-use crate::transport::LayerFactory;
+use crate::transport::{LayerFactory, Layers};
 
 impl Server {
     /// Returns a handle that reads the server's certificate again, if it has one.
@@ -36,18 +36,23 @@ impl ServerBuilder {
     /// Lets handlers send [credentials](crate::ConnectionActions::set_credentials) also to another machine without
     /// `tls://`, where others may read and use them. For a closed network.
     #[must_use]
-    pub fn allow_plaintext_credentials(self) -> Self {
-        self.plaintext_credentials(true)
-    }
-
-    pub(crate) fn plaintext_credentials(mut self, allow: bool) -> Self {
-        self.allow_plaintext_credentials = allow;
+    pub fn allow_plaintext_credentials(mut self) -> Self {
+        self.allow_plaintext_credentials = true;
         self
     }
 
-    /// Sets whether connections that the lanes make ask for the address of another server.
-    pub(crate) fn moves_followed(mut self, follow: bool) -> Self {
-        self.follows_moves = follow;
+    /// Sets up the one connection that the lane of a client makes.
+    pub(crate) fn for_client(
+        mut self,
+        layers: Option<Layers>,
+        spin_us: Option<u32>,
+        allow_plaintext_credentials: bool,
+        follows_moves: bool,
+    ) -> Self {
+        self.outgoing_layers = layers;
+        self.spin_us = spin_us;
+        self.allow_plaintext_credentials = allow_plaintext_credentials;
+        self.follows_moves = follows_moves;
         self
     }
 

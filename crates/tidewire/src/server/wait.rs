@@ -1,18 +1,14 @@
 //! Waits for the end of a server, by itself or by a signal.
 
-use std::io;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidewire_io::clock::now_ns;
 
 use super::{Server, StopError, Stopped};
 use crate::lane::LaneThread;
-use crate::limits::nanoseconds;
-use crate::mailbox::{LaneMessage, Mailbox};
+use crate::mailbox::LaneMessage;
 use crate::observe::Metrics;
 
 impl Server {
@@ -62,44 +58,25 @@ impl Server {
     /// ```
     ///
     /// # Errors
-    /// [`StopError::LaneFailed`] if a lane failed, and [`StopError::Signals`] if the system refused the signal handlers or the
-    /// thread that waits for the lanes. The server has stopped in both cases.
-    pub fn wait_for_signals(mut self, deadline: Duration) -> Result<Metrics, StopError> {
+    /// [`StopError::LaneFailed`] if a lane failed, and [`StopError::Signals`] if the system refused the signal handlers
+    /// or the thread that waits for them. The server has stopped in both cases.
+    pub fn wait_for_signals(self, deadline: Duration) -> Result<Metrics, StopError> {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let handle = signals.handle();
-        let lanes = self.lanes.clone();
-        let readiness = self.readiness.clone();
-        let mut names = std::mem::take(&mut self.names);
-        let waiter = thread::Builder::new()
-            .name("tidewire-wait".to_owned())
-            .spawn(move || {
-                let mut server = self;
-                let failures = server.threads.drain(..).filter_map(LaneThread::join);
-                let failures = failures.collect();
-                let metrics = server.metrics.read();
-                handle.close();
-                Stopped { metrics, failures }
-            })?;
-        let mut is_first = true;
-        for _ in signals.forever() {
-            readiness.withdraw();
-            names.clear();
-            let deadline_ns = now_ns().saturating_add(nanoseconds(deadline));
-            let message = || match is_first {
-                true => LaneMessage::Drain { deadline_ns },
-                false => LaneMessage::Stop,
-            };
-            tell(&lanes, message);
-            is_first = false;
-        }
-        let panicked = |_| io::Error::other("the thread that waits for the lanes panicked");
-        StopError::check(waiter.join().map_err(panicked)?)
-    }
-}
-
-fn tell(lanes: &[Arc<Mailbox>], message: impl Fn() -> LaneMessage) {
-    for lane in lanes {
-        // A lane that has ended ignores the message.
-        lane.post_waiting(message());
+        let stopper = self.stopper();
+        let listener = thread::Builder::new().name("tidewire-signals".to_owned());
+        let listener = listener.spawn(move || {
+            for (index, _) in signals.forever().enumerate() {
+                match index {
+                    0 => stopper.shutdown(deadline),
+                    _ => stopper.tell(&|| LaneMessage::Stop),
+                }
+            }
+        })?;
+        let outcome = self.wait();
+        handle.close();
+        // The thread ends with its signals, and has no result.
+        let _ = listener.join();
+        outcome
     }
 }

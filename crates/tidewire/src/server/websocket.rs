@@ -8,9 +8,10 @@ use crate::transport::LayerFactory;
 use crate::websocket::{Origins, WebPage, WebSettingError, WebSocketAcceptor};
 
 impl ServerBuilder {
-    /// Sets the origins whose pages may connect to `ws://` and `wss://` addresses, such as `https://example.com`; `*` allows
-    /// all, and `https://*.example.com` all hosts below that name. Pages of the server's own host may connect anyway, if that is
-    /// an IP address or `localhost`, and so may pages of this machine at addresses of this machine. A peer that names no origin is no browser, and is accepted.
+    /// Sets the origins whose pages may connect to `ws://` and `wss://` addresses, such as `https://example.com`; `*`
+    /// allows all, and `https://*.example.com` all hosts below that name. Pages of the server's own host may connect
+    /// anyway, if that is an IP address or `localhost`, and so may pages of this machine at addresses of this machine.
+    /// A peer that names no origin is no browser, and is accepted.
     ///
     /// # Errors
     /// A text can be no origin, so that it would allow nothing.
@@ -22,12 +23,12 @@ impl ServerBuilder {
         Ok(self)
     }
 
-    /// Serves this page at the path of each `ws://` and `wss://` address, to requests that do not ask for WebSocket. So a page
-    /// and its server have one address, and the page may connect without [`Self::websocket_origins`] if the host is an IP
-    /// address or `localhost`. Default: such requests get status 426, which says how to connect.
+    /// Serves this page at the path of each `ws://` and `wss://` address, to requests that do not ask for WebSocket. So
+    /// a page and its server have one address, and the page may connect without [`Self::websocket_origins`] if the host
+    /// is an IP address or `localhost`. Default: such requests get status 426, which says how to connect.
     ///
-    /// A request for the page is bounded like a handshake: its headers, its time, and the memory that its address holds. The
-    /// counter [`closed_by("page_served")`](crate::metrics::Metrics::closed_by) counts the pages.
+    /// A request for the page is bounded like a handshake: its headers, its time, and the memory that its address
+    /// holds. The counter [`closed_by("page_served")`](crate::metrics::Metrics::closed_by) counts the pages.
     ///
     /// ```
     /// use tidewire::websocket::WebPage;
@@ -37,7 +38,7 @@ impl ServerBuilder {
     /// let server = Server::builder()
     ///     .listen("ws://127.0.0.1:0/")?
     ///     .websocket_page(page)
-    ///     .start(|_lane| Chat::new())?;
+    ///     .start_one(Chat::new())?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

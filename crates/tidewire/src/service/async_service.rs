@@ -55,7 +55,7 @@ pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// }
 ///
 /// let service = AsyncService::new(|task| drop(std::thread::spawn(|| block_on(task))), shout);
-/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| service.clone())?;
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(service.clone())?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// assert_eq!(client.request(b"hello").wait()?.payload(), b"HELLO");
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -54,7 +54,7 @@ impl Chat {
     ///
     /// let server = Server::builder()
     ///     .listen("tcp://127.0.0.1:0")?
-    ///     .start(|_| Chat::new().history(History::last(50)))?;
+    ///     .start_one(Chat::new().history(History::last(50)))?;
     /// let ada = Client::connect(&server.to_string()).wait()?;
     /// let room = ada.join("lobby").named("ada").wait()?.id();
     /// ada.room(room).say(b"is anybody here?")?;
@@ -91,12 +91,12 @@ impl Chat {
     /// ```
     /// use tidewire::{Chat, Client, ErrorCode, HandlerError, Server};
     ///
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(
     ///     Chat::new().on_join(|_, _room, name| match name {
     ///         "eve" => Err(HandlerError::new(ErrorCode::NameInvalid, "eve is banned")),
     ///         _ => Ok(()),
     ///     })
-    /// })?;
+    /// )?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// assert!(client.join("lobby").named("eve").wait().is_err());
     /// assert!(client.join("lobby").named("ada").wait().is_ok());
@@ -122,7 +122,7 @@ impl Chat {
     /// ```
     /// use tidewire::{Chat, Client, ErrorCode, Event, HandlerError, Kind, Server};
     ///
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(
     ///     Chat::new().on_say(|_, message| match message.payload.is_empty() {
     ///         true => Err(HandlerError::new(ErrorCode::MalformedBody, "say something")),
     ///         false => {
@@ -130,7 +130,7 @@ impl Chat {
     ///             Ok(())
     ///         }
     ///     })
-    /// })?;
+    /// )?;
     /// let [ada, bob] = [(); 2].map(|()| Client::connect(&server.to_string()).wait());
     /// let (ada, bob) = (ada?, bob?);
     /// let room = ada.join("lobby").named("ada").wait()?;

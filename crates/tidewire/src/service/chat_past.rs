@@ -33,7 +33,7 @@ impl Chat {
     ///
     /// let kept = vec![("ada".to_owned(), b"good night".to_vec())];
     /// let chat = Chat::new().history(History::last(50)).restore_history("lobby", kept);
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| chat.clone())?;
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(chat.clone())?;
     /// let bob = Client::connect(&server.to_string()).wait()?;
     /// bob.join("lobby").named("bob").wait()?;
     /// let told = loop {

@@ -47,13 +47,13 @@ impl Context<'_> {
     /// use std::time::Duration;
     /// use tidewire::{Backoff, Client, Context, Event, GoAwayCode, Message, Server};
     ///
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(
     ///     |cx: &mut Context<'_>, message: Message<'_>| {
     ///         cx.reply(message.payload)?;
     ///         cx.close_with(GoAwayCode::Removed, "one request is enough");
     ///         Ok(())
     ///     }
-    /// })?;
+    /// )?;
     /// let client = Client::builder().reconnect(Backoff::default()).connect(&server.to_string()).wait()?;
     /// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
     /// let (reason, text) = loop {

@@ -44,7 +44,7 @@ pub type HandlerResult = Result<(), HandlerError>;
 ///     cx.reply(&text)
 /// }
 ///
-/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| read)?;
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(read)?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// let Err(RequestError::Refused { code, text, .. }) = client.request(b"news").wait() else { panic!() };
 /// assert_eq!((code, &text[..]), (ErrorCode::Internal, "the service failed to handle this"));

@@ -143,7 +143,7 @@ impl Inspector {
     /// ```
     /// # use std::time::Duration;
     /// # use tidewire::{Client, PubSub, Server};
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| PubSub::new())?;
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(PubSub::new())?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// let subscription = client.subscribe("weather.>").wait()?;
     /// let rooms = server.inspector().rooms(Duration::from_secs(10))?;

@@ -155,7 +155,7 @@ pub trait Service: Send + 'static {
     ///     }
     /// }
     ///
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| Sum::default())?;
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(Sum::default())?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// client.send(b"12345")?;
     /// assert_eq!(client.request(b"how many bytes?").wait()?.payload(), b"5");
@@ -262,7 +262,7 @@ pub trait Service: Send + 'static {
 ///
 /// let server = Server::builder()
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_lane| handler(|cx, message| cx.reply(message.payload)))?;
+///     .start_one(handler(|cx, message| cx.reply(message.payload)))?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -44,7 +44,7 @@ use crate::service::{Context, HandlerError, HandlerResult};
 /// let server = Server::builder()
 ///     .authenticate(Anonymous::new(Arc::new(users)))
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| Gateway)?;
+///     .start_one(Gateway)?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// assert_eq!(client.request(b"21.5").method("sensor.7").wait()?.payload(), b"published");
 /// assert!(client.request(b"21.5").method("alarm").wait().is_err());

@@ -27,7 +27,7 @@ use crate::service::{ActionKind, HandlerError, HandlerResult, Part, Service};
 /// ```
 /// use tidewire::{Client, PubSub, Server, TopicEvent};
 ///
-/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| PubSub::new())?;
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(PubSub::new())?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// let readings = client.subscribe("sensor.>").wait()?;
 ///
@@ -80,7 +80,7 @@ impl PubSub {
     ///
     /// let server = Server::builder()
     ///     .listen("tcp://127.0.0.1:0")?
-    ///     .start(|_| PubSub::new().history("state.>", History::last(1)))?;
+    ///     .start_one(PubSub::new().history("state.>", History::last(1)))?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// client.publish("state.door", b"open")?;
     /// client.flush().wait()?;
@@ -107,12 +107,12 @@ impl PubSub {
     /// ```
     /// use tidewire::{Client, ErrorCode, HandlerError, PubSub, RequestError, Server};
     ///
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(
     ///     PubSub::new().on_subscribe(|_, pattern| match pattern.split('.').next() {
     ///         Some("public") => Ok(()),
     ///         _ => Err(HandlerError::new(ErrorCode::Unsupported, "only public topics here")),
     ///     })
-    /// })?;
+    /// )?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// assert!(client.subscribe("public.>").wait().is_ok());
     /// assert!(matches!(client.subscribe(">").wait(), Err(RequestError::Refused { .. })));

@@ -20,13 +20,13 @@ impl Context<'_> {
     /// ```
     /// use tidewire::{Client, Context, Message, Server};
     ///
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(
     ///     |cx: &mut Context<'_>, message: Message<'_>| {
     ///         // Another thread resumes the session.
     ///         cx.pause_reading();
     ///         cx.reply(message.payload)
     ///     }
-    /// })?;
+    /// )?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// assert_eq!(client.request(b"one").wait()?.payload(), b"one");
     /// let mut waiting = client.request(b"two").send();

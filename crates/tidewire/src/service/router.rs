@@ -29,11 +29,11 @@ use crate::transport::ConnectError;
 /// ```
 /// use tidewire::{Client, Router, Server};
 ///
-/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(
 ///     Router::new()
 ///         .on("echo", |cx, message| cx.reply(message.payload))
 ///         .on("version", |cx, _| cx.reply(b"1"))
-/// })?;
+/// )?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// assert_eq!(client.request(b"").method("version").wait()?.payload(), b"1");
 /// assert!(client.request(b"").method("unheard").wait().is_err());
@@ -79,7 +79,7 @@ pub struct Router {
 ///
 /// let server = Server::builder()
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| Router::new().mount(Counter::default()))?;
+///     .start_one(Router::new().mount(Counter::default()))?;
 /// let client = Client::connect(&server.to_string()).wait()?;
 /// client.request(b"").method("increase").wait()?;
 /// assert_eq!(client.request(b"").method("read").wait()?.payload(), b"1");
@@ -161,7 +161,7 @@ impl Router {
     /// ```
     /// use tidewire::{Chat, Client, Context, PubSub, Router, Server, TopicEvent};
     ///
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(
     ///     Router::new()
     ///         .on("close", |cx, message| {
     ///             cx.rooms().announce("lobby", b"we close in a minute")?;
@@ -170,7 +170,7 @@ impl Router {
     ///         })
     ///         .with(Chat::new())
     ///         .with(PubSub::new())
-    /// })?;
+    /// )?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// client.join("lobby").named("ada").wait()?;
     /// let states = client.subscribe("state").wait()?;
@@ -191,14 +191,14 @@ impl Router {
     /// ```
     /// use tidewire::{Client, ErrorCode, HandlerError, Router, Server};
     ///
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(
     ///     Router::new()
     ///         .before(|_, message| match message.payload {
     ///             [] => Err(HandlerError::new(ErrorCode::MalformedBody, "say something")),
     ///             _ => Ok(()),
     ///         })
     ///         .on("echo", |cx, message| cx.reply(message.payload))
-    /// })?;
+    /// )?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// assert!(client.request(b"hi").method("echo").wait().is_ok());
     /// assert!(client.request(b"").method("echo").wait().is_err());

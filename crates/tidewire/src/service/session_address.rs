@@ -25,12 +25,12 @@ use crate::session::{SendError, SessionId};
 ///
 /// let node = |id: &str| {
 ///     let settings = NodeSettings::new(id).expect("a valid id");
-///     Server::builder().listen("tcp://127.0.0.1:0")?.backplane(engine.backplane(), settings).start(|_| {
+///     Server::builder().listen("tcp://127.0.0.1:0")?.backplane(engine.backplane(), settings).start_one(
 ///         |cx: &mut Context<'_>, _: Message<'_>| {
 ///             let address = cx.sessions().address(cx.id()).expect("a node").to_string();
 ///             cx.reply(address.as_bytes())
 ///         }
-///     })
+///     )
 /// };
 /// let (one, two) = (node("one")?, node("two")?);
 /// let client = Client::connect(&one.to_string()).wait()?;

@@ -37,7 +37,7 @@ impl Context<'_> {
     ///     }
     /// }
     ///
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| Gateway)?;
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(Gateway)?;
     /// let (one, other) = (Client::connect(&server.to_string()).wait()?, Client::connect(&server.to_string()).wait()?);
     /// one.request(b"21 degrees").wait()?;
     /// assert_eq!(one.request(b"22 degrees").wait()?.payload(), b"2");

@@ -48,7 +48,7 @@ impl TimerActions<'_, '_> {
     ///     }
     /// }
     ///
-    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| Reminder)?;
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(Reminder)?;
     /// let client = Client::connect(&server.to_string()).wait()?;
     /// client.request(b"remind me").wait()?;
     /// let news = loop {

@@ -57,7 +57,7 @@ struct Configs {
 /// let server = Server::builder()
 ///     .listen("tls://0.0.0.0:8443")?
 ///     .tls(ServerTls::new("server.pem", "server.key"))
-///     .start(|_| PubSub::new())?;
+///     .start_one(PubSub::new())?;
 /// let reloader = server.tls_reloader().expect("the server has a certificate");
 /// std::thread::spawn(move || loop {
 ///     std::thread::sleep(std::time::Duration::from_secs(1));

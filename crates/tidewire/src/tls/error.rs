@@ -15,7 +15,7 @@ use crate::system::Untrusted;
 /// let error = Server::builder()
 ///     .listen("tls://127.0.0.1:0")?
 ///     .tls(ServerTls::new("/nowhere/server.pem", "/nowhere/server.key"))
-///     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))
+///     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))
 ///     .unwrap_err();
 /// let part = PemPart::Chain;
 /// assert!(

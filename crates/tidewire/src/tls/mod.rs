@@ -38,7 +38,7 @@ pub use tidewire_proto::layer::{CertificateNames, Encryption, TlsAlert, TlsFault
 /// let server = Server::builder()
 ///     .listen("tls://0.0.0.0:8443")?
 ///     .tls(ServerTls::new("server.pem", "server.key"))
-///     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+///     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
 ///
 /// let client = Client::builder()
 ///     .tls(ClientTls::new().ca("ca.pem"))

@@ -42,7 +42,7 @@ use crate::session::SessionId;
 ///
 /// let server = Server::builder()
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| Router::new().mount(ShouterServer::new(Threads)))?;
+///     .start_one(Router::new().mount(ShouterServer::new(Threads)))?;
 /// let client = ShouterClient::new(Client::connect(&server.to_string()).wait()?);
 /// assert_eq!(client.shout("hello".to_owned()).wait()?, "HELLO");
 /// # Ok::<(), Box<dyn std::error::Error>>(())

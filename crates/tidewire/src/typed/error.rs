@@ -32,7 +32,7 @@ use crate::session::SendError;
 ///
 /// let server = Server::builder()
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| Router::new().mount(DividerServer::new(Whole)))?;
+///     .start_one(Router::new().mount(DividerServer::new(Whole)))?;
 /// let client = DividerClient::new(Client::connect(&server.to_string()).wait()?);
 /// let under_way = client.divide(7, 2).send();
 /// assert!(matches!(client.divide(7, 0).wait(), Err(CallError::Failed(text)) if text == "no result"));

@@ -15,7 +15,7 @@
 //! let server = Server::builder()
 //!     .listen("ws://127.0.0.1:0/echo")?
 //!     .websocket_origins(["https://app.example"])?
-//!     .start(|_lane| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+//!     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
 //!
 //! let client = Client::connect(&server.addresses()[0].to_string()).wait()?;
 //! assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");

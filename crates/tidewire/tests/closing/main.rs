@@ -7,6 +7,7 @@ mod client;
 mod moves;
 mod refused;
 mod service;
+mod stopper;
 
 use std::time::Duration;
 

@@ -24,7 +24,7 @@ fn addresses(folder: &TempDir) -> Vec<String> {
 
 #[test]
 fn a_token_identifies_the_peer_over_every_transport() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let everything = Permissions::everything();
     let known = users(&[("ann", everything.clone()), ("anonymous", everything)]);
@@ -46,7 +46,7 @@ fn a_token_identifies_the_peer_over_every_transport() {
 
 #[test]
 fn a_peer_without_credentials_or_with_wrong_ones_is_refused_with_the_reason() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let known = users(&[("ann", Permissions::everything())]);
     let server = serve_with(tokens.chain(known), |_| tell_name);
@@ -70,7 +70,7 @@ fn a_peer_without_credentials_or_with_wrong_ones_is_refused_with_the_reason() {
 /// Credentials are any bytes. None of them opens a session or harms the server.
 #[test]
 fn odd_credentials_are_refused() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let known = users(&[("ann", Permissions::everything())]);
     let server = serve_with(tokens.chain(known), |_| tell_name);
@@ -103,7 +103,7 @@ fn odd_credentials_are_refused() {
 
 #[test]
 fn a_token_that_has_expired_is_refused_with_the_reason() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let line = std::fs::read_to_string(&tokens.path).unwrap();
     std::fs::write(&tokens.path, format!("{} 1\n", line.trim_end())).unwrap();
@@ -129,7 +129,7 @@ impl<A: Authenticate> Authenticate for Counted<A> {
 /// An address that guesses is slowed down and then not listened to, without a thread for it.
 #[test]
 fn ten_thousand_wrong_tokens_are_answered_by_few_checks() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let known = users(&[("ann", Permissions::everything())]);
     let checks = Arc::new(AtomicUsize::new(0));
@@ -176,7 +176,7 @@ const GUESSES: u64 = 10_000;
 /// address for a minute. Such tokens are genuine, and no guesses.
 #[test]
 fn expired_and_revoked_tokens_lock_no_other_device_out() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let expired: Vec<Token> = (0..40).map(|_| tokens.add("old")).collect();
     let removed: Vec<Token> = (0..40).map(|_| tokens.add("removed")).collect();
@@ -198,7 +198,7 @@ fn expired_and_revoked_tokens_lock_no_other_device_out() {
 
 #[test]
 fn an_address_that_fails_too_often_is_told_so() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     tokens.add("ann");
     let known = users(&[("ann", Permissions::everything())]);
     let server = serve_with(tokens.chain(known), |_| tell_name);
@@ -257,7 +257,7 @@ fn a_unix_user_needs_no_token_also_without_a_hello() {
 
 #[test]
 fn an_identity_has_no_more_sessions_than_it_may_have() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let mut known = Users::new(Permissions::everything());
     let limits = IdentityLimits {

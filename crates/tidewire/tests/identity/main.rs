@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tidewire::auth::{
-    Anonymous, Authenticate, Chain, Identity, IdentityLimits, Permissions, Token, TokenFile, Users,
+    Anonymous, Authenticate, Chain, Identity, IdentityLimits, Permissions, Token, Tokens, Users,
 };
 use tidewire::{
     AnyCodec, Client, CloseReason, ConnectError, Context, ErrorCode, GoAwayCode, HandlerResult,
@@ -31,12 +31,12 @@ use tidewire::{
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 
 /// A token file with its users.
-struct Tokens {
+struct TokenFolder {
     _folder: TempDir,
     path: PathBuf,
 }
 
-impl Tokens {
+impl TokenFolder {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tokens");
@@ -47,13 +47,13 @@ impl Tokens {
     }
 
     fn add(&self, name: &str) -> Token {
-        TokenFile::append(&self.path, name, None).unwrap()
+        Tokens::append(&self.path, name, None).unwrap()
     }
 
     /// Tokens first, then anonymous peers if their user exists.
     fn chain(&self, users: Users) -> Chain {
         let users = Arc::new(users);
-        let tokens = TokenFile::read(&self.path, Arc::clone(&users)).unwrap();
+        let tokens = Tokens::read(&self.path, Arc::clone(&users)).unwrap();
         Chain::new().then(tokens).then(Anonymous::new(users))
     }
 }

@@ -17,7 +17,7 @@ fn access(allow: &[&'static str], deny: &[&'static str]) -> Access {
 
 /// A server with methods, topics and rooms, for one user with a token.
 fn serve(permissions: Permissions, limits: IdentityLimits) -> (Server, Token) {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let token = tokens.add("ann");
     let mut known = Users::new(permissions);
     known.add("ann", None, limits).unwrap();
@@ -142,7 +142,7 @@ fn rooms_are_joined_and_spoken_in_by_permission_under_ones_own_name() {
 
 #[test]
 fn no_peer_takes_the_name_of_an_identity() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann1");
     let everything = Permissions::everything();
     let known = users(&[("ann1", everything.clone()), ("anonymous", everything)]);
@@ -357,7 +357,7 @@ fn no_kind_of_frame_reaches_a_handler_without_permission() {
 /// Regression: a member of one room could whisper to the members of all rooms, and learn who is there.
 #[test]
 fn a_whisper_stays_in_its_room() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let [eve, staff] = ["eve", "staff"].map(|name| tokens.add(name));
     let lobby = Permissions {
         join: access(&["lobby"], &[]),

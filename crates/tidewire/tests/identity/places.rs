@@ -14,7 +14,7 @@ use super::*;
 
 /// A chat for Ann, who may have one session.
 fn serve(when_full: WhenFull) -> (Server, Token) {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let mut known = Users::new(Permissions::everything());
     let limits = IdentityLimits {
@@ -166,7 +166,7 @@ fn a_name_of_a_silent_session_goes_to_a_newcomer() {
 /// Whoever waits for a place and leaves takes none, and the time of a handshake ends every wait.
 #[test]
 fn newcomers_that_leave_or_wait_too_long_take_no_place() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let mut known = Users::new(Permissions::everything());
     let limits = IdentityLimits {

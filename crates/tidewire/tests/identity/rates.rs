@@ -8,7 +8,7 @@ use super::*;
 
 /// A server for Ann, who may send this many messages at once and few later.
 fn serve(messages: u32, lanes: usize) -> (Server, Token) {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let rate = RateLimit::new(WhenExceeded::Refuse)
         .messages_per_second(1)

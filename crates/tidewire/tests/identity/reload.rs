@@ -33,7 +33,7 @@ fn end_of(client: &Client) -> CloseReason {
 
 #[test]
 fn permissions_that_are_taken_away_end_sessions_that_use_them_and_no_others() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let [ann, bob] = ["ann", "bob"].map(|name| tokens.add(name));
     let both =
         |permissions: Permissions| users(&[("ann", permissions.clone()), ("bob", permissions)]);
@@ -72,7 +72,7 @@ fn permissions_that_are_taken_away_end_sessions_that_use_them_and_no_others() {
 
 #[test]
 fn a_revoked_token_ends_its_sessions() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let known = || users(&[("ann", Permissions::everything())]);
     let replaceable = Replaceable::new(tokens.chain(known()));
@@ -150,7 +150,7 @@ fn a_proof_that_is_taken_away_ends_its_sessions() {
 /// Regression: an open session kept its first expiry.
 #[test]
 fn the_expiry_of_an_open_session_follows_the_reload() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let known = || users(&[("ann", Permissions::everything())]);
     let replaceable = Replaceable::new(tokens.chain(known()));
@@ -185,7 +185,7 @@ fn the_expiry_of_an_open_session_follows_the_reload() {
 /// A reload that lowers the limit of sessions ends only the excess sessions.
 #[test]
 fn sessions_above_a_new_limit_end() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let known = |sessions_max| {
         let mut users = Users::new(Permissions::everything());
@@ -280,7 +280,7 @@ fn a_panic_at_a_reload_ends_the_sessions_that_it_is_about() {
 /// Regression: an anonymous member kept the name of a user who was added later, so the user was refused.
 #[test]
 fn an_anonymous_member_loses_the_name_of_a_new_user() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let token = tokens.add("ann");
     let both = || {
         let everything = Permissions::everything();
@@ -313,7 +313,7 @@ fn anonymous_of(users: Users) -> Chain {
 /// Regression: a revoked client tried again at the usual pace, and each attempt was a failure of its address.
 #[test]
 fn the_pauses_grow_when_the_server_refuses_the_credentials() {
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let known = |names: &[(&str, Permissions)]| tokens.chain(users(names));
     let replaceable = Replaceable::new(known(&[("ann", Permissions::everything())]));
@@ -350,7 +350,7 @@ fn the_pauses_grow_when_the_server_refuses_the_credentials() {
 fn users_and_tokens_count_in_the_account_of_memory_and_their_reload_too() {
     const USERS: usize = 10_000;
     const PATTERN: &str = "a.rather.long.pattern.of.this.user.alone.>";
-    let tokens = Tokens::new();
+    let tokens = TokenFolder::new();
     tokens.add("user-0");
     let chain = |count: usize| {
         let mut all = Users::new(Permissions::nothing());

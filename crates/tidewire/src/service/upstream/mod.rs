@@ -61,12 +61,11 @@ use crate::tls::{ClientConfigs, ClientTls, Connector, TlsError};
 ///
 /// let backend = Server::builder()
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+///     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
 /// let upstream = Upstream::new(&backend.to_string())?;
-/// let gateway = Server::builder().listen("tcp://127.0.0.1:0")?.start(|_| {
-///     let upstream = upstream.clone();
-///     move |cx: &mut Context<'_>, message: Message<'_>| cx.forward(&upstream, &message)
-/// })?;
+/// let gateway = Server::builder()
+///     .listen("tcp://127.0.0.1:0")?
+///     .start_one(move |cx: &mut Context<'_>, message: Message<'_>| cx.forward(&upstream, &message))?;
 ///
 /// let client = Client::connect(&gateway.to_string()).wait()?;
 /// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
@@ -82,7 +81,7 @@ use crate::tls::{ClientConfigs, ClientTls, Connector, TlsError};
 ///
 /// let backend = Server::builder()
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
+///     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
 /// let upstream = Arc::new(Client::builder().connect_lazy(&backend.to_string())?);
 /// let ask = move |request: AsyncRequest| {
 ///     let upstream = Arc::clone(&upstream);
@@ -97,7 +96,7 @@ use crate::tls::{ClientConfigs, ClientTls, Connector, TlsError};
 /// let server = Server::builder()
 ///     .codec(lines.clone())
 ///     .listen("tcp://127.0.0.1:0")?
-///     .start(|_| service.clone())?;
+///     .start_one(service.clone())?;
 ///
 /// let client = Client::builder().codec(lines).connect(&server.to_string()).wait()?;
 /// assert_eq!(client.request(b"hello").wait()?.payload(), b"hello");
@@ -226,18 +225,15 @@ impl Upstream {
     ///
     /// let mut worker = NodeSettings::new("worker-1")?;
     /// worker.services = vec!["upper".into()];
-    /// let worker = Server::builder().backplane(engine.backplane(), worker).start(|_| {
+    /// let worker = Server::builder().backplane(engine.backplane(), worker).start_one(
     ///     Router::new().on("upper", |cx, message| cx.reply(&message.payload.to_ascii_uppercase()))
-    /// })?;
+    /// )?;
     ///
     /// let nodes = Upstream::nodes();
     /// let front = Server::builder()
     ///     .listen("tcp://127.0.0.1:0")?
     ///     .backplane(engine.backplane(), NodeSettings::new("front-1")?)
-    ///     .start(|_| {
-    ///         let nodes = nodes.clone();
-    ///         Router::new().otherwise(move |cx, message| cx.forward(&nodes, &message))
-    ///     })?;
+    ///     .start_one(Router::new().otherwise(move |cx, message| cx.forward(&nodes, &message)))?;
     ///
     /// let client = Client::connect(&front.to_string()).wait()?;
     /// assert_eq!(client.request(b"hello").method("upper").wait()?.payload(), b"HELLO");
