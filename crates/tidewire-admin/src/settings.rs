@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use thiserror::Error;
-use tidewire::auth::{Network, NetworkError, Token};
+use tidewire::SettingError;
+use tidewire::auth::{Network, Token};
 use tidewire::tls::ServerTls;
 
 /// The settings of an admin server. The [crate] has an example.
@@ -114,8 +115,8 @@ impl Settings {
     /// streams of events then count for the client, so that one client of a proxy does not keep out the others.
     ///
     /// # Errors
-    /// [`NetworkError`] if the text is no range of addresses.
-    pub fn forwarded_for_from(mut self, network: &str) -> Result<Self, NetworkError> {
+    /// [`SettingError`] if the text is no range of addresses.
+    pub fn forwarded_for_from(mut self, network: &str) -> Result<Self, SettingError> {
         self.forwarders.push(network.parse()?);
         Ok(self)
     }

@@ -30,7 +30,7 @@ pub(crate) struct OtlpArguments {
 pub(crate) enum OtlpError {
     #[cfg(feature = "otlp")]
     #[error(transparent)]
-    Endpoint(tidewire::otlp::EndpointError),
+    Endpoint(tidewire::SettingError),
     #[cfg(not(feature = "otlp"))]
     #[error(
         "cannot export spans to {url}: this tidewire was built without it; build one with `cargo install --locked --path \

@@ -17,6 +17,7 @@ pub mod limits;
 pub mod message;
 pub mod proxy;
 pub mod room;
+pub mod setting;
 pub mod text;
 pub mod topic;
 pub mod websocket;

@@ -18,10 +18,10 @@
 
 pub use tidewire_proto::codec::contract;
 pub use tidewire_proto::codec::{
-    Boundary, ChatMessage, Codec, CodecSpecError, ConnectionState, Decoded, Decoding, Delimited,
-    FieldName, Format, FrameLayout, Framing, Json, JsonFault, JsonField, JsonKind, LengthField,
-    LengthSize, Lines, MethodCase, Opening, PayloadKind, Presence, Raw, RequestIds, RoomReply,
-    RpcPayload, Srmp, SrmpRpc, StreamFraming, Subscription, Text, Tw1, Uvrpc,
+    Boundary, ChatMessage, Codec, ConnectionState, Decoded, Decoding, Delimited, FieldName, Format,
+    FrameLayout, Framing, Json, JsonFault, JsonField, JsonKind, LengthField, LengthSize, Lines,
+    MethodCase, Opening, PayloadKind, Presence, Raw, RequestIds, RoomReply, RpcPayload, Srmp,
+    SrmpRpc, StreamFraming, Subscription, Text, Tw1, Uvrpc,
 };
 pub use tidewire_proto::error::{DecodeError, EncodeError};
 pub use tidewire_proto::handshake::{FirstBytes, HandshakeError};

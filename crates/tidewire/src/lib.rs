@@ -115,8 +115,8 @@ pub use config::PolicyError;
 pub use describe::describe;
 pub use history::History;
 pub use limits::{
-    ConnectionLimits, HandshakeLimits, LimitError, Limits, MemoryLimits, RateLimit, RateLimitError,
-    RoomLimits, SessionLimits, TopicLimits, UdpLimits, WhenExceeded,
+    ConnectionLimits, HandshakeLimits, Limits, MemoryLimits, RateLimit, RoomLimits, SessionLimits,
+    TopicLimits, UdpLimits, WhenExceeded,
 };
 #[cfg(feature = "log")]
 pub use observe::log;
@@ -129,8 +129,8 @@ pub use server::{ServeError, Server, ServerBuilder, StopError, Stopped, Stopper,
 pub use service::{
     ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, ConnectionActions, Context,
     Deferred, HandlerError, HandlerResult, Methods, Part, PubSub, RoomActions, Router, Service,
-    SessionAddress, SessionAddressError, SessionHandle, SessionSender, Sessions, Task,
-    TimerActions, TopicActions, handler,
+    SessionAddress, SessionHandle, SessionSender, Sessions, Task, TimerActions, TopicActions,
+    handler,
 };
 pub use session::{
     Broadcast, BroadcastReport, SendError, SessionId, SessionView, TimerError, TimerId,
@@ -145,7 +145,8 @@ pub use tidewire_proto::body::{ErrorCode, GoAwayCode};
 pub use tidewire_proto::codec::AnyCodec;
 pub use tidewire_proto::connection::{CloseReason, Farewell};
 pub use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent, RoomId, SubscriptionId};
-pub use tidewire_proto::room::{Policy, PolicyParseError};
+pub use tidewire_proto::room::Policy;
+pub use tidewire_proto::setting::SettingError;
 pub use tidewire_proto::topic::TopicError;
 
 /// Runs the example of the README as a test.

@@ -7,6 +7,7 @@ mod rate;
 
 use std::sync::OnceLock;
 use std::time::Duration;
+use tidewire_proto::setting::SettingError;
 
 use tidewire_io::memory::memory_bytes;
 use tidewire_proto::codec::{AnyCodec, Codec};
@@ -14,14 +15,14 @@ use tidewire_proto::connection::Rules;
 use tidewire_proto::room::{LagLimits, Policy};
 
 pub use groups::{
-    ConnectionLimits, HandshakeLimits, LimitError, MemoryLimits, RoomLimits, SessionLimits,
-    TopicLimits, UdpLimits,
+    ConnectionLimits, HandshakeLimits, MemoryLimits, RoomLimits, SessionLimits, TopicLimits,
+    UdpLimits,
 };
 pub(crate) use rate::{Bucket, Rate, SharedBucket};
-pub use rate::{RateLimit, RateLimitError, WhenExceeded};
+pub use rate::{RateLimit, WhenExceeded};
 
 /// Limits and timings of a server, for [`ServerBuilder::limits`](crate::ServerBuilder::limits), in groups. A server
-/// that starts checks them, so a limit that makes no sense is an error that names it: [`LimitError`].
+/// that starts checks them, so a limit that makes no sense is an error that names it: [`SettingError`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -57,7 +58,7 @@ pub struct Limits {
 
 impl Limits {
     /// Checks each limit against its bounds, and those that depend on another one.
-    pub(crate) fn check(&self) -> Result<(), LimitError> {
+    pub(crate) fn check(&self) -> Result<(), SettingError> {
         self.connections.check_each()?;
         self.sessions.check_each()?;
         self.handshakes.check_each()?;
@@ -71,7 +72,11 @@ impl Limits {
         );
         if heartbeat > idle {
             let bound = format!("at most connections.idle_timeout, which is {idle:?}");
-            return Err(LimitError::new("connections.heartbeat", heartbeat, bound));
+            return Err(groups::out_of_bounds(
+                "connections.heartbeat",
+                heartbeat,
+                &bound,
+            ));
         }
         let (rooms, topics) = (self.rooms.max(), self.topics.max());
         if rooms + topics > ALIASES_MAX {
@@ -79,7 +84,7 @@ impl Limits {
             let bound = format!(
                 "at most {most}: with rooms.max, which is {rooms}, there are {ALIASES_MAX}"
             );
-            return Err(LimitError::new("topics.max", topics, bound));
+            return Err(groups::out_of_bounds("topics.max", topics, &bound));
         }
         Ok(())
     }

@@ -1,3 +1,3 @@
 //! Requests of handlers to other servers.
 
-pub use crate::service::{Upstream, UpstreamAddressError, UpstreamError};
+pub use crate::service::{Upstream, UpstreamError};

@@ -3,7 +3,7 @@
 use thiserror::Error;
 use tidewire::socket::DATAGRAM_FRAME_BYTES_MAX;
 use tidewire::{ConnectError, RequestError};
-use tidewire_proto::codec::CodecSpecError;
+use tidewire_proto::setting::SettingError;
 
 use crate::credentials::TokensError;
 
@@ -41,7 +41,7 @@ pub enum PlanError {
     },
     /// The codec's name or a parameter is wrong. A scenario that was read from a file has none such.
     #[error("step {0:?} cannot run")]
-    Codec(String, #[source] CodecSpecError),
+    Codec(String, #[source] SettingError),
     /// Requests that are matched by their order, over a transport that may lose some.
     #[error(
         "step {0:?} cannot run over udp://: replies of {1} are matched by their order, which a lost datagram shifts; \

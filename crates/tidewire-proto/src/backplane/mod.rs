@@ -34,6 +34,7 @@ use thiserror::Error;
 
 use crate::body::Reader;
 use crate::message::MemberId;
+use crate::setting::SettingError;
 use directed::{
     ANSWERED, ASKED, DIRECTED, GIVEN_UP, WORKING, decode_answered, decode_asked, decode_directed,
     decode_working,
@@ -189,21 +190,25 @@ pub enum PacketError {
     Malformed,
 }
 
-/// A text is no id of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("not a node's id; use 1 to {NODE_BYTES_MAX} ASCII letters, digits, - and _")]
-pub struct NodeIdError;
-
 /// Checks the id of a node. It is part of subjects, so few characters are allowed.
 ///
 /// # Errors
-/// [`NodeIdError`] if it is empty, too long, or has other characters.
-pub fn validate_node(id: &str) -> Result<(), NodeIdError> {
-    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    match !id.is_empty() && id.len() <= NODE_BYTES_MAX && id.bytes().all(is_allowed) {
+/// [`SettingError`] if it is empty, too long, or has other characters.
+pub fn validate_node(id: &str) -> Result<(), SettingError> {
+    match is_node(id) {
         true => Ok(()),
-        false => Err(NodeIdError),
+        false => Err(SettingError::new(
+            "node",
+            id,
+            format!("not a node's id; use 1 to {NODE_BYTES_MAX} ASCII letters, digits, - and _"),
+        )),
     }
+}
+
+/// Whether a text is the id of a node. Unlike [`validate_node`] it allocates nothing for the text of a peer.
+fn is_node(id: &str) -> bool {
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    !id.is_empty() && id.len() <= NODE_BYTES_MAX && id.bytes().all(is_allowed)
 }
 
 impl<'a> Packet<'a> {
@@ -224,7 +229,7 @@ impl<'a> Packet<'a> {
         let kind = reader.u8()?;
         let epoch = reader.u64()?;
         let node = reader.short_text()?;
-        validate_node(node).ok()?;
+        is_node(node).then_some(())?;
         let from = NodeLife { node, epoch };
         let content = match kind {
             ALIVE => Content::Alive {

@@ -9,13 +9,14 @@ use std::sync::Arc;
 
 use super::spec::BuiltIn;
 use super::{
-    ChatMessage, Codec, CodecSpecError, ConnectionState, Decoded, Delimited, Format, FrameLayout,
-    Framing, Json, LengthField, Lines, Presence, Raw, RoomReply, Srmp, SrmpRpc, StreamFraming,
-    Subscription, Tw1, Uvrpc,
+    ChatMessage, Codec, ConnectionState, Decoded, Delimited, Format, FrameLayout, Framing, Json,
+    LengthField, Lines, Presence, Raw, RoomReply, Srmp, SrmpRpc, StreamFraming, Subscription, Tw1,
+    Uvrpc,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::message::Message;
+use crate::setting::SettingError;
 
 /// Declares [`AnyCodec`] with a variant for each codec of this list. No other list of codecs exists.
 macro_rules! codecs {
@@ -36,12 +37,11 @@ macro_rules! codecs {
             /// The names that `by_name` knows, in the order in which to offer them.
             pub const NAMES: [&'static str; [$(stringify!($codec)),+].len()] = [$(<$codec as BuiltIn>::FORMAT.name),+];
 
-            fn named(name: &str, parameters: &str) -> Result<Self, CodecSpecError> {
+            fn named(name: &str, parameters: &str) -> Result<Self, SettingError> {
                 $(if name == <$codec as BuiltIn>::FORMAT.name {
                     return <$codec as BuiltIn>::parse(parameters).map(Self::$codec);
                 })+
-                let name = name.to_owned();
-                Err(CodecSpecError::UnknownName { name })
+                Err(super::spec::unknown_codec(name))
             }
         }
 
@@ -134,12 +134,12 @@ impl AnyCodec {
     ///
     /// let netbox = AnyCodec::by_name("length-field:size=-4,header=00000001")?;
     /// assert_eq!(netbox.name(), "length-field");
-    /// # Ok::<(), tidewire_proto::codec::CodecSpecError>(())
+    /// # Ok::<(), tidewire_proto::setting::SettingError>(())
     /// ```
     ///
     /// # Errors
     /// The name, a key or a value is not one of these. The error says which, and what is expected.
-    pub fn by_name(name: &str) -> Result<Self, CodecSpecError> {
+    pub fn by_name(name: &str) -> Result<Self, SettingError> {
         let (name, parameters) = name.split_once(':').unwrap_or((name, ""));
         Self::named(name, parameters)
     }
@@ -239,7 +239,7 @@ impl fmt::Debug for AnyCodec {
 }
 
 impl FromStr for AnyCodec {
-    type Err = CodecSpecError;
+    type Err = SettingError;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         Self::by_name(name)

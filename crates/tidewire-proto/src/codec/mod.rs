@@ -143,7 +143,6 @@ pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
 pub use raw::Raw;
 pub use room::{ChatMessage, Presence, RoomReply, Subscription};
-pub use spec::CodecSpecError;
 pub use srmp::{ONE_WAY_SEQUENCE, PayloadKind, Srmp};
 pub use srmp_rpc::{RpcPayload, SrmpRpc};
 pub use state::ConnectionState;

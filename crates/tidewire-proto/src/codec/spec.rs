@@ -5,61 +5,19 @@
 //! Rejected: a TOML table per codec (it does not fit a flag), and ignoring unknown keys (a misspelt key would break
 //! communication without an error).
 
-use thiserror::Error;
-
 use super::{AnyCodec, Codec, Format};
+use crate::setting::SettingError;
 
-/// The text or the program does not describe a codec with valid parameters.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum CodecSpecError {
-    /// No codec has this name; choose one of [`AnyCodec::NAMES`].
-    #[error("unknown codec {name:?}; choose one of: {}", AnyCodec::NAMES.join(", "))]
-    UnknownName {
-        /// The name in the text.
-        name: String,
-    },
-    /// The codec has no such parameter.
-    #[error(
-        "codec {codec} has no parameter {parameter:?}; it has {}",
-        listed(known)
-    )]
-    UnknownParameter {
-        /// Name of the codec.
-        codec: &'static str,
-        /// The parameter in the text.
-        parameter: String,
-        /// The codec's parameters.
-        known: &'static [&'static str],
-    },
-    /// The parameter occurs twice.
-    #[error("parameter {parameter} of codec {codec} is given twice")]
-    RepeatedParameter {
-        /// Name of the codec.
-        codec: &'static str,
-        /// Name of the parameter.
-        parameter: &'static str,
-    },
-    /// The parameter cannot have this value.
-    #[error("parameter {parameter} of codec {codec} cannot be {value:?}; it must be {expected}")]
-    BadValue {
-        /// Name of the codec.
-        codec: &'static str,
-        /// Name of the parameter.
-        parameter: &'static str,
-        /// The value in the text.
-        value: String,
-        /// The valid values, as text.
-        expected: &'static str,
-    },
-    /// A program gave a parameter outside of its range.
-    #[error("{parameter} must be {expected}")]
-    OutOfRange {
-        /// Name of the parameter.
-        parameter: &'static str,
-        /// The valid values, as text.
-        expected: &'static str,
-    },
+/// The error of a name that no codec has.
+pub(super) fn unknown_codec(name: &str) -> SettingError {
+    let names = AnyCodec::NAMES.join(", ");
+    let text = format!("unknown codec {name:?}; choose one of: {names}");
+    SettingError::new("codec", name, text)
+}
+
+/// The error of a parameter that a program gave a value outside of its range.
+pub(super) fn out_of_range(parameter: &'static str, expected: &str) -> SettingError {
+    SettingError::new(parameter, "", format!("{parameter} must be {expected}"))
 }
 
 /// A codec that has a name in flags and configuration files. Its default is the codec without parameters.
@@ -68,13 +26,13 @@ pub(super) trait BuiltIn: Codec + Default {
     /// Names of the parameters, in the order in which to offer them.
     const PARAMETERS: &'static [&'static str] = &[];
 
-    fn configured(parameters: &Parameters<'_>) -> Result<Self, CodecSpecError> {
+    fn configured(parameters: &Parameters<'_>) -> Result<Self, SettingError> {
         let _ = parameters;
         Ok(Self::default())
     }
 
     /// Makes the codec of the text after its name and a colon.
-    fn parse(text: &str) -> Result<Self, CodecSpecError> {
+    fn parse(text: &str) -> Result<Self, SettingError> {
         Self::configured(&Parameters::read(
             Self::FORMAT.name,
             text,
@@ -94,19 +52,18 @@ impl<'a> Parameters<'a> {
         codec: &'static str,
         text: &'a str,
         known: &'static [&'static str],
-    ) -> Result<Self, CodecSpecError> {
+    ) -> Result<Self, SettingError> {
         let mut given: Vec<(&'static str, &'a str)> = Vec::new();
         for part in text.split(',').filter(|_| !text.is_empty()) {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             let Some(parameter) = known.iter().find(|name| **name == key) else {
-                return Err(CodecSpecError::UnknownParameter {
-                    codec,
-                    parameter: key.to_owned(),
-                    known,
-                });
+                let known = listed(known);
+                let text = format!("codec {codec} has no parameter {key:?}; it has {known}");
+                return Err(SettingError::new("codec", key, text));
             };
             if given.iter().any(|(name, _)| name == parameter) {
-                return Err(CodecSpecError::RepeatedParameter { codec, parameter });
+                let text = format!("parameter {parameter} of codec {codec} is given twice");
+                return Err(SettingError::new(parameter, value, text));
             }
             given.push((parameter, value));
         }
@@ -119,7 +76,7 @@ impl<'a> Parameters<'a> {
     }
 
     /// Returns whether a switch is on: it is given, and not as false.
-    pub(super) fn flag(&self, parameter: &'static str) -> Result<bool, CodecSpecError> {
+    pub(super) fn flag(&self, parameter: &'static str) -> Result<bool, SettingError> {
         match self.value(parameter) {
             None | Some("false") => Ok(false),
             Some("" | "true") => Ok(true),
@@ -132,13 +89,12 @@ impl<'a> Parameters<'a> {
         parameter: &'static str,
         value: &str,
         expected: &'static str,
-    ) -> CodecSpecError {
-        CodecSpecError::BadValue {
-            codec: self.codec,
-            parameter,
-            value: value.to_owned(),
-            expected,
-        }
+    ) -> SettingError {
+        let codec = self.codec;
+        let text = format!(
+            "parameter {parameter} of codec {codec} cannot be {value:?}; it must be {expected}"
+        );
+        SettingError::new(parameter, value, text)
     }
 }
 

@@ -31,5 +31,5 @@ mod subscriber;
 pub use coalesce::Coalescer;
 pub use deliveries::{Deliveries, WrittenDeliveries};
 pub use log::{Cursor, RoomLog};
-pub use policy::{LagLimits, Policy, PolicyParseError, Verdict};
+pub use policy::{LagLimits, Policy, Verdict};
 pub use subscriber::{Advance, LatestPiece, Subscriber, ToldLatest};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use thiserror::Error;
+use crate::setting::SettingError;
 
 /// The policy of one subscription. Dropped messages are counted and announced in band.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -59,13 +59,6 @@ pub enum Verdict {
         replayed: u64,
     },
 }
-
-/// The text is not the name of a policy.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error(
-    "unknown policy {0:?}; use one of disconnect, drop_oldest, drop_newest, conflate, block, conflate_by_topic"
-)]
-pub struct PolicyParseError(String);
 
 impl Policy {
     /// Every policy.
@@ -133,13 +126,22 @@ impl fmt::Display for Policy {
 }
 
 impl FromStr for Policy {
-    type Err = PolicyParseError;
+    type Err = SettingError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         Self::ALL
             .into_iter()
             .find(|policy| policy.name() == text)
-            .ok_or_else(|| PolicyParseError(text.to_owned()))
+            .ok_or_else(|| {
+                SettingError::new(
+                    "policy",
+                    text,
+                    format!(
+                        "unknown policy {text:?}; use one of disconnect, drop_oldest, drop_newest, conflate, block, \
+                         conflate_by_topic"
+                    ),
+                )
+            })
     }
 }
 
@@ -152,9 +154,6 @@ mod tests {
         for policy in Policy::ALL {
             assert_eq!(policy.name().parse(), Ok(policy));
         }
-        assert_eq!(
-            "dorp".parse::<Policy>(),
-            Err(PolicyParseError("dorp".to_owned()))
-        );
+        assert_eq!("dorp".parse::<Policy>().unwrap_err().value(), "dorp");
     }
 }

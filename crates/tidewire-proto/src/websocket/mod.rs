@@ -39,7 +39,7 @@ pub use frame::{MessageKind, close_frame, frame_header};
 pub use layer::WebSocketLayer;
 pub use mask::{Mask, Masks};
 pub use origin::Origins;
-pub use page::{PAGE_BYTES_MAX, WebPage, WebSettingError};
+pub use page::{PAGE_BYTES_MAX, WebPage};
 pub use reader::{Frames, Received, Side};
 
 /// The limits of the head of a handshake, which is the request or the answer with its headers.

@@ -5,7 +5,7 @@
 
 use std::net::IpAddr;
 
-use super::WebSettingError;
+use crate::setting::SettingError;
 
 /// The origins of pages that may connect. A peer that names no origin is no browser, and this check is not for it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,12 +40,13 @@ impl Origins {
     ///
     /// # Errors
     /// A text can be no origin, so that it would allow nothing.
-    pub fn new(
-        allowed: impl IntoIterator<Item = impl Into<String>>,
-    ) -> Result<Self, WebSettingError> {
+    pub fn new(allowed: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, SettingError> {
         let allowed = allowed.into_iter().map(|text| {
             let origin: String = text.into();
-            Allowed::parse(&origin).map_err(|why| WebSettingError::BadOrigin { origin, why })
+            Allowed::parse(&origin).map_err(|why| {
+                let text = format!("{origin:?} is the origin of no page: {why}");
+                SettingError::new("origin", origin, text)
+            })
         });
         Ok(Self {
             allowed: allowed.collect::<Result<_, _>>()?,

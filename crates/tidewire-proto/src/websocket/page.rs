@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use thiserror::Error;
+use crate::setting::SettingError;
 
 /// A page of HTML in one file, with its policy. See [`ServerTerms::page`](super::ServerTerms::page).
 ///
@@ -17,7 +17,7 @@ use thiserror::Error;
 /// use tidewire_proto::websocket::WebPage;
 ///
 /// let page = WebPage::html(&b"<!doctype html><title>hello</title>"[..], "default-src 'none'")?;
-/// # Ok::<(), tidewire_proto::websocket::WebSettingError>(())
+/// # Ok::<(), tidewire_proto::setting::SettingError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WebPage {
@@ -31,16 +31,20 @@ impl WebPage {
     ///
     /// # Errors
     /// The page is too long, or the policy is no value of a header.
-    pub fn html(body: impl Into<Arc<[u8]>>, policy: &str) -> Result<Self, WebSettingError> {
+    pub fn html(body: impl Into<Arc<[u8]>>, policy: &str) -> Result<Self, SettingError> {
         let body = body.into();
         let bytes = body.len();
         if bytes > PAGE_BYTES_MAX {
-            return Err(WebSettingError::PageTooLong { bytes });
+            let text = format!(
+                "a page of {bytes} bytes is longer than {PAGE_BYTES_MAX}: serve it by an HTTP server"
+            );
+            return Err(SettingError::new("page", bytes.to_string(), text));
         }
         if !policy.bytes().all(|byte| matches!(byte, b' '..=b'~'))
             || policy.len() > POLICY_BYTES_MAX
         {
-            return Err(WebSettingError::BadPolicy);
+            let text = "the content security policy must be one line of ASCII";
+            return Err(SettingError::new("content security policy", policy, text));
         }
         let head = format!(
             "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/html; charset=utf-8\r\n\
@@ -67,29 +71,6 @@ pub const PAGE_BYTES_MAX: usize = 56 << 10;
 
 /// Longest policy in bytes. It leaves room for a dozen hashes.
 const POLICY_BYTES_MAX: usize = 2 << 10;
-
-/// A server cannot have this page, or these origins of pages. Nothing was set.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum WebSettingError {
-    /// The page is too long.
-    #[error("a page of {bytes} bytes is longer than {PAGE_BYTES_MAX}: serve it by an HTTP server")]
-    PageTooLong {
-        /// Its length.
-        bytes: usize,
-    },
-    /// The policy is no value of a header.
-    #[error("the content security policy must be one line of ASCII")]
-    BadPolicy,
-    /// A text is no origin that a browser sends, so it would never allow a page.
-    #[error("{origin:?} is the origin of no page: {why}")]
-    BadOrigin {
-        /// The text.
-        origin: String,
-        /// The mistake, and the text to write instead.
-        why: String,
-    },
-}
 
 #[cfg(test)]
 mod tests {
@@ -118,10 +99,10 @@ mod tests {
     fn a_long_page_and_a_policy_of_two_lines_are_refused() {
         let bytes = PAGE_BYTES_MAX + 1;
         let long = WebPage::html(vec![b'a'; bytes], "");
-        assert_eq!(long, Err(WebSettingError::PageTooLong { bytes }));
+        assert_eq!(long.unwrap_err().value(), bytes.to_string());
         for policy in ["a\r\nSet-Cookie: x", "a\nb", "\u{e4}", &"a".repeat(3_000)] {
             let page = WebPage::html(&b""[..], policy);
-            assert_eq!(page, Err(WebSettingError::BadPolicy), "{policy}");
+            assert_eq!(page.unwrap_err().value(), policy);
         }
     }
 }

@@ -108,4 +108,7 @@ pub enum AddressError {
         /// The whole text.
         text: String,
     },
+    /// Datagrams may be lost, and the requests to an [`Upstream`](crate::upstream::Upstream) are not repeated.
+    #[error("an upstream cannot be asked over udp://; use tcp://, ipc:// or inproc://")]
+    Datagrams,
 }

@@ -18,7 +18,7 @@ pub use endpoint::Endpoint;
 pub use error::AddressError;
 pub use inproc_name::InprocName;
 pub(crate) use inproc_name::NAME_BYTES_MAX;
-pub use successor::{Successor, SuccessorError};
+pub use successor::Successor;
 pub use websocket::WebSocketEndpoint;
 use websocket::{WebPath, parse_path};
 

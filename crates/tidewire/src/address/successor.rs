@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-use thiserror::Error;
 use tidewire_proto::limits::MOVED_ADDRESS_BYTES_MAX;
+use tidewire_proto::setting::SettingError;
 
 use super::{Address, AddressError, AddressKind};
 
@@ -18,52 +18,10 @@ use super::{Address, AddressError, AddressKind};
 /// let successor: Successor = "tls://b.example.com:8443".parse()?;
 /// assert_eq!(successor.to_string(), "tls://b.example.com:8443");
 /// assert!("tls://*:8443".parse::<Successor>().is_err());
-/// # Ok::<(), tidewire::address::SuccessorError>(())
+/// # Ok::<(), tidewire::SettingError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Successor(Address);
-
-/// A text is no address that clients can be sent to. [`Successor`] has an example.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum SuccessorError {
-    /// It is no address.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    /// Its transport is none that clients move by.
-    #[error(
-        "cannot send clients to {text:?}: only tcp://, tls://, ws:// and wss:// go to other servers; write one of \
-         them, without ?framing="
-    )]
-    Transport {
-        /// The text.
-        text: String,
-    },
-    /// It means no certain host or port.
-    #[error(
-        "cannot send clients to {text:?}: it is an address to listen on; write the host and the port that clients \
-         connect to"
-    )]
-    Nowhere {
-        /// The text.
-        text: String,
-    },
-    /// It has spaces, or characters outside ASCII.
-    #[error("cannot send clients to {text:?}: an address has only visible ASCII characters")]
-    Characters {
-        /// The text.
-        text: String,
-    },
-    /// It does not fit a go-away.
-    #[error(
-        "cannot send clients to an address of {bytes} bytes (at most {MOVED_ADDRESS_BYTES_MAX}); use a shorter name or \
-         path"
-    )]
-    TooLong {
-        /// Its length.
-        bytes: usize,
-    },
-}
 
 impl Successor {
     /// Returns the address.
@@ -79,33 +37,52 @@ impl Successor {
 }
 
 impl FromStr for Successor {
-    type Err = SuccessorError;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let refused = |fault: String| SettingError::new("successor", text, fault);
+        let too_long = |bytes: usize| {
+            refused(format!(
+                "cannot send clients to an address of {bytes} bytes (at most {MOVED_ADDRESS_BYTES_MAX}); use a shorter \
+                 name or path"
+            ))
+        };
+        let by_transport = || {
+            refused(format!(
+                "cannot send clients to {text:?}: only tcp://, tls://, ws:// and wss:// go to other servers; write one \
+                 of them, without ?framing="
+            ))
+        };
         if text.len() > MOVED_ADDRESS_BYTES_MAX {
-            return Err(SuccessorError::TooLong { bytes: text.len() });
+            return Err(too_long(text.len()));
         }
-        let named = || text.to_owned();
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(SuccessorError::Characters { text: named() });
+            return Err(refused(format!(
+                "cannot send clients to {text:?}: an address has only visible ASCII characters"
+            )));
         }
-        let address: Address = text.parse()?;
+        let address: Address = text
+            .parse()
+            .map_err(|error: AddressError| refused(error.to_string()))?;
         let (AddressKind::Tcp { host, port }
         | AddressKind::Tls { host, port }
         | AddressKind::WebSocket { host, port, .. }) = &address.kind
         else {
-            return Err(SuccessorError::Transport { text: named() });
+            return Err(by_transport());
         };
         if address.framing.is_some() {
-            return Err(SuccessorError::Transport { text: named() });
+            return Err(by_transport());
         }
         let is_anywhere = host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified());
         if host == "*" || is_anywhere || *port == 0 {
-            return Err(SuccessorError::Nowhere { text: named() });
+            return Err(refused(format!(
+                "cannot send clients to {text:?}: it is an address to listen on; write the host and the port that \
+                 clients connect to"
+            )));
         }
         // With its transport and path the address may be longer than the text.
         match address.to_string().len() {
-            bytes if bytes > MOVED_ADDRESS_BYTES_MAX => Err(SuccessorError::TooLong { bytes }),
+            bytes if bytes > MOVED_ADDRESS_BYTES_MAX => Err(too_long(bytes)),
             _ => Ok(Self(address)),
         }
     }
@@ -144,26 +121,21 @@ mod tests {
             let successor: Successor = text.parse().unwrap();
             assert_eq!(successor.to_string(), whole);
         }
-        let wrong = |text: &str| text.parse::<Successor>().unwrap_err();
+        let wrong = |text: &str| text.parse::<Successor>().unwrap_err().to_string();
         for text in [
             "udp://b:1",
             "ipc:///tmp/b",
             "inproc://b",
             "tcp://b:1?framing=none",
         ] {
-            assert!(
-                matches!(wrong(text), SuccessorError::Transport { .. }),
-                "{text}"
-            );
+            assert!(wrong(text).contains("go to other servers"), "{text}");
         }
         for text in ["tcp://*:1", "tcp://0.0.0.0:1", "tls://[::]:1", "tcp://b:0"] {
-            assert!(
-                matches!(wrong(text), SuccessorError::Nowhere { .. }),
-                "{text}"
-            );
+            assert!(wrong(text).contains("an address to listen on"), "{text}");
         }
         for text in ["", "tcp://", "http://b:1", "tcp://b", "ws://b:1/../x"] {
-            assert!(matches!(wrong(text), SuccessorError::Address(_)), "{text}");
+            let address = text.parse::<Address>().unwrap_err();
+            assert_eq!(wrong(text), address.to_string());
         }
         for text in [
             "tcp://b\u{1b}[31m:1",
@@ -171,16 +143,17 @@ mod tests {
             "tcp://bé:1",
             "tcp://b:1\n",
         ] {
-            assert!(
-                matches!(wrong(text), SuccessorError::Characters { .. }),
-                "{text}"
-            );
+            assert!(wrong(text).contains("only visible ASCII"), "{text}");
         }
         for (bytes, text) in [
             (241, format!("tcp://{}:1", "b".repeat(233))),
             (244, format!("{}:8080", "b".repeat(233))),
         ] {
-            assert_eq!(wrong(&text), SuccessorError::TooLong { bytes });
+            let said = wrong(&text);
+            assert!(
+                said.contains(&format!("an address of {bytes} bytes")),
+                "{said}"
+            );
         }
     }
 

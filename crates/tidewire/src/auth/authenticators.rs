@@ -5,11 +5,10 @@ use std::net::IpAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use thiserror::Error;
-
 use super::{
     AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, TableBytes, Users,
 };
+use tidewire_proto::setting::SettingError;
 
 /// Asks several authenticators in turn. The first that knows the peer decides. If none does, the peer is refused. A
 /// late answer is final. An authenticator of your own in a chain must implement [`Authenticate::current`]: its default
@@ -18,7 +17,7 @@ use super::{
 /// ```
 /// use std::sync::Arc;
 /// use tidewire::auth::{
-///     Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, IdentityLimits, NetworkError, Permissions, Users,
+///     Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, IdentityLimits, Permissions, Users,
 /// };
 /// use tidewire::{Client, Context, Message, Server};
 ///
@@ -45,7 +44,7 @@ use super::{
 /// let unknown = Client::connect("inproc://chain-example").wait()?;
 /// assert_eq!(unknown.request(b"").wait()?.payload(), b"anonymous");
 ///
-/// let typo: Result<ByAddress, NetworkError> = ByAddress::new(users).with("127.0.0.0/99", "local");
+/// let typo: Result<ByAddress, tidewire::SettingError> = ByAddress::new(users).with("127.0.0.0/99", "local");
 /// assert!(typo.is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -94,11 +93,6 @@ pub struct Network {
     address: IpAddr,
     prefix_bits: u32,
 }
-
-/// A text is no range of addresses. [`Chain`] has an example.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is not a range of addresses; use one such as 10.0.0.0/8, fd00::/8 or 192.0.2.7")]
-pub struct NetworkError(String);
 
 impl Chain {
     /// An empty chain.
@@ -298,7 +292,7 @@ impl ByAddress {
     ///
     /// # Errors
     /// The text is no range of addresses.
-    pub fn with(mut self, network: &str, user: &str) -> Result<Self, NetworkError> {
+    pub fn with(mut self, network: &str, user: &str) -> Result<Self, SettingError> {
         self.networks.push((network.parse()?, user.into()));
         Ok(self)
     }
@@ -354,10 +348,15 @@ impl Network {
 }
 
 impl FromStr for Network {
-    type Err = NetworkError;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, NetworkError> {
-        let error = || NetworkError(text.to_owned());
+    fn from_str(text: &str) -> Result<Self, SettingError> {
+        let error = || {
+            let fault = format!(
+                "{text:?} is not a range of addresses; use one such as 10.0.0.0/8, fd00::/8 or 192.0.2.7"
+            );
+            SettingError::new("network", text, fault)
+        };
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),

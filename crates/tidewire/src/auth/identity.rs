@@ -9,7 +9,8 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::Permissions;
 use super::places::Place;
-use crate::limits::{Rate, RateLimit, RateLimitError, SharedBucket};
+use crate::limits::{Rate, RateLimit, SharedBucket};
+use tidewire_proto::setting::SettingError;
 
 /// The name of a peer, and its permissions. [`SessionView::identity`](crate::SessionView::identity) returns it.
 ///
@@ -180,7 +181,7 @@ impl IdentityLimits {
     ///
     /// # Errors
     /// The rate allows nothing, or limits nothing.
-    pub fn check(&self) -> Result<(), RateLimitError> {
+    pub fn check(&self) -> Result<(), SettingError> {
         self.rate
             .as_ref()
             .map_or(Ok(()), |rate| rate.rate().map(drop))

@@ -38,15 +38,13 @@ use tidewire_io::socket::PeerCredentials;
 pub use tidewire_proto::connection::AuthFailure;
 use tidewire_proto::layer::CertificateNames;
 
-pub use authenticators::{
-    Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Network, NetworkError,
-};
+pub use authenticators::{Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Network};
 pub(crate) use failures::{Attempt, Failures, Turn};
 pub(crate) use identity::{Admitted, Proof};
 pub use identity::{Identity, IdentityLimits, WhenFull};
 #[cfg(feature = "jwt")]
 pub use jwt::{JwtAlgorithm, JwtIssuer, JwtKeyError, JwtKeys};
-pub use permissions::{Access, Action, PatternListError, Permissions};
+pub use permissions::{Access, Action, Permissions};
 use places::IdentitySessions;
 pub(crate) use places::{NoPlace, Place};
 use rates::IdentityRates;
@@ -241,10 +239,11 @@ impl fmt::Debug for LateAnswer {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidewire::auth::{Anonymous, IdentityLimits, PatternListError, Permissions, Replaceable, Users};
+/// use tidewire::SettingError;
+/// use tidewire::auth::{Anonymous, IdentityLimits, Permissions, Replaceable, Users};
 /// use tidewire::{Client, PubSub, Server};
 ///
-/// fn admit(permissions: &Permissions) -> Result<Anonymous, PatternListError> {
+/// fn admit(permissions: &Permissions) -> Result<Anonymous, SettingError> {
 ///     let mut users = Users::default();
 ///     users.add("anonymous", Some(permissions), IdentityLimits::default())?;
 ///     Ok(Anonymous::new(Arc::new(users)))

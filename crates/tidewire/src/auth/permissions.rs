@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::sync::Arc;
+use tidewire_proto::setting::SettingError;
 
-use thiserror::Error;
 use tidewire_proto::topic::{Pattern, PatternBuf, TopicError};
 
 /// Something that a peer asks for, with the topic, pattern, room or method that it concerns.
@@ -52,7 +52,7 @@ pub struct Access {
 /// assert!(!permissions.allows(Action::Publish("dev.7.secret"), false));
 /// // Its messages would include those of dev.9, which are denied.
 /// assert!(!permissions.allows(Action::Subscribe("dev.>"), false));
-/// # Ok::<(), tidewire::auth::PatternListError>(())
+/// # Ok::<(), tidewire::SettingError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Permissions {
@@ -68,25 +68,15 @@ pub struct Permissions {
     pub call: Access,
 }
 
-/// A text in a list of patterns is no pattern. [`Permissions`] has an example.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{pattern:?} is not a pattern: {source}")]
-pub struct PatternListError {
-    /// The text.
-    pub pattern: String,
-    /// The rule that it breaks.
-    pub source: TopicError,
-}
-
 impl Access {
     /// Allowed patterns and denied patterns. `{name}` in a pattern is replaced by the name of the identity.
     ///
     /// # Errors
-    /// [`PatternListError`] for the first text that is no pattern.
+    /// [`SettingError`] for the first text that is no pattern.
     pub fn new<'a>(
         allow: impl IntoIterator<Item = &'a str>,
         deny: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Self, PatternListError> {
+    ) -> Result<Self, SettingError> {
         Ok(Self::of_patterns(
             parse(allow.into_iter())?,
             parse(deny.into_iter())?,
@@ -172,7 +162,7 @@ impl Access {
     }
 
     /// These patterns with the name of an identity in place of `{name}`.
-    fn of(&self, name: &str) -> Result<Self, PatternListError> {
+    fn of(&self, name: &str) -> Result<Self, SettingError> {
         let fill = |list: &[PatternBuf]| {
             let filled = list
                 .iter()
@@ -231,12 +221,9 @@ impl Permissions {
     ///
     /// # Errors
     /// The name makes a pattern invalid or wider: it has a wildcard, a dot or a space, and a pattern has `{name}`.
-    pub fn of(&self, name: &str) -> Result<Self, PatternListError> {
+    pub fn of(&self, name: &str) -> Result<Self, SettingError> {
         if self.has_name() && name.contains(['.', '*', '>']) {
-            return Err(PatternListError {
-                pattern: name.to_owned(),
-                source: TopicError::WildcardMisplaced,
-            });
+            return Err(no_pattern(name, TopicError::WildcardMisplaced));
         }
         Ok(Self {
             publish: self.publish.of(name)?,
@@ -248,7 +235,7 @@ impl Permissions {
     }
 
     /// The same as [`Self::of`]. Without `{name}` in a pattern, all names share one copy.
-    pub(super) fn shared_of(self: &Arc<Self>, name: &str) -> Result<Arc<Self>, PatternListError> {
+    pub(super) fn shared_of(self: &Arc<Self>, name: &str) -> Result<Arc<Self>, SettingError> {
         match self.has_name() {
             true => self.of(name).map(Arc::new),
             false => Ok(Arc::clone(self)),
@@ -309,13 +296,13 @@ impl fmt::Display for Action<'_> {
     }
 }
 
-fn parse<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<PatternBuf>, PatternListError> {
-    let parsed = texts.map(|text| {
-        PatternBuf::parse(text).map_err(|source| PatternListError {
-            pattern: text.to_owned(),
-            source,
-        })
-    });
+fn no_pattern(text: &str, fault: TopicError) -> SettingError {
+    let explained = format!("{text:?} is not a pattern: {fault}");
+    SettingError::new("pattern", text, explained)
+}
+
+fn parse<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<PatternBuf>, SettingError> {
+    let parsed = texts.map(|text| PatternBuf::parse(text).map_err(|fault| no_pattern(text, fault)));
     parsed.collect()
 }
 

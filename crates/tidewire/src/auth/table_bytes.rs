@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// let once = measured(&Anonymous::new(Arc::clone(&users)));
 /// let twice = Chain::new().then(Anonymous::new(Arc::clone(&users))).then(Anonymous::new(users));
 /// assert!(once > 0 && measured(&twice) == once);
-/// # Ok::<(), tidewire::auth::PatternListError>(())
+/// # Ok::<(), tidewire::SettingError>(())
 /// ```
 #[derive(Debug, Default)]
 pub struct TableBytes {

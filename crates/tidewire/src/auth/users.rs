@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use tidewire_proto::body::name_skeleton;
 
-use super::{Identity, IdentityLimits, PatternListError, Permissions, TableBytes};
+use super::{Identity, IdentityLimits, Permissions, TableBytes};
+use tidewire_proto::setting::SettingError;
 
 /// The users that a server knows. Authenticators turn names into identities with it.
 ///
@@ -22,7 +23,7 @@ use super::{Identity, IdentityLimits, PatternListError, Permissions, TableBytes}
 /// let ann = users.identity("ann").expect("she is known");
 /// assert!(ann.permissions().allows(Action::Publish("dev.ann.temperature"), false));
 /// assert!(users.identity("eve").is_none());
-/// # Ok::<(), tidewire::auth::PatternListError>(())
+/// # Ok::<(), tidewire::SettingError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Users {
@@ -69,7 +70,7 @@ impl Users {
         name: &str,
         permissions: Option<&Permissions>,
         limits: IdentityLimits,
-    ) -> Result<(), PatternListError> {
+    ) -> Result<(), SettingError> {
         let permissions = match permissions {
             Some(own) => Arc::new(own.of(name)?),
             None => self.default_permissions.shared_of(name)?,
@@ -95,7 +96,7 @@ impl Users {
     ///
     /// # Errors
     /// The name does not fit a pattern with `{name}`.
-    pub fn identity_or_default(&self, name: &str) -> Result<Identity, PatternListError> {
+    pub fn identity_or_default(&self, name: &str) -> Result<Identity, SettingError> {
         match self.identity(name) {
             Some(identity) => Ok(identity),
             None => Ok(Identity::new(

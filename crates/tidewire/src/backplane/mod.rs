@@ -64,7 +64,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-pub use tidewire_proto::backplane::{NODE_BYTES_MAX, NodeIdError, validate_node};
+pub use tidewire_proto::backplane::{NODE_BYTES_MAX, validate_node};
 
 use crate::broker::Position;
 pub use crate::broker::RoomOrTopic;
@@ -72,6 +72,7 @@ pub use histories::{HistoryMessage, HistoryState};
 pub use node::Node;
 pub(crate) use node::NodeParts;
 pub(crate) use requests::request_number;
+use tidewire_proto::setting::SettingError;
 
 use crate::history::History;
 
@@ -181,7 +182,7 @@ pub enum WhenCutOff {
 /// let mut settings = NodeSettings::new("eu-1")?;
 /// settings.when_cut_off = WhenCutOff::Fail;
 /// assert!(NodeSettings::new("eu 1").is_err());
-/// # Ok::<(), tidewire::backplane::NodeIdError>(())
+/// # Ok::<(), tidewire::SettingError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -208,8 +209,8 @@ impl NodeSettings {
     /// The default settings for a node with this id.
     ///
     /// # Errors
-    /// [`NodeIdError`] if the id is empty, too long, or has characters other than letters, digits, `-` and `_`.
-    pub fn new(id: &str) -> Result<Self, NodeIdError> {
+    /// [`SettingError`] if the id is empty, too long, or has characters other than letters, digits, `-` and `_`.
+    pub fn new(id: &str) -> Result<Self, SettingError> {
         validate_node(id)?;
         Ok(Self {
             id: id.to_owned(),

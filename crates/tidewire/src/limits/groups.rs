@@ -4,49 +4,23 @@ use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::time::Duration;
 
-use thiserror::Error;
 use tidewire_proto::layer::RECORD_BYTES_MAX;
 use tidewire_proto::limits as wire;
+use tidewire_proto::setting::SettingError;
 use tidewire_proto::websocket::HeadLimits;
 
 use super::{ALIASES_MAX, DATAGRAM_FRAME_BYTES_MAX, memory_bytes_max_default};
 
-/// A limit has a value with which no server or client can work. [`ServerBuilder::start`](crate::ServerBuilder::start),
-/// [`Server::change_limits`](crate::Server::change_limits) and [`Client::connect`](crate::Client::connect) return it.
-///
-/// ```
-/// use tidewire::{Context, Limits, Message, Server};
-///
-/// let mut limits = Limits::default();
-/// limits.sessions.set_max(0);
-/// let outcome = Server::builder()
-///     .limits(limits)
-///     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload));
-/// assert_eq!(outcome.unwrap_err().to_string(), "the limit sessions.max is 0; set it to at least 1");
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("the limit {limit} is {value}; set it to {bound}")]
-pub struct LimitError {
+/// The error of a limit with which no server or client can work. Its setting is the group and name of the limit, as
+/// `sessions.max`.
+pub(super) fn out_of_bounds(
     limit: &'static str,
-    value: String,
-    bound: String,
-}
-
-impl LimitError {
-    pub(super) fn new(limit: &'static str, value: impl fmt::Debug, bound: String) -> Self {
-        let value = format!("{value:?}");
-        Self {
-            limit,
-            value,
-            bound,
-        }
-    }
-
-    /// Returns the group and name of the limit, as `sessions.max`.
-    #[must_use]
-    pub fn limit(&self) -> &'static str {
-        self.limit
-    }
+    value: impl fmt::Debug,
+    bound: &str,
+) -> SettingError {
+    let value = format!("{value:?}");
+    let text = format!("the limit {limit} is {value}; set it to {bound}");
+    SettingError::new(limit, value, text)
 }
 
 /// Checks one limit against its bounds.
@@ -54,7 +28,7 @@ fn check<T: PartialOrd + fmt::Debug>(
     limit: &'static str,
     value: T,
     bounds: impl RangeBounds<T>,
-) -> Result<(), LimitError> {
+) -> Result<(), SettingError> {
     if bounds.contains(&value) {
         return Ok(());
     }
@@ -64,7 +38,7 @@ fn check<T: PartialOrd + fmt::Debug>(
         (_, Bound::Included(most) | Bound::Excluded(most)) => format!("at most {most:?}"),
         _ => String::from("another value"),
     };
-    Err(LimitError::new(limit, value, bound))
+    Err(out_of_bounds(limit, value, &bound))
 }
 
 /// The shortest time of a limit that 0 does not switch off.
@@ -105,7 +79,7 @@ macro_rules! limits {
                 }
             )*
 
-            pub(super) fn check_each(&self) -> Result<(), LimitError> {
+            pub(super) fn check_each(&self) -> Result<(), SettingError> {
                 $(check(concat!($group, ".", stringify!($name)), self.$name, $bounds)?;)*
                 Ok(())
             }

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use thiserror::Error;
+use tidewire_proto::setting::SettingError;
 
 use super::nanoseconds;
 
@@ -71,20 +71,6 @@ pub enum WhenExceeded {
     Close,
 }
 
-/// A [`RateLimit`] lets nothing through, or limits nothing. A server with such a limit does not start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum RateLimitError {
-    /// A rate is zero, so that no message could ever come.
-    #[error("a limit of 0 {0} a second lets nothing through; use 1 or more, or leave it out")]
-    Zero(&'static str),
-    /// Neither messages nor bytes are limited.
-    #[error(
-        "a rate limit without a rate limits nothing; give messages_per_second or bytes_per_second"
-    )]
-    Nothing,
-}
-
 impl RateLimit {
     /// A limit without rates. Set one rate or both.
     #[must_use]
@@ -121,16 +107,20 @@ impl RateLimit {
     }
 
     /// The limit as lanes use it.
-    pub(crate) fn rate(&self) -> Result<Rate, RateLimitError> {
+    pub(crate) fn rate(&self) -> Result<Rate, SettingError> {
         let Self {
             messages_per_second: messages,
             bytes_per_second: bytes,
             ..
         } = *self;
         match (messages, bytes) {
-            (Some(0), _) => Err(RateLimitError::Zero("messages")),
-            (_, Some(0)) => Err(RateLimitError::Zero("bytes")),
-            (None, None) => Err(RateLimitError::Nothing),
+            (Some(0), _) => Err(zero("messages")),
+            (_, Some(0)) => Err(zero("bytes")),
+            (None, None) => Err(SettingError::new(
+                "rate limit",
+                "",
+                "a rate limit without a rate limits nothing; give messages_per_second or bytes_per_second",
+            )),
             _ => Ok(Rate {
                 messages,
                 bytes,
@@ -139,6 +129,13 @@ impl RateLimit {
             }),
         }
     }
+}
+
+fn zero(rate: &str) -> SettingError {
+    let text = format!(
+        "a limit of 0 {rate} a second lets nothing through; use 1 or more, or leave it out"
+    );
+    SettingError::new("rate limit", "0", text)
 }
 
 /// A checked [`RateLimit`].
@@ -269,13 +266,13 @@ mod tests {
     #[test]
     fn a_rate_of_zero_and_a_limit_of_nothing_are_refused() {
         let zero = |limit: RateLimit| limit.rate().unwrap_err();
-        assert_eq!(
-            zero(limit().messages_per_second(0)),
-            RateLimitError::Zero("messages")
-        );
+        let said = zero(limit().messages_per_second(0)).to_string();
+        assert!(said.starts_with("a limit of 0 messages"), "{said}");
         let limit_bytes = limit().messages_per_second(5).bytes_per_second(0);
-        assert_eq!(zero(limit_bytes), RateLimitError::Zero("bytes"));
-        assert_eq!(zero(limit()), RateLimitError::Nothing);
+        let said = zero(limit_bytes).to_string();
+        assert!(said.starts_with("a limit of 0 bytes"), "{said}");
+        let said = zero(limit()).to_string();
+        assert!(said.contains("limits nothing"), "{said}");
     }
 
     #[test]

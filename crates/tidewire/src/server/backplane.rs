@@ -31,10 +31,7 @@ impl Joining {
             backplane,
             settings,
         } = choice;
-        if validate_node(&settings.id).is_err() {
-            let error = tidewire_proto::backplane::NodeIdError;
-            return Err(BackplaneError::Engine(error.into()));
-        }
+        validate_node(&settings.id).map_err(|error| BackplaneError::Engine(error.into()))?;
         let (heartbeat, silence_max) = (settings.heartbeat, settings.silence_max);
         if heartbeat.is_zero() || heartbeat > silence_max / 2 {
             return Err(BackplaneError::Heartbeat {

@@ -6,11 +6,12 @@ use thiserror::Error;
 use tidewire_io::poller::PollerError;
 use tidewire_io::socket::{AnySocketAddress, SocketError};
 
+use tidewire_proto::setting::SettingError;
+
 use super::Stopped;
 use crate::address::{Address, AddressError, Endpoint, InprocName};
 use crate::backplane::BackplaneError;
 use crate::config::PolicyError;
-use crate::limits::{LimitError, RateLimitError};
 use crate::mailbox::LANES_MAX;
 use crate::observe::Metrics;
 use crate::tls::TlsError;
@@ -115,12 +116,9 @@ pub enum ServeError {
     /// The system refused the waker or the thread of a lane.
     #[error("cannot start a lane: {0}")]
     Lane(#[source] io::Error),
-    /// The rate limit allows nothing, or limits nothing.
+    /// A limit makes no sense, or the rate limit allows nothing or limits nothing.
     #[error(transparent)]
-    RateLimit(#[from] RateLimitError),
-    /// A limit makes no sense.
-    #[error(transparent)]
-    Limit(#[from] LimitError),
+    Setting(#[from] SettingError),
     /// The server cannot join its cluster.
     #[error("cannot join the other nodes: {0}")]
     Backplane(#[from] BackplaneError),

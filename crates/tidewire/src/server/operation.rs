@@ -15,12 +15,12 @@ use tidewire_io::socket::PassedSocket;
 
 use super::{Server, ServerBuilder, Stopped};
 use crate::address::Successor;
-use crate::auth::NetworkError;
 use crate::config::ConnectionAge;
-use crate::limits::{LimitError, Limits, nanoseconds};
+use crate::limits::{Limits, nanoseconds};
 use crate::mailbox::Mailbox;
 use crate::observe::LaneCounters;
 use crate::transport::Proxies;
+use tidewire_proto::setting::SettingError;
 
 /// Whether a server takes new clients, for the health checks of a load balancer. Clones are handles to the same state.
 /// Given by [`Server::readiness`].
@@ -154,12 +154,12 @@ impl ServerBuilder {
     /// let builder = Server::builder().proxy_protocol_from("10.0.0.0/8")?;
     /// assert!(Server::builder().proxy_protocol_from("10.0.0.0/99").is_err());
     /// # drop(builder);
-    /// # Ok::<(), tidewire::auth::NetworkError>(())
+    /// # Ok::<(), tidewire::SettingError>(())
     /// ```
     ///
     /// # Errors
-    /// [`NetworkError`] if the text is no range of addresses.
-    pub fn proxy_protocol_from(mut self, network: &str) -> Result<Self, NetworkError> {
+    /// [`SettingError`] if the text is no range of addresses.
+    pub fn proxy_protocol_from(mut self, network: &str) -> Result<Self, SettingError> {
         self.proxies.push(network.parse()?);
         Ok(self)
     }
@@ -175,12 +175,12 @@ impl ServerBuilder {
     ///
     /// let builder = Server::builder().forwarded_for_from("10.0.0.0/8")?;
     /// # drop(builder);
-    /// # Ok::<(), tidewire::auth::NetworkError>(())
+    /// # Ok::<(), tidewire::SettingError>(())
     /// ```
     ///
     /// # Errors
-    /// [`NetworkError`] if the text is no range of addresses.
-    pub fn forwarded_for_from(mut self, network: &str) -> Result<Self, NetworkError> {
+    /// [`SettingError`] if the text is no range of addresses.
+    pub fn forwarded_for_from(mut self, network: &str) -> Result<Self, SettingError> {
         self.forwarders.push(network.parse()?);
         Ok(self)
     }
@@ -257,7 +257,7 @@ impl Server {
     ///
     /// # Errors
     /// A limit makes no sense. No limit has changed.
-    pub fn change_limits(&self, limits: &Limits) -> Result<(), LimitError> {
+    pub fn change_limits(&self, limits: &Limits) -> Result<(), SettingError> {
         limits.check()?;
         self.shared.limiter.change(limits);
         self.shared.memory.set_bytes_max(limits.memory.bytes_max());

@@ -5,7 +5,8 @@ use tidewire_proto::websocket::HeadLimits;
 use super::ServerBuilder;
 use crate::address::Address;
 use crate::transport::LayerFactory;
-use crate::websocket::{Origins, WebPage, WebSettingError, WebSocketAcceptor};
+use crate::websocket::{Origins, WebPage, WebSocketAcceptor};
+use tidewire_proto::setting::SettingError;
 
 impl ServerBuilder {
     /// Sets the origins whose pages may connect to `ws://` and `wss://` addresses, such as `https://example.com`; `*`
@@ -18,7 +19,7 @@ impl ServerBuilder {
     pub fn websocket_origins(
         mut self,
         origins: impl IntoIterator<Item = impl Into<String>>,
-    ) -> Result<Self, WebSettingError> {
+    ) -> Result<Self, SettingError> {
         self.origins = Origins::new(origins)?;
         Ok(self)
     }

@@ -49,11 +49,11 @@ pub use pubsub::PubSub;
 pub use room_actions::RoomActions;
 pub use router::{Methods, Router};
 pub use sender::SessionSender;
-pub use session_address::{SessionAddress, SessionAddressError};
+pub use session_address::SessionAddress;
 pub use sessions::{SessionHandle, Sessions};
 pub use timer_actions::TimerActions;
 pub use topic_actions::TopicActions;
-pub use upstream::{Upstream, UpstreamAddressError, UpstreamError};
+pub use upstream::{Upstream, UpstreamError};
 pub(crate) use upstream::{
     UpstreamSessions, end_idle_upstreams, forget_asker, handle_node_answer, handle_upstream_end,
     handle_upstream_found, handle_upstream_timer, run_answers,

@@ -4,7 +4,6 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use thiserror::Error;
 use tidewire_proto::backplane::{Directed as Packet, NodeLife, encode_directed, validate_node};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
@@ -13,6 +12,7 @@ use tidewire_proto::text::hexadecimal;
 use super::Sessions;
 use crate::broker::Directed;
 use crate::session::{SendError, SessionId};
+use tidewire_proto::setting::SettingError;
 
 /// A session of any node of a cluster: its node, the run of that node, and its id there. As text it can be kept in a database,
 /// and any node sends to it. It is never the address of another session, even after its node has started again.
@@ -53,13 +53,6 @@ pub struct SessionAddress {
     id: SessionId,
 }
 
-/// The text is no [`SessionAddress`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error(
-    "not the address of a session (it is written as NODE.RUN.SESSION, both numbers in hexadecimal digits)"
-)]
-pub struct SessionAddressError;
-
 impl SessionAddress {
     /// The id of its node.
     #[must_use]
@@ -85,9 +78,9 @@ impl fmt::Display for SessionAddress {
 }
 
 impl FromStr for SessionAddress {
-    type Err = SessionAddressError;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, SessionAddressError> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         let mut parts = text.split('.');
         let node = parts.next().filter(|node| validate_node(node).is_ok());
         let mut number = || {
@@ -100,7 +93,11 @@ impl FromStr for SessionAddress {
                 life: NodeLife::new(node, epoch),
                 id: SessionId::from_number(id),
             }),
-            _ => Err(SessionAddressError),
+            _ => Err(SettingError::new(
+                "session address",
+                text,
+                "not the address of a session (it is written as NODE.RUN.SESSION, both numbers in hexadecimal digits)",
+            )),
         }
     }
 }
@@ -183,7 +180,7 @@ mod tests {
             ".1.2",
         ] {
             let parsed: Result<SessionAddress, _> = text.parse();
-            assert_eq!(parsed, Err(SessionAddressError), "{text}");
+            assert_eq!(parsed.unwrap_err().value(), text);
         }
     }
 }

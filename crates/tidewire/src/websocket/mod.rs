@@ -33,9 +33,7 @@ use tidewire_proto::layer::Layer;
 use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, WebSocketLayer};
 
 pub use tidewire_proto::layer::WebSocketFault;
-pub use tidewire_proto::websocket::{
-    HeadLimits, Origins, PAGE_BYTES_MAX, WebPage, WebSettingError,
-};
+pub use tidewire_proto::websocket::{HeadLimits, Origins, PAGE_BYTES_MAX, WebPage};
 
 use crate::address::{Address, WebSocketEndpoint};
 

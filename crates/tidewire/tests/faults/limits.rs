@@ -226,14 +226,16 @@ fn servers_and_clients_refuse_limits_that_make_no_sense() {
         limits.sessions.set_max(0);
     });
     let outcome = builder.start(|_| echo);
-    assert!(matches!(&outcome, Err(ServeError::Limit(error)) if error.limit() == "sessions.max"));
+    assert!(
+        matches!(&outcome, Err(ServeError::Setting(error)) if error.setting() == "sessions.max")
+    );
 
     let server = TestServer::over_tcp(Server::builder(), &tw1(), |_| echo);
     let mut limits = Limits::default();
     limits.sessions.set_max(1);
     limits.memory.set_bytes_max(0);
     let error = server.server().change_limits(&limits).unwrap_err();
-    assert_eq!(error.limit(), "memory.bytes_max");
+    assert_eq!(error.setting(), "memory.bytes_max");
     // The other limit has not changed, either.
     let clients = [(); 2].map(|()| Client::connect(&server.url()).wait().unwrap());
 
@@ -248,7 +250,7 @@ fn servers_and_clients_refuse_limits_that_make_no_sense() {
         Err(ConnectError::Start(error))
             if matches!(
                 error.downcast_ref(),
-                Some(ServeError::Limit(error)) if error.limit() == "connections.turn_bytes_max"
+                Some(ServeError::Setting(error)) if error.setting() == "connections.turn_bytes_max"
             )
     ));
     drop(clients);

@@ -1,10 +1,7 @@
 //! Sessions that exceed their rate, over every transport.
 
 use tidewire::metrics::DatagramDrop;
-use tidewire::{
-    Client, Kind, Message, RateLimit, RateLimitError, RequestError, ServeError, Server,
-    WhenExceeded,
-};
+use tidewire::{Client, Kind, Message, RateLimit, RequestError, ServeError, Server, WhenExceeded};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::{codec, echo, lines, tw1};
@@ -18,24 +15,27 @@ fn a_rate_of_zero_is_an_error_at_the_start() {
             .unwrap()
             .rate_limit(limit);
         match builder.start(|_| echo) {
-            Err(ServeError::RateLimit(error)) => error,
+            Err(ServeError::Setting(error)) => error,
             other => panic!("{other:?}"),
         }
     };
     let limit = RateLimit::new(WhenExceeded::Close);
     let error = start(limit.messages_per_second(0));
-    assert_eq!(error, RateLimitError::Zero("messages"));
     assert!(
         error.to_string().starts_with("a limit of 0 messages"),
         "{error}"
     );
-    assert_eq!(
-        start(limit.bytes_per_second(0)),
-        RateLimitError::Zero("bytes")
+    let error = start(limit.bytes_per_second(0));
+    assert!(
+        error.to_string().starts_with("a limit of 0 bytes"),
+        "{error}"
     );
     let error = ServeError::from(start(limit));
     // Regression: the text was "bad rate limit", which does not say what to do.
-    assert_eq!(error.to_string(), RateLimitError::Nothing.to_string());
+    assert!(
+        error.to_string().contains("give messages_per_second"),
+        "{error}"
+    );
 }
 
 #[test]

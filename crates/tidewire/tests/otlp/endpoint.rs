@@ -1,11 +1,12 @@
 //! URLs and headers of a collector, as people write them.
 
-use tidewire::otlp::{EndpointError, OtlpBuilder};
+use tidewire::SettingError;
+use tidewire::otlp::OtlpBuilder;
 
 use crate::collector::Collector;
 use crate::make_spans;
 
-fn refused(url: &str) -> EndpointError {
+fn refused(url: &str) -> SettingError {
     OtlpBuilder::new(url).unwrap_err()
 }
 
@@ -32,16 +33,15 @@ fn a_path_replaces_that_of_otlp() {
 fn a_wrong_url_is_refused_with_a_remedy() {
     for url in ["", "http://", "http://x:y", "http://a b", "http://x:"] {
         let error = refused(url);
-        let url = url.to_owned();
-        assert_eq!(error, EndpointError::Url { url });
+        assert_eq!(error.value(), url);
+        assert!(error.to_string().contains("it is no URL"));
         assert!(error.to_string().contains("write http://HOST:4318"));
     }
     for url in ["localhost:4318", "grpc://x:4317", "/v1/traces", "ftp://x"] {
-        let url = url.to_owned();
-        assert_eq!(refused(&url), EndpointError::Scheme { url });
+        assert!(refused(url).to_string().contains("begins neither with"));
     }
     let error = refused("http://ann:secret@x:4318");
-    assert_eq!(error, EndpointError::Credentials);
+    assert_eq!(error.value(), "");
     assert!(!error.to_string().contains("secret"));
 }
 
@@ -63,6 +63,6 @@ fn headers_are_read_as_the_variable_has_them() {
     for list in ["secret", "a=%zz", "a=%2", "a=%0d%0ax: y", "ä=1", "=1"] {
         let builder = OtlpBuilder::new(collector.url()).unwrap();
         let error = builder.headers(&format!("ok=1,{list}")).unwrap_err();
-        assert_eq!(error, EndpointError::Header { item: 2 }, "{list}");
+        assert!(error.to_string().contains("cannot read item 2"), "{list}");
     }
 }

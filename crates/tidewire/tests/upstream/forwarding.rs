@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidewire::upstream::{Upstream, UpstreamAddressError};
+use tidewire::address::AddressError;
+use tidewire::upstream::Upstream;
 use tidewire::{
     AnyCodec, Context, HandlerError, HandlerResult, Kind, Message, Moment, OwnedMessage,
     RequestError, Server, Service, SessionId,
@@ -84,10 +85,10 @@ fn an_upstream_is_reached_over_every_stream() {
         backend.stop();
     }
     let udp = Upstream::new("udp://127.0.0.1:1");
-    assert!(matches!(udp, Err(UpstreamAddressError::Datagrams)));
+    assert!(matches!(udp, Err(AddressError::Datagrams)));
     assert!(matches!(
         Upstream::new("tcp://"),
-        Err(UpstreamAddressError::Address(_))
+        Err(AddressError::BadPort { .. } | AddressError::Empty { .. })
     ));
 }
 

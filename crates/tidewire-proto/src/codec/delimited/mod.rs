@@ -12,13 +12,13 @@
 
 use super::inline::InlineBytes;
 use super::scan::find_bytes;
+use super::spec::out_of_range;
 use super::spec::{BuiltIn, Parameters, bytes_of_hex};
-use super::{
-    Codec, CodecSpecError, ConnectionState, Decoded, Format, check_unnamed, is_bare, unsupported,
-};
+use super::{Codec, ConnectionState, Decoded, Format, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::{Kind, Message};
+use crate::setting::SettingError;
 
 /// The codec of frames that end with a delimiter. The limits count a whole frame, including its delimiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,13 +43,10 @@ impl Delimited {
     ///
     /// # Errors
     /// The delimiter is empty or too long.
-    pub fn with_delimiter(mut self, delimiter: &[u8]) -> Result<Self, CodecSpecError> {
+    pub fn with_delimiter(mut self, delimiter: &[u8]) -> Result<Self, SettingError> {
         self.delimiter = InlineBytes::new(delimiter)
             .filter(|bytes| !bytes.as_slice().is_empty())
-            .ok_or(CodecSpecError::OutOfRange {
-                parameter: "delimiter",
-                expected: "1 to 16 bytes",
-            })?;
+            .ok_or_else(|| out_of_range("delimiter", "1 to 16 bytes"))?;
         Ok(self)
     }
 
@@ -65,12 +62,9 @@ impl Delimited {
     ///
     /// # Errors
     /// It is 0.
-    pub const fn with_frame_bytes_max(mut self, bytes: usize) -> Result<Self, CodecSpecError> {
+    pub fn with_frame_bytes_max(mut self, bytes: usize) -> Result<Self, SettingError> {
         if bytes == 0 {
-            return Err(CodecSpecError::OutOfRange {
-                parameter: "limit",
-                expected: "a number of bytes from 1",
-            });
+            return Err(out_of_range("limit", "a number of bytes from 1"));
         }
         self.frame_bytes_max = bytes;
         Ok(self)
@@ -87,7 +81,7 @@ impl BuiltIn for Delimited {
     const FORMAT: Format = FORMAT;
     const PARAMETERS: &'static [&'static str] = &["delimiter", "keep_delimiter", "limit"];
 
-    fn configured(parameters: &Parameters<'_>) -> Result<Self, CodecSpecError> {
+    fn configured(parameters: &Parameters<'_>) -> Result<Self, SettingError> {
         let mut codec = Delimited::new();
         if let Some(value) = parameters.value("delimiter") {
             let bad = || parameters.bad("delimiter", value, "1 to 16 bytes in hex, such as 0D0A");

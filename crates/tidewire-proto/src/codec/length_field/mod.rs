@@ -18,12 +18,12 @@
 
 use super::frame::{Framed, Head};
 use super::inline::InlineBytes;
+use super::spec::out_of_range;
 use super::spec::{BuiltIn, Parameters, bytes_of_hex};
-use super::{
-    Codec, CodecSpecError, Decoded, Format, FrameLayout, check_unnamed, is_bare, unsupported,
-};
+use super::{Codec, Decoded, Format, FrameLayout, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
+use crate::setting::SettingError;
 
 /// The encoding of the length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -99,11 +99,9 @@ impl LengthField {
     ///
     /// # Errors
     /// There are too many bytes.
-    pub fn with_header(mut self, header: &[u8]) -> Result<Self, CodecSpecError> {
-        self.header = InlineBytes::new(header).ok_or(CodecSpecError::OutOfRange {
-            parameter: "header",
-            expected: "at most 16 bytes",
-        })?;
+    pub fn with_header(mut self, header: &[u8]) -> Result<Self, SettingError> {
+        self.header =
+            InlineBytes::new(header).ok_or_else(|| out_of_range("header", "at most 16 bytes"))?;
         Ok(self)
     }
 
@@ -169,7 +167,7 @@ impl BuiltIn for LengthField {
     const FORMAT: Format = FORMAT;
     const PARAMETERS: &'static [&'static str] = &["size", "offset", "header"];
 
-    fn configured(parameters: &Parameters<'_>) -> Result<Self, CodecSpecError> {
+    fn configured(parameters: &Parameters<'_>) -> Result<Self, SettingError> {
         let mut codec = LengthField::default();
         if let Some(value) = parameters.value("size") {
             let size = value.parse().ok().and_then(LengthSize::from_number);

@@ -34,12 +34,13 @@ use table::Broken;
 use super::frame::Framed;
 use super::spec::{BuiltIn, Parameters};
 use super::{
-    AnyCodec, Boundary, Codec, CodecSpecError, Decoded, Format, FrameLayout, Framing, MethodCase,
-    RequestIds, StreamFraming, unsupported,
+    AnyCodec, Boundary, Codec, Decoded, Format, FrameLayout, Framing, MethodCase, RequestIds,
+    StreamFraming, unsupported,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
+use crate::setting::SettingError;
 
 /// The codec of UVRPC frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ impl BuiltIn for Uvrpc {
     const FORMAT: Format = FORMAT;
     const PARAMETERS: &'static [&'static str] = &["legacy_unframed"];
 
-    fn configured(parameters: &Parameters<'_>) -> Result<Self, CodecSpecError> {
+    fn configured(parameters: &Parameters<'_>) -> Result<Self, SettingError> {
         Ok(match parameters.flag("legacy_unframed")? {
             true => Self::legacy_unframed(),
             false => Self::new(),

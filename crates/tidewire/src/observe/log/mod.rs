@@ -53,6 +53,7 @@ use crate::limits::{LOG_QUEUE_LINES_MAX, LOG_STALL_TIMEOUT};
 use line::Notice;
 use sink::Sink;
 use target::{Orders, Target};
+use tidewire_proto::setting::SettingError;
 
 /// The settings of a log before it starts.
 ///
@@ -341,21 +342,19 @@ fn open_file(path: &Path, format: LogFormat) -> Result<File, LogError> {
 }
 
 impl FromStr for LogFormat {
-    type Err = ParseLogFormatError;
+    type Err = SettingError;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         match name {
             "text" => Ok(Self::Text),
             "json" => Ok(Self::Json),
-            _ => Err(ParseLogFormatError(name.to_owned())),
+            _ => {
+                let text = format!("{name:?} is no log format; use text or json");
+                Err(SettingError::new("log format", name, text))
+            }
         }
     }
 }
-
-/// A text names no [`LogFormat`]; see [`LogBuilder`].
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no log format; use text or json")]
-pub struct ParseLogFormatError(String);
 
 fn remedy(error: &io::Error) -> &'static str {
     match error.kind() {

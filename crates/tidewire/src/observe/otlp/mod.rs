@@ -45,11 +45,10 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
-pub use endpoint::EndpointError;
-
 use crate::limits::{OTLP_FLUSH_TIMEOUT, OTLP_QUEUE_SPANS_MAX};
 use exporter::Exporter;
 use post::Collector;
+use tidewire_proto::setting::SettingError;
 
 /// The settings of an export of spans before it starts.
 ///
@@ -113,7 +112,7 @@ impl OtlpBuilder {
     ///
     /// # Errors
     /// The URL cannot be used.
-    pub fn new(url: &str) -> Result<Self, EndpointError> {
+    pub fn new(url: &str) -> Result<Self, SettingError> {
         Ok(Self {
             collector: Collector::new(endpoint::parse(url)?),
             service_name: None,
@@ -126,8 +125,8 @@ impl OtlpBuilder {
     /// several, and `%` before the two hexadecimal digits of other bytes.
     ///
     /// # Errors
-    /// [`EndpointError::Header`] if this is no list of headers.
-    pub fn headers(mut self, list: &str) -> Result<Self, EndpointError> {
+    /// [`SettingError`](crate::SettingError) if this is no list of headers.
+    pub fn headers(mut self, list: &str) -> Result<Self, SettingError> {
         self.collector.set_headers(endpoint::headers(list)?);
         Ok(self)
     }

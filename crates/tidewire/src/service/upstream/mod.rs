@@ -124,18 +124,6 @@ struct Terms {
     credentials: Option<Credentials>,
 }
 
-/// The text is not the address of an upstream. An error of [`Upstream::new`]; [`Upstream`] has an example.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum UpstreamAddressError {
-    /// The text is not an address.
-    #[error(transparent)]
-    Address(#[from] AddressError),
-    /// Datagrams may be lost, and requests are not repeated. Use `tcp://`, `ipc://` or `inproc://`.
-    #[error("an upstream cannot be asked over udp://; use tcp://, ipc:// or inproc://")]
-    Datagrams,
-}
-
 /// The reason why an upstream did not answer a request. As a [`HandlerError`](crate::HandlerError) it has the
 /// upstream's own code and text if the upstream refused; otherwise [`ErrorCode::LimitReached`],
 /// [`ErrorCode::Draining`], [`ErrorCode::NotFound`] or [`ErrorCode::Internal`], and a text.
@@ -190,11 +178,11 @@ impl Upstream {
     /// addresses. The addresses are tried as a [client](crate::ClientBuilder::connect) tries them.
     ///
     /// # Errors
-    /// See [`UpstreamAddressError`]. Whether a server listens there is known only after the first request.
-    pub fn new(address: &str) -> Result<Self, UpstreamAddressError> {
+    /// See [`AddressError`]. Whether a server listens there is known only after the first request.
+    pub fn new(address: &str) -> Result<Self, AddressError> {
         let address: Address = address.parse()?;
         if address.is_udp() {
-            return Err(UpstreamAddressError::Datagrams);
+            return Err(AddressError::Datagrams);
         }
         let terms = Terms::new(
             connector(&address, &ClientTls::new()).unwrap_or_else(|error| {
