@@ -51,12 +51,12 @@ impl Users {
     ///
     /// let users = Users::new(Permissions::nothing()).with("admin", Permissions::everything())?;
     /// # assert!(users.identity("admin").is_some());
-    /// # Ok::<(), tidewire::auth::PatternListError>(())
+    /// # Ok::<(), tidewire::SettingError>(())
     /// ```
     ///
     /// # Errors
     /// The name does not fit a pattern with `{name}`.
-    pub fn with(mut self, name: &str, permissions: Permissions) -> Result<Self, PatternListError> {
+    pub fn with(mut self, name: &str, permissions: Permissions) -> Result<Self, SettingError> {
         self.add(name, Some(&permissions), IdentityLimits::default())?;
         Ok(self)
     }
