@@ -23,7 +23,6 @@ const WIDE: &[(&str, usize)] = &[
     ("ClientService", 41),
     ("Connection", 41),
     ("Context", 85),
-    ("Directory", 45),
     ("Link", 44),
 ];
 

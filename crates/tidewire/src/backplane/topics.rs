@@ -68,8 +68,7 @@ impl Topics {
         let is_followed = |topic: &str| {
             let mut is_followed = false;
             self.routes.each_match(topic, |shared| {
-                let pattern = shared.pattern.as_deref();
-                is_followed |= pattern.is_some_and(|it| self.patterns.contains(it));
+                is_followed |= self.patterns.contains(&*shared.name);
             });
             is_followed
         };

@@ -368,19 +368,17 @@ impl LaneGuard<'_> {
 
     /// Whether these permissions allow all rooms and subscriptions that the session has.
     fn may_stay(&self, slot: usize, permissions: &Permissions) -> bool {
-        let memberships = self.sessions[slot].memberships.iter();
-        memberships
-            .map(|it| (it.room, it.is_topic))
-            .all(|(alias, is_topic)| {
-                if is_topic {
-                    let shared = self.rooms.open().shared(alias);
-                    let pattern = shared.and_then(|it| it.pattern.as_deref());
-                    pattern.is_none_or(|it| permissions.allows(Action::Subscribe(it), false))
-                } else {
-                    let room = self.rooms.open().directory().name_of(alias);
-                    room.is_none_or(|it| permissions.allows(Action::Join(&it), false))
-                }
+        let mut memberships = self.sessions[slot].memberships.iter();
+        memberships.all(|membership| {
+            let shared = self.rooms.open().shared(membership.room);
+            shared.is_none_or(|shared| {
+                let action = match shared.is_topic {
+                    true => Action::Subscribe(&shared.name),
+                    false => Action::Join(&shared.name),
+                };
+                permissions.allows(action, false)
             })
+        })
     }
 }
 

@@ -10,13 +10,12 @@ use crate::mailbox::{LaneSet, RECEIVERS_MAX, Receiver, SharedLaneSet};
 #[derive(Debug)]
 pub(crate) struct SharedRoom {
     pub(crate) alias: u16,
-    /// The pattern; `None` for a room.
-    pub(crate) pattern: Option<Arc<str>>,
-    /// The name of a room that spans nodes.
-    pub(crate) name: Option<Arc<str>>,
+    /// The name of the room, or the text of the pattern.
+    pub(crate) name: Arc<str>,
+    pub(crate) is_topic: bool,
     /// Whether deliveries must name their topic, because the pattern has a wildcard.
     pub(crate) is_wildcard: bool,
-    /// The address of the session that opened the room. The room counts for this address as long as it exists.
+    /// The address of the session that opened the room. The room counts for this address as long as the room exists.
     pub(super) owner: Option<IpAddr>,
     /// The lanes that have members, and the node while messages go to other nodes, too.
     receivers: SharedLaneSet,
@@ -31,11 +30,12 @@ pub(crate) struct SharedRoom {
 pub(super) struct LaneCounts([u32; RECEIVERS_MAX]);
 
 impl SharedRoom {
-    pub(super) fn new(alias: u16, pattern: Option<Arc<str>>, owner: Option<IpAddr>) -> Self {
+    /// A room without members.
+    pub(super) fn room(alias: u16, name: &str, owner: Option<IpAddr>) -> Self {
         Self {
             alias,
-            pattern,
-            name: None,
+            name: name.into(),
+            is_topic: false,
             is_wildcard: false,
             owner,
             receivers: SharedLaneSet::default(),
@@ -44,10 +44,28 @@ impl SharedRoom {
         }
     }
 
-    /// Lets the messages of this room go to other nodes, under this name.
-    pub(super) fn span(&mut self, name: &str) {
-        self.name = Some(name.into());
+    /// A pattern without subscribers.
+    pub(super) fn pattern(
+        alias: u16,
+        text: &str,
+        is_wildcard: bool,
+        owner: Option<IpAddr>,
+    ) -> Self {
+        Self {
+            is_topic: true,
+            is_wildcard,
+            ..Self::room(alias, text, owner)
+        }
+    }
+
+    /// Lets the messages of this room go to other nodes.
+    pub(super) fn span(&self) {
         self.receivers.add(Receiver::Node);
+    }
+
+    /// Whether the messages go to other nodes.
+    pub(super) fn spans(&self) -> bool {
+        self.receivers.get().has_node()
     }
 
     /// All lanes that have members.

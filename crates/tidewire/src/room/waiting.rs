@@ -161,7 +161,7 @@ impl<'a> Joins<'a> {
             .and_then(|it| it.chat_name())
             .filter(|_| name.is_empty());
         let name = own.unwrap_or(name);
-        let holder = self.directory.find(name);
+        let holder = self.directory.names().find(name);
         let Some(holder) = holder.filter(|_| profile.member.is_none()) else {
             return false;
         };
@@ -229,7 +229,7 @@ impl<'a> Joins<'a> {
         let (directory, waiting) = (self.directory, &mut *self.waiting);
         let now_ns = self.sessions.timers.now_ns();
         let is_free = |it: &mut WaitingName| {
-            it.until_ns <= now_ns || directory.find(&it.name) != Some(it.holder)
+            it.until_ns <= now_ns || directory.names().find(&it.name) != Some(it.holder)
         };
         let free = waiting.for_names.extract_if(.., is_free);
         let mut ready: Vec<WaitingJoin> = free.map(|it| it.join).collect();

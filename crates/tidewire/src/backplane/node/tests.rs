@@ -135,7 +135,7 @@ impl Rig {
     fn join(&mut self, room: &str, name: &str) -> MemberId {
         let directory = &self.node.directory;
         let session = SessionId::new(0, directory.own_count(room), 1);
-        let member = directory.claim(name, session).unwrap();
+        let member = directory.names().claim(name, session).unwrap();
         directory.enter(room, &member, 0, None).unwrap();
         self.turn();
         member.id
@@ -432,7 +432,7 @@ fn a_room_that_has_closed_is_told_as_empty() {
     let left = Entry::Left { member: bob };
     let mut batch = Vec::new();
     Item::encode(Addressee::Room, "lobby", Some(&left), &mut batch);
-    let alias = rig.node.directory.alias_of("lobby").unwrap();
+    let alias = rig.node.directory.room("lobby").unwrap().alias;
     rig.node.directory.exit(alias, bob, 0);
     rig.node.link.post(batch, &mut Vec::new()).unwrap();
     rig.turn();
@@ -572,7 +572,7 @@ fn a_room_at_the_limit_of_presence_is_not_listed_and_counted_in_turn() {
     let mut members: Vec<MemberId> = (0..17)
         .map(|it| rig.join("lobby", &format!("m{it}")))
         .collect();
-    let alias = rig.node.directory.alias_of("lobby").unwrap();
+    let alias = rig.node.directory.room("lobby").unwrap().alias;
     let is_list = |rig: &mut Rig| {
         rig.receive(|other, out| {
             encode_sequence(other, LOBBY, SequencePoint::default(), out);

@@ -292,7 +292,7 @@ impl Presence {
         let member = match local.find(node, number) {
             Some(known) if known.is_listed() => return,
             Some(known) => known.member(),
-            None => self.directory.next_member(),
+            None => self.directory.names().next_member(),
         };
         let of = (node, number);
         let Some(shown) = self.directory.add_remote(room, member, of, name) else {
@@ -394,11 +394,11 @@ impl Presence {
         let directory = &self.directory;
         let local = self.rooms.get_mut(room)?;
         let (author, is_new) = local.author(node, number, || {
-            let shown = match directory.find(name) {
+            let shown = match directory.names().find(name) {
                 Some(_) => format!("{name}@{node}").into(),
                 None => name.into(),
             };
-            (directory.next_member(), shown)
+            (directory.names().next_member(), shown)
         });
         self.authors += usize::from(is_new);
         if self.authors > AUTHORS_MAX {

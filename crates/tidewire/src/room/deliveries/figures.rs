@@ -1,5 +1,7 @@
 //! The figures of rooms and topics that other threads ask for.
 
+use std::sync::Arc;
+
 use tidewire_proto::room::RoomLog;
 
 use super::{OpenRooms, Room};
@@ -50,7 +52,7 @@ impl OpenRooms {
 fn lane_room(room: &Room, log: &RoomLog) -> LaneRoom {
     LaneRoom {
         alias: room.shared.alias,
-        pattern: room.shared.pattern.clone(),
+        pattern: room.shared.is_topic.then(|| Arc::clone(&room.shared.name)),
         members: room.members.len(),
         messages: log.head_message(),
         log_bytes: log.held_bytes(),

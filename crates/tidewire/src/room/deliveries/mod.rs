@@ -183,7 +183,7 @@ impl<'a> LaneDeliveries<'a> {
         let membership = Membership {
             room: alias,
             held_bytes: MEMBERSHIP_BYTES,
-            is_topic: shared.pattern.is_some(),
+            is_topic: shared.is_topic,
             number: 0,
             index,
             subscriber,

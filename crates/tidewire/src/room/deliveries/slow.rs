@@ -176,9 +176,8 @@ fn warn_of_slow(
     let user = session.profile.admitted.as_deref();
     let user = user.map(|admitted| admitted.identity.name());
     let shared = open.shared(alias);
-    let pattern = shared.and_then(|shared| shared.pattern.as_deref());
-    let room = open.directory.name_of(alias);
-    let room = room.as_deref().filter(|_| pattern.is_none());
+    let pattern = shared.filter(|it| it.is_topic).map(|it| &*it.name);
+    let room = shared.filter(|it| !it.is_topic).map(|it| &*it.name);
     let (messages_behind, bytes_behind) = behind.unzip();
     tracing::warn!(
         session = %session.id, peer, user, name, pattern, room, messages_behind, bytes_behind,

@@ -45,13 +45,12 @@ impl LaneDeliveries<'_> {
                 (member.id, &*member.name, payload)
             }
         };
-        if let Some(room) = &shared.name {
-            let entry = Entry::ChatMessage {
-                member,
-                name,
-                payload,
-            };
-            self.exchange.send_to_nodes(Addressee::Room, room, &entry);
-        }
+        let entry = Entry::ChatMessage {
+            member,
+            name,
+            payload,
+        };
+        let to = Addressee::Room;
+        self.exchange.send_to_nodes(to, &shared.name, &entry);
     }
 }

@@ -14,8 +14,8 @@ impl Directory {
     /// Returns a room with members here, or a topic with subscribers here.
     fn shared(&self, name: &RoomOrTopic) -> Option<Arc<SharedRoom>> {
         match name {
-            RoomOrTopic::Room(room) => self.by_name(room),
-            RoomOrTopic::Topic(topic) => self.lock().topic(topic).cloned(),
+            RoomOrTopic::Room(room) => self.room(room),
+            RoomOrTopic::Topic(topic) => self.pattern(topic),
         }
     }
 

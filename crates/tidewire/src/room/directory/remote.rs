@@ -1,7 +1,8 @@
 //! Members of rooms on other nodes, in the directory.
 //!
-//! The node adds and removes them. Each has a member number of this server, so that clients see one range of numbers. A name
-//! belongs to the members of this node first: a remote member whose name one of them has is shown as `name@node`.
+//! The node adds and removes them. Each has a member number of this server, so that clients see one range of numbers. A
+//! name belongs to the members of this node first: a remote member is shown as `name@node` if a member of this node has
+//! its name.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -10,16 +11,15 @@ use tidewire_proto::message::MemberId;
 
 use super::Directory;
 
-use crate::room::SharedRoom;
 use crate::session::SessionId;
 
 /// The members of a room on other nodes.
 #[derive(Debug, Default)]
 pub(super) struct RemoteMembers {
     pub(super) listed: BTreeMap<MemberId, RemoteMember>,
-    /// The listed members by the names that they have here. No two have one name.
+    /// The listed members by the names that they have here. No two have the same name.
     by_shown: HashMap<Arc<str>, MemberId>,
-    /// Members that only their number is known of, by node.
+    /// The number of members that are not listed, by node.
     counted: BTreeMap<Arc<str>, usize>,
 }
 
@@ -50,44 +50,40 @@ impl RemoteMembers {
 }
 
 impl Directory {
-    /// Returns a room that has members here.
-    pub(crate) fn room(&self, name: &str) -> Option<Arc<SharedRoom>> {
-        self.by_name(name)
-    }
-
     /// Whether a pattern has subscribers here whose messages come from other nodes, and not from a history.
     pub(crate) fn has_pattern(&self, pattern: &str) -> bool {
-        self.lock().has_pattern(pattern)
+        let state = self.lock();
+        let shared = state.topics.shared(pattern);
+        shared.is_some_and(|shared| !shared.is_numbered_by_carrier())
     }
 
     /// Calls `visit` for the members of a room on this node.
     pub(crate) fn own_members(&self, room: &str, mut visit: impl FnMut(MemberId, &str)) {
         let state = self.lock();
-        for (member, name) in state.room(room).iter().flat_map(|entry| &entry.members) {
+        for (member, name) in state
+            .rooms
+            .get(room)
+            .iter()
+            .flat_map(|entry| &entry.members)
+        {
             visit(*member, name);
         }
     }
 
     /// The number of members of a room on this node.
     pub(crate) fn own_count(&self, room: &str) -> usize {
-        self.lock()
-            .room(room)
-            .map_or(0, |entry| entry.members.len())
+        let state = self.lock();
+        state.rooms.get(room).map_or(0, |entry| entry.members.len())
     }
 
     /// The session of the member with this number, if it is in the room.
     pub(crate) fn session_in(&self, room: &str, member: MemberId) -> Option<SessionId> {
-        let state = self.lock();
-        let name = state.room(room)?.members.get(&member)?;
-        state.session_named(name)
+        let name = self.lock().rooms.get(room)?.members.get(&member)?.clone();
+        let (holder, session) = self.names.holder(&name)?;
+        (holder == member).then_some(session)
     }
 
-    /// Returns a new member number.
-    pub(crate) fn next_member(&self) -> MemberId {
-        self.lock().next_member()
-    }
-
-    /// Adds a remote member to a room under this number. Returns how it is shown; `None` if the room has no members here.
+    /// Adds a remote member to a room under this number. Returns how it is shown. `None` if the room has no members here.
     pub(crate) fn add_remote(
         &self,
         room: &str,
@@ -95,12 +91,13 @@ impl Directory {
         (node, number): (&Arc<str>, MemberId),
         name: &str,
     ) -> Option<Shown> {
+        // A session that takes the name after this look enters its room later, and then the node renames the member.
+        let is_taken = self.names.find(name).is_some();
         let mut state = self.lock();
         if state.remote_listed >= REMOTE_MEMBERS_MAX {
             return None;
         }
-        let is_taken = state.session_named(name).is_some();
-        let entry = state.room_mut(room)?;
+        let entry = state.rooms.get_mut(room)?;
         let others = entry.remote.get_or_insert_default();
         let shown: Arc<str> = match is_taken || others.by_shown.contains_key(name) {
             true => format!("{name}@{node}").into(),
@@ -126,7 +123,7 @@ impl Directory {
     /// Removes a remote member from a room. Returns how it was shown.
     pub(crate) fn remove_remote(&self, room: &str, member: MemberId) -> Option<Shown> {
         let mut state = self.lock();
-        let entry = state.room_mut(room)?;
+        let entry = state.rooms.get_mut(room)?;
         let others = entry.remote.as_mut()?;
         let removed = others.listed.remove(&member)?;
         if others.by_shown.get(&removed.shown) == Some(&member) {
@@ -144,7 +141,7 @@ impl Directory {
     /// Sets how many members a node has in a room beside those that are listed.
     pub(crate) fn count_remote(&self, room: &str, node: &Arc<str>, count: usize) {
         let mut state = self.lock();
-        if let Some(entry) = state.room_mut(room) {
+        if let Some(entry) = state.rooms.get_mut(room) {
             let counted = &mut entry.remote.get_or_insert_default().counted;
             match count {
                 0 => drop(counted.remove(node)),
@@ -153,11 +150,11 @@ impl Directory {
         }
     }
 
-    /// Shows the remote member of this name by its node from now on, because a member of this node has the name. Returns its
-    /// number with the old name, and the new one.
+    /// Shows the remote member of this name with its node from now on, because a member of this node has the name. Returns
+    /// its number with the old name, and the new name.
     pub(crate) fn rename_remote(&self, room: &str, name: &str) -> Option<(Shown, Arc<str>)> {
         let mut state = self.lock();
-        let entry = state.room_mut(room)?;
+        let entry = state.rooms.get_mut(room)?;
         let members = entry.count();
         let others = entry.remote.as_mut()?;
         let member = others.by_shown.remove(name)?;
@@ -178,12 +175,12 @@ impl Directory {
         &self,
         alias: u16,
         name: &str,
-    ) -> Option<(Box<str>, RemoteMember)> {
-        let state = self.lock();
-        let room = state.name_of(alias)?;
-        let remote = state.room(room)?.remote.as_ref()?;
-        let member = remote.by_shown.get(name)?;
-        Some((room.into(), remote.listed.get(member)?.clone()))
+    ) -> Option<(Arc<str>, RemoteMember)> {
+        let mut state = self.lock();
+        let entry = state.room_at(alias)?;
+        let remote = entry.remote.as_ref()?;
+        let remote = remote.listed.get(remote.by_shown.get(name)?)?.clone();
+        Some((Arc::clone(&entry.shared.name), remote))
     }
 }
 

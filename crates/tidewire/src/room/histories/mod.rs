@@ -70,8 +70,9 @@ impl<'a> LaneHistories<'a> {
         past: impl FnOnce(&str) -> Vec<PastMessage>,
     ) -> Option<RecoveryBody> {
         let directory = Arc::clone(self.open.directory());
-        let (shared, name) = directory.by_alias(joined.room.0)?;
-        let of = RoomOrTopic::new(SequenceKind::Room, &name);
+        let shared = directory.by_alias(joined.room.0)?;
+        let name = &*shared.name;
+        let of = RoomOrTopic::new(SequenceKind::Room, name);
         if let Some(of_node) = directory.histories().of_node(&of) {
             shared.history.get_or_init(|| of_node);
             return self.plan_replay(id, joined.room.0, since);
@@ -85,8 +86,8 @@ impl<'a> LaneHistories<'a> {
         let owner = self.sessions.table.find(id).and_then(Session::owner);
         // Other lanes wait here meanwhile, so no message can be recorded before the earlier ones are complete.
         shared.history.get_or_init(|| {
-            let history = directory.histories().open_room(&name, limits, || owner);
-            history.begin_with(&past(&name), now_ns);
+            let history = directory.histories().open_room(name, limits, || owner);
+            history.begin_with(&past(name), now_ns);
             history
         });
         self.plan_replay(id, joined.room.0, since)
@@ -101,7 +102,7 @@ impl<'a> LaneHistories<'a> {
     ) -> Option<RecoveryBody> {
         let directory = Arc::clone(self.open.directory());
         let shared = Arc::clone(self.open.shared(alias)?);
-        let topic = shared.pattern.as_deref()?;
+        let topic = &*shared.name;
         if shared.is_wildcard {
             let is_asked = since.is_some() && directory.histories().keeps_topics();
             return is_asked.then_some(UNKNOWN);

@@ -85,7 +85,7 @@ impl LaneHistories<'_> {
         if has >= to {
             return;
         }
-        let is_topic = (self.open.shared(alias)).is_some_and(|shared| shared.pattern.is_some());
+        let is_topic = (self.open.shared(alias)).is_some_and(|shared| shared.is_topic);
         let mut scratch = Vec::new();
         // A history waits for its lanes, but that of a node only up to a limit.
         let first = records.first().clamp(has + 1, to + 1);

@@ -63,7 +63,7 @@ impl LaneRooms<'_> {
             Ok(entered) => entered,
             Err(error) => {
                 if claimed {
-                    directory.release(&member);
+                    directory.names().release(&member);
                 }
                 return Err(match error {
                     EnterError::Full(full) => JoinError::LimitReached(full.into()),
@@ -126,8 +126,8 @@ impl LaneRooms<'_> {
             // first long message, or limit the messages of all others.
             return Err(JoinError::FrameLimit);
         }
-        if let Some(alias) = self.table.open.directory().alias_of(room)
-            && session.room_membership(alias).is_some()
+        if let Some(shared) = self.table.open.directory().room(room)
+            && session.room_membership(shared.alias).is_some()
         {
             return Err(JoinError::AlreadyJoined);
         }
@@ -145,7 +145,7 @@ impl LaneRooms<'_> {
             None if session.profile.member.is_some() => name,
             None => {
                 validate_name(name).map_err(JoinError::Name)?;
-                if directory.is_reserved(name) {
+                if directory.names().is_reserved(name) {
                     return Err(JoinError::NameReserved);
                 }
                 name
@@ -163,7 +163,7 @@ impl LaneRooms<'_> {
                         _ => JoinError::Name,
                     },
                 )?;
-                let claim = directory.claim(name, session.id);
+                let claim = directory.names().claim(name, session.id);
                 let member = claim.map_err(|conflict| match conflict {
                     NameConflict::Taken => JoinError::NameTaken,
                     NameConflict::Confusable => JoinError::NameConfusable,
@@ -197,7 +197,7 @@ impl LaneRooms<'_> {
             }
         }
         if let Some(member) = self.sessions[slot].profile.member.take() {
-            self.table.open.directory().release(&member);
+            self.table.open.directory().names().release(&member);
         }
         self.sessions.outputs.drop_room_messages(slot);
     }

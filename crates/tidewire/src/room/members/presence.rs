@@ -37,22 +37,22 @@ impl LaneRooms<'_> {
 
     /// Tells other nodes that a session of this lane has joined a room.
     pub(super) fn tell_joined(&mut self, shared: &SharedRoom, member: &Member) {
-        if let Some(room) = &shared.name {
+        if shared.spans() {
             let joined = Entry::Joined {
                 member: member.id,
                 name: &member.name,
             };
-            self.exchange.send_to_nodes(Addressee::Room, room, &joined);
+            let to = Addressee::Room;
+            self.exchange.send_to_nodes(to, &shared.name, &joined);
         }
     }
 
     /// Tells other nodes that a session of this lane has left a room. At the end of the server the node tells them.
     pub(super) fn tell_left(&mut self, shared: &SharedRoom, member: MemberId) {
-        if !self.is_ending
-            && let Some(room) = &shared.name
-        {
+        if !self.is_ending && shared.spans() {
             let left = Entry::Left { member };
-            self.exchange.send_to_nodes(Addressee::Room, room, &left);
+            let to = Addressee::Room;
+            self.exchange.send_to_nodes(to, &shared.name, &left);
         }
     }
 }

@@ -31,7 +31,7 @@ impl LaneRooms<'_> {
 
     /// Returns the session of a member, on any lane.
     pub(crate) fn session_of(&self, name: &str) -> Option<SessionId> {
-        self.table.open.directory().find(name)
+        self.table.open.directory().names().find(name)
     }
 
     /// Checks that a session of this lane is in a room.

@@ -171,17 +171,16 @@ impl LaneRooms<'_> {
             name,
             payload,
         };
-        let room = shared.name.as_deref().ok_or(RoomError::NoSuchRoom)?;
         let (kind, session) = (SequenceKind::Room, sender.number());
         let to = Addressee::History { kind, session };
-        self.exchange.send_to_nodes(to, room, &entry);
+        self.exchange.send_to_nodes(to, &shared.name, &entry);
         self.sessions.counters.chat_messages.add(1);
         Ok(())
     }
 
     /// Sends a message as the room itself to all its members. This lane need not have any.
     pub(crate) fn announce(&mut self, room: &str, payload: &[u8]) -> Result<(), RoomError> {
-        let shared = self.table.open.directory().by_name(room);
+        let shared = self.table.open.directory().room(room);
         let shared = shared.ok_or(RoomError::NoSuchRoom)?;
         self.check_memory()?;
         let config = &self.sessions.config;

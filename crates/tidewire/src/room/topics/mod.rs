@@ -159,8 +159,8 @@ impl<'a> LaneTopics<'a> {
             return Err(SubscribeError::FrameLimit);
         }
         let session = &self.sessions[slot];
-        if let Some(alias) = self.open.directory().alias_of_pattern(pattern.text())
-            && session.subscription(alias).is_some()
+        if let Some(shared) = self.open.directory().pattern(pattern.text())
+            && session.subscription(shared.alias).is_some()
         {
             return Err(SubscribeError::AlreadySubscribed);
         }

@@ -112,17 +112,12 @@ impl Topics {
     }
 
     /// Adds a pattern with its first subscriber.
-    pub(in crate::room) fn open(
-        &mut self,
-        pattern: &Arc<str>,
-        shared: Arc<SharedRoom>,
-        first: Receiver,
-    ) {
+    pub(in crate::room) fn open(&mut self, shared: Arc<SharedRoom>, first: Receiver) {
         let mut lanes = LaneCounts::default();
         lanes.enter(&shared, first);
         self.note(Change::Added(Arc::clone(&shared)));
-        let entry = TopicEntry { shared, lanes };
-        self.entries.insert(Arc::clone(pattern), entry);
+        let pattern = Arc::clone(&shared.name);
+        self.entries.insert(pattern, TopicEntry { shared, lanes });
     }
 
     /// Removes a subscriber. Returns whether it was the pattern's last one, whose alias is then free.
@@ -176,11 +171,11 @@ impl Routes {
 
     fn apply(&mut self, change: &Change) {
         let text = match change {
-            Change::Added(shared) => shared.pattern.as_ref(),
-            Change::Removed(pattern) => Some(pattern),
+            Change::Added(shared) => &shared.name,
+            Change::Removed(pattern) => pattern,
         };
         // Only patterns that parsed were added.
-        let Some(pattern) = text.and_then(|text| Pattern::parse(text).ok()) else {
+        let Ok(pattern) = Pattern::parse(text) else {
             return;
         };
         match change {
@@ -199,10 +194,9 @@ mod tests {
     use super::*;
 
     fn open(topics: &mut Topics, alias: u16, pattern: &str) -> Arc<str> {
-        let pattern: Arc<str> = pattern.into();
-        let shared = Arc::new(SharedRoom::new(alias, Some(Arc::clone(&pattern)), None));
-        topics.open(&pattern, shared, Receiver::Lane(0));
-        pattern
+        let shared = Arc::new(SharedRoom::pattern(alias, pattern, false, None));
+        topics.open(Arc::clone(&shared), Receiver::Lane(0));
+        Arc::clone(&shared.name)
     }
 
     fn matched(routes: &Routes, topic: &str) -> Vec<u16> {
