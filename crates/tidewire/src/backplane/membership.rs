@@ -70,8 +70,8 @@ impl Membership {
         self.started.is_some()
     }
 
-    /// Whether the node does not know yet that its id is free. Until then it speaks only to one with the same id: another node
-    /// would take it for that one, started again.
+    /// Whether the node does not know yet that its id is free. Until then it speaks only to one with the same id:
+    /// another node would take it for that one, started again.
     pub(super) fn is_claiming(&self) -> bool {
         self.is_starting() || self.has_failed
     }

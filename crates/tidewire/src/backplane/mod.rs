@@ -1,49 +1,54 @@
 //! Rooms and topics over several servers.
 //!
-//! A server with a backplane is a *node*. Members of a room see each other and get each other's messages, whichever node they are
-//! connected to; subscribers get what is published at any node. The crate `tidewire-nats` is a backplane on NATS.
+//! A server with a backplane is a *node*. Members of a room see each other and get each other's messages, whichever
+//! node they are connected to; subscribers get what is published at any node. The crate `tidewire-nats` is a backplane
+//! on NATS.
 //!
 //! # The contract of a backplane
 //!
-//! A backplane carries packets between nodes, and knows nothing of their content. [`Node`] does the rest for all of them: sequences
-//! and gaps, presence, heartbeats, the framing for the lanes. An implementation supplies two types:
+//! A backplane carries packets between nodes, and knows nothing of their content. [`Node`] does the rest for all of
+//! them: sequences and gaps, presence, heartbeats, the framing for the lanes. An implementation supplies two types:
 //!
-//! - [`Backplane`]: [`connect`](Backplane::connect) blocks the thread that starts the server until the engine can be used, or
-//!   fails. It must check what it can: the address, the credentials, the largest packet.
+//! - [`Backplane`]: [`connect`](Backplane::connect) blocks the thread that starts the server until the engine can be
+//!   used, or fails. It must check what it can: the address, the credentials, the largest packet.
 //! - [`Carrier`]: [`run`](Carrier::run) drives a node on a thread of its own until [`Turn::has_ended`].
 //!
-//! The loop of `run` is: wait for a packet, an event of the engine, the waker of [`Node::set_waker`], or [`Turn::wake_at`]; give
-//! packets to [`Node::handle_packet`] and events to [`Node::handle_connected`], [`Node::handle_disconnected`],
-//! [`Node::handle_packet_limit`] and [`Node::handle_refusal`], and a request that no node takes to [`Node::handle_unserved`]; then
-//! call [`Node::turn`], which hands out packets and subscriptions through [`Wire`].
+//! The loop of `run` is: wait for a packet, an event of the engine, the waker of [`Node::set_waker`], or
+//! [`Turn::wake_at`]; give packets to [`Node::handle_packet`] and events to [`Node::handle_connected`],
+//! [`Node::handle_disconnected`], [`Node::handle_packet_limit`] and [`Node::handle_refusal`], and a request that no
+//! node takes to [`Node::handle_unserved`]; then call [`Node::turn`], which hands out packets and subscriptions through
+//! [`Wire`].
 //!
 //! These are the duties of an engine, which the suite `tidewire_testkit::backplane` checks:
 //!
-//! 1. A packet to a [`Subject`] reaches every other node that has subscribed to it. It may also reach its sender, who ignores it.
-//!    A packet to a [`Subject::Topic`] reaches the nodes that have subscribed to a [`Subject::Pattern`] that matches.
-//! 2. Packets of one node to one subject arrive in their order. They may be lost, or come twice if several patterns match.
-//! 3. Nothing blocks: [`Wire::publish`] returns false for a packet that cannot go out now. The node counts its messages, and
-//!    the other nodes find that they are missing.
+//! 1. A packet to a [`Subject`] reaches every other node that has subscribed to it. It may also reach its sender, who
+//!    ignores it. A packet to a [`Subject::Topic`] reaches the nodes that have subscribed to a [`Subject::Pattern`]
+//!    that matches.
+//! 2. Packets of one node to one subject arrive in their order. They may be lost, or come twice if several patterns
+//!    match.
+//! 3. Nothing blocks: [`Wire::publish`] returns false for a packet that cannot go out now. The node counts its
+//!    messages, and the other nodes find that they are missing.
 //! 4. Subscriptions outlive a lost connection; the implementation makes them again before it calls `handle_connected`.
 //! 5. Memory is bounded: packets that arrive faster than the node handles them are dropped.
-//! 6. A packet of [`Wire::ask`] reaches one of the other nodes that have subscribed to the service, or none. If there is none, the
-//!    asking node is told, unless the engine cannot know.
+//! 6. A packet of [`Wire::ask`] reaches one of the other nodes that have subscribed to the service, or none. If there
+//!    is none, the asking node is told, unless the engine cannot know.
 //!
 //! Clocks need not agree: no packet has a time, and a node compares only times of its own.
 //!
 //! # Histories
 //!
-//! An engine may also keep histories, one for each room or topic with a [history](crate::History), and number their packets. It then
-//! implements [`Carrier::open_histories`] and [`Wire::append`], [`Wire::follow`], [`Wire::replace`] and [`Wire::unfollow`], with
-//! these duties:
+//! An engine may also keep histories, one for each room or topic with a [history](crate::History), and number their
+//! packets. It then implements [`Carrier::open_histories`] and [`Wire::append`], [`Wire::follow`], [`Wire::replace`]
+//! and [`Wire::unfollow`], with these duties:
 //!
-//! 7. A history gives its packets offsets without holes. Appended packets of one node keep their order. A packet with the id of an
-//!    earlier one is not appended.
-//! 8. New packets reach all nodes that follow the history, by [`Node::handle_appended`], also the one that appended them. They may
-//!    be lost; the node finds that by their offsets, and reads the history.
-//! 9. The oldest packets beyond the limits are removed. A history that is lost and made again has another epoch. Its offsets begin
-//!    above those before, as far as the engine knows them; lower ones are followed, too.
-//! 10. A history may lose its newest packets, as by a power cut, and then gives their offsets to others. A node that finds this
+//! 7. A history gives its packets offsets without holes. Appended packets of one node keep their order. A packet with
+//!    the id of an earlier one is not appended.
+//! 8. New packets reach all nodes that follow the history, by [`Node::handle_appended`], also the one that appended
+//!    them. They may be lost; the node finds that by their offsets, and reads the history.
+//! 9. The oldest packets beyond the limits are removed. A history that is lost and made again has another epoch. Its
+//!    offsets begin above those before, as far as the engine knows them; lower ones are followed, too.
+//! 10. A history may lose its newest packets, as by a power cut, and then gives their offsets to others. A node that
+//!     finds this
 //!     replaces the history, so that all nodes begin a new epoch.
 
 mod author;
@@ -76,7 +81,8 @@ use tidewire_proto::setting::SettingError;
 
 use crate::history::History;
 
-/// An engine that carries packets between nodes. See the [module](self) for the contract; [`NodeSettings`] has an example.
+/// An engine that carries packets between nodes. See the [module](self) for the contract; [`NodeSettings`] has an
+/// example.
 pub trait Backplane: Send + Sync {
     /// Connects to the engine. It blocks until the engine can be used.
     ///
@@ -119,13 +125,14 @@ pub enum Subject<'a> {
     Service(&'a str),
 }
 
-/// The way of a node to its engine. See the [module](self) for the contract. [`NodeSettings`] has an example of its node.
+/// The way of a node to its engine. See the [module](self) for the contract. [`NodeSettings`] has an example of its
+/// node.
 pub trait Wire {
     /// Sends a packet. Returns false if it cannot go out now; it is then lost.
     fn publish(&mut self, to: Subject<'_>, packet: &[u8]) -> bool;
 
-    /// Sends a request to one of the other nodes that have subscribed to the service. Returns false if it cannot go out now. If no
-    /// node has subscribed, the carrier calls [`Node::handle_unserved`] with the number of the request.
+    /// Sends a request to one of the other nodes that have subscribed to the service. Returns false if it cannot go out
+    /// now. If no node has subscribed, the carrier calls [`Node::handle_unserved`] with the number of the request.
     fn ask(&mut self, service: &str, request: u64, packet: &[u8]) -> bool;
 
     /// Begins to receive the packets to a subject.
@@ -139,16 +146,16 @@ pub trait Wire {
     /// Returns false if the packet cannot go out now; the node tries it again.
     fn append(&mut self, name: &RoomOrTopic, id: &str, packet: &[u8]) -> bool;
 
-    /// Makes the history of a room or topic with these limits, unless there is one, and begins to receive its new packets. Then reads
-    /// its packets from this offset on, at most the newest `messages_max`, and tells them by [`Node::handle_history`]. A later call
-    /// reads again. From `u64::MAX` on there are none, and only the state is told. Any other offset above 0 is that of the newest
-    /// packet that the node has, which shows it whether the history is the one that it knows. A history that ends below is not, and is
-    /// read from its beginning.
+    /// Makes the history of a room or topic with these limits, unless there is one, and begins to receive its new
+    /// packets. Then reads its packets from this offset on, at most the newest `messages_max`, and tells them by
+    /// [`Node::handle_history`]. A later call reads again. From `u64::MAX` on there are none, and only the state is
+    /// told. Any other offset above 0 is that of the newest packet that the node has, which shows it whether the
+    /// history is the one that it knows. A history that ends below is not, and is read from its beginning.
     fn follow(&mut self, name: &RoomOrTopic, limits: &History, from: u64);
 
-    /// Removes a history that has lost its newest packets, and makes it again with offsets above those that the node has. Then reads it
-    /// as [`follow`](Self::follow) does, from this position. A history with another epoch than this is left as it is: another
-    /// node has made it.
+    /// Removes a history that has lost its newest packets, and makes it again with offsets above those that the node
+    /// has. Then reads it as [`follow`](Self::follow) does, from this position. A history with another epoch than this
+    /// is left as it is: another node has made it.
     fn replace(&mut self, name: &RoomOrTopic, limits: &History, lost: Position);
 
     /// Ends to receive the packets of a history. The history stays.
@@ -198,8 +205,9 @@ pub struct NodeSettings {
     /// The fate of messages while the node is cut off. Default: messages stay local.
     pub when_cut_off: WhenCutOff,
     /// The names of the methods that other nodes may call here. A request of another node to one of them comes to the
-    /// [`Service`](crate::Service) like one of a client, in a call without a session. Each goes to one of the nodes that have the
-    /// method. The asking node checks what its client may do. See [`Upstream::nodes`](crate::upstream::Upstream::nodes). Default: none.
+    /// [`Service`](crate::Service) like one of a client, in a call without a session. Each goes to one of the nodes
+    /// that have the method. The asking node checks what its client may do. See
+    /// [`Upstream::nodes`](crate::upstream::Upstream::nodes). Default: none.
     pub services: Vec<String>,
     /// Whether rooms and topics keep histories, which the engine numbers and keeps. Default: no.
     pub keeps_histories: bool,
@@ -260,7 +268,8 @@ pub enum BackplaneError {
     },
     /// The interval of heartbeats is zero, or too long for the silence that ends a node.
     #[error(
-        "a node is dead after {silence_max:?} of silence, so its heartbeat of {heartbeat:?} is too long; use at most half"
+        "a node is dead after {silence_max:?} of silence, so its heartbeat of {heartbeat:?} is too long; use at most \
+        half"
     )]
     Heartbeat {
         /// The interval of heartbeats.

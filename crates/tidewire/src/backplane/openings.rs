@@ -1,7 +1,9 @@
-//! Subscriptions that are made before a room or pattern has members; [`room`](crate::room) says why joins wait for them.
+//! Subscriptions that are made before a room or pattern has members; [`room`](crate::room) says why joins wait for
+//! them.
 //!
-//! An engine tells that it has a subscription by its answer to a question that comes after the subscription: the node asks a service
-//! that no node has, and the engine says so. An engine that does not know keeps a join waiting for two to three heartbeats.
+//! An engine tells that it has a subscription by its answer to a question that comes after the subscription: the node
+//! asks a service that no node has, and the engine says so. An engine that does not know keeps a join waiting for two
+//! to three heartbeats.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -42,8 +44,8 @@ impl Openings {
         }
     }
 
-    /// Subscribes to what joins wait for, and asks the engine whether it has the subscriptions. `is_needless` tells whether the joins
-    /// of a room or pattern need not wait.
+    /// Subscribes to what joins wait for, and asks the engine whether it has the subscriptions. `is_needless` tells
+    /// whether the joins of a room or pattern need not wait.
     pub(super) fn begin(
         &mut self,
         wanted: HashSet<RoomOrTopic>,

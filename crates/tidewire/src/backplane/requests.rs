@@ -5,10 +5,10 @@
 //!   lane ◀─ answer ─ node ◀────── packet to the node ──────────────────── node ◀─ ticket ──┘
 //! ```
 //!
-//! The lane that asks has the deadline of the request, so nothing that is lost here keeps a caller waiting. This file adds what
-//! ends a request earlier: no node has the service, the node is cut off, or the node that works on the request has died. To know
-//! the last, each node tells the others at every heartbeat which of their requests it works on. A request that is answered
-//! before costs two packets.
+//! The lane that asks has the deadline of the request, so nothing that is lost here keeps a caller waiting. This file
+//! adds what ends a request earlier: no node has the service, the node is cut off, or the node that works on the
+//! request has died. To know the last, each node tells the others at every heartbeat which of their requests it works
+//! on. A request that is answered before costs two packets.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -300,7 +300,8 @@ impl Requests {
         true
     }
 
-    /// Gives up requests of other nodes whose deadlines have passed, and tells which ones are worked on. Called at a heartbeat.
+    /// Gives up requests of other nodes whose deadlines have passed, and tells which ones are worked on. Called at a
+    /// heartbeat.
     pub(super) fn tell(&mut self, now: Instant, engine: &ToEngine, wire: &mut dyn Wire) {
         self.release_where(|_, served| served.deadline <= now);
         let mut of: HashMap<&NodeLife<Arc<str>>, Vec<u64>> = HashMap::new();

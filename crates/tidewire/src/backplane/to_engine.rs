@@ -1,4 +1,5 @@
-//! Packets on their way to the engine: whether they can go out, how long they may be, and the sequences of what was sent.
+//! Packets on their way to the engine: whether they can go out, how long they may be, and the sequences of what was
+//! sent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -83,7 +84,8 @@ impl ToEngine {
         self.is_too_narrow
     }
 
-    /// Notes that the engine is reachable again. Returns whether the members were told that it was not; `None` if it was.
+    /// Notes that the engine is reachable again. Returns whether the members were told that it was not; `None` if it
+    /// was.
     pub(super) fn connect(&mut self) -> Option<bool> {
         let cut_off = self.cut_off.take()?;
         self.counters.backplane_reconnects.add_shared(1);
@@ -124,7 +126,8 @@ impl ToEngine {
         cut_off.map(|it| it.is_told = true).is_some()
     }
 
-    /// Notes the largest packet that the engine carries from now on. Returns whether it is shorter than before, and a node can use it.
+    /// Notes the largest packet that the engine carries from now on. Returns whether it is shorter than before, and a
+    /// node can use it.
     pub(super) fn limit(&mut self, bytes: usize) -> bool {
         self.is_too_narrow = bytes < PACKET_BYTES_MIN;
         if self.is_too_narrow {
@@ -138,8 +141,8 @@ impl ToEngine {
         tracing::error!(
             node = &*self.me.node,
             bytes,
-            "the backplane carries shorter packets than before, so longer messages of rooms and topics are refused; raise its \
-             limit, and start the server again"
+            "the backplane carries shorter packets than before, so longer messages of rooms and topics are refused; \
+             raise its limit, and start the server again"
         );
         self.packet_bytes_max = bytes;
         true
@@ -179,8 +182,8 @@ impl ToEngine {
         }
     }
 
-    /// Sends entries of a room or topic. The sequence counts them even if they cannot go out, so that the others find them missing.
-    /// Returns whether they went out.
+    /// Sends entries of a room or topic. The sequence counts them even if they cannot go out, so that the others find
+    /// them missing. Returns whether they went out.
     pub(super) fn send_entries(
         &mut self,
         (kind, name): (SequenceKind, &str),
@@ -198,8 +201,8 @@ impl ToEngine {
         is_sent
     }
 
-    /// Collects the points of sequences that are silent since the last heartbeat, so that a loss of their last message is found.
-    /// Those of the last time go out first.
+    /// Collects the points of sequences that are silent since the last heartbeat, so that a loss of their last message
+    /// is found. Those of the last time go out first.
     pub(super) fn mark_silent(&mut self) {
         if self.is_cut_off() || !self.due_points.is_empty() {
             return;
@@ -238,8 +241,8 @@ impl ToEngine {
         !self.due_points.is_empty()
     }
 
-    /// Tells the point of a sequence, and whether a room has no members here, because nothing else would tell that the last change
-    /// was lost. Returns whether it was sent.
+    /// Tells the point of a sequence, and whether a room has no members here, because nothing else would tell that the
+    /// last change was lost. Returns whether it was sent.
     fn send_point(
         &self,
         (kind, name): (SequenceKind, &str),

@@ -61,8 +61,8 @@ impl Topics {
         }
     }
 
-    /// Forgets the sequences of topics that only these patterns have matched: what passes from now on is no loss. All topics are
-    /// looked through only for a wildcard, because any client can end a subscription in every turn.
+    /// Forgets the sequences of topics that only these patterns have matched: what passes from now on is no loss. All
+    /// topics are looked through only for a wildcard, because any client can end a subscription in every turn.
     fn forget(&mut self, topics: &[&str], wildcards: &[Pattern<'_>], peers: &mut Peers) {
         self.directory.refresh(&mut self.routes);
         let is_followed = |topic: &str| {
@@ -89,7 +89,8 @@ impl Topics {
         });
     }
 
-    /// The patterns that match a topic and have subscribers here, but not the topic itself if its messages come by its history.
+    /// The patterns that match a topic and have subscribers here, but not the topic itself if its messages come by its
+    /// history.
     pub(super) fn receivers_of(&mut self, topic: &str) -> Vec<Arc<SharedRoom>> {
         self.directory.refresh(&mut self.routes);
         let mut matches = Vec::new();

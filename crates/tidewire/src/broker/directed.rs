@@ -1,7 +1,7 @@
 //! Work of a server for one other node: messages for its sessions, requests to services, and their answers.
 //!
-//! A request has a number that its node never uses again. Its lane remembers it until its deadline, so every request ends there,
-//! whatever is lost on the way.
+//! A request has a number that its node never uses again. Its lane remembers it until its deadline, so every request
+//! ends there, whatever is lost on the way.
 
 use std::fmt;
 use std::sync::Arc;
@@ -43,8 +43,8 @@ pub(crate) enum RequestWork {
 }
 
 impl Directed {
-    /// Bytes that count against the limit of the queue. Ends of requests and refusals count nothing, because each takes the place
-    /// that its request had.
+    /// Bytes that count against the limit of the queue. Ends of requests and refusals count nothing, because each takes
+    /// the place that its request had.
     pub(super) fn charged_bytes(&self) -> usize {
         match self {
             Self::Message { packet, .. } => size_of::<Self>() + packet.len(),

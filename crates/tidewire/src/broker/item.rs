@@ -30,7 +30,8 @@ pub(crate) enum Addressee<'a> {
 /// News of a session for the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum News {
-    /// The session asks whether all that it sent before is stored. The [question](super::StoreQuestion) is beside the batch.
+    /// The session asks whether all that it sent before is stored. The [question](super::StoreQuestion) is beside the
+    /// batch.
     AsksStored,
     /// The session has ended.
     Ended,

@@ -123,9 +123,9 @@ impl BackplaneLink {
         let _ = self.waker.set(waker);
     }
 
-    /// Posts the items of a turn, and takes their questions. Gives the items back if too many wait, so that the lane stops
-    /// reading until the node has caught up. A node that has ended takes none: they are dropped. Returns the number of
-    /// dropped messages.
+    /// Posts the items of a turn, and takes their questions. Gives the items back if too many wait, so that the lane
+    /// stops reading until the node has caught up. A node that has ended takes none: they are dropped. Returns the
+    /// number of dropped messages.
     pub(crate) fn post(
         &self,
         batch: Vec<u8>,
@@ -234,8 +234,8 @@ impl BackplaneLink {
         }
     }
 
-    /// Locks the work of a node that has not ended. The end is noted under the same lock. Work that came after the node's
-    /// last look would never be done, and its questions would never be answered.
+    /// Locks the work of a node that has not ended. The end is noted under the same lock. Work that came after the
+    /// node's last look would never be done, and its questions would never be answered.
     fn lock_open(&self) -> Option<MutexGuard<'_, QueuedWork>> {
         let queued = self.lock();
         (!self.is_closed()).then_some(queued)

@@ -21,8 +21,8 @@ pub(crate) trait StoreAnswer: Send {
 pub(crate) enum NotStored {
     /// The node had to give messages up, or cannot know whether the history has them.
     #[error(
-        "{messages} messages that were sent before may not be stored, because their histories did not confirm them; send again \
-         what must not be missing"
+        "{messages} messages that were sent before may not be stored, because their histories did not confirm them; \
+         send again what must not be missing"
     )]
     GivenUp {
         /// The number of these messages.
@@ -30,7 +30,8 @@ pub(crate) enum NotStored {
     },
     /// The node ends.
     #[error(
-        "the server ends, and may not have stored what was sent before; send again what must not be missing, to another server"
+        "the server ends, and may not have stored what was sent before; send again what must not be missing, to \
+        another server"
     )]
     Ended,
 }

@@ -25,8 +25,8 @@ pub(crate) fn encode_chat_at(
     }
 }
 
-/// Frames a live message of a history whose messages the carrier numbers: in a room with its author's name, unless the members were told of the
-/// author.
+/// Frames a live message of a history whose messages the carrier numbers: in a room with its author's name, unless the
+/// members were told of the author.
 pub(crate) fn encode_live(
     codec: &AnyCodec,
     (alias, is_topic): (u16, bool),

@@ -40,7 +40,8 @@ pub(crate) struct Records {
 }
 
 impl MessageHistory {
-    /// Makes an empty history whose newest message has this position. The clock counts the messages of all histories of a kind.
+    /// Makes an empty history whose newest message has this position. The clock counts the messages of all histories of
+    /// a kind.
     pub(super) fn begin(
         limits: History,
         last: Position,
@@ -58,8 +59,8 @@ impl MessageHistory {
                 lanes: Vec::new(),
                 passing: VecDeque::new(),
             }),
-            // A history that never had a message is removed first. Else subscriptions of many empty topics would displace the
-            // values of others.
+            // A history that never had a message is removed first. Else subscriptions of many empty topics would
+            // displace the values of others.
             touched: AtomicU64::new(0),
             clock,
         })
@@ -219,8 +220,8 @@ impl MessageHistory {
         }
     }
 
-    /// Returns the offset of the first message for a member that asks for those behind `since`, and how much of what it asks
-    /// for there is.
+    /// Returns the offset of the first message for a member that asks for those behind `since`, and how much of what it
+    /// asks for there is.
     pub(crate) fn plan(
         &self,
         records: &mut Records,
@@ -335,7 +336,8 @@ impl Records {
 /// Bytes that a frame adds to a kept message, at most.
 const FRAME_BYTES: u64 = 24;
 
-/// Bytes beyond its limit that the history of a node keeps for lanes that are behind. Nothing stops the other nodes meanwhile.
+/// Bytes beyond its limit that the history of a node keeps for lanes that are behind. Nothing stops the other nodes
+/// meanwhile.
 const BEHIND_BYTES_MAX: usize = 1 << 20;
 
 /// Messages of a node that are too large to keep and wait for lanes that are behind.

@@ -1,38 +1,38 @@
 //! The earlier messages of rooms and topics, for new members and for those who come back.
 //!
 //! A history belongs to a name and to the whole server. It remains after the room's last member has left. It gives each
-//! message an offset, under its lock, and so decides the order of the messages on all lanes. It knows up to which offset
-//! each lane with members has them.
+//! message an offset, under its lock, and so decides the order of the messages on all lanes. It knows up to which
+//! offset each lane with members has them.
 //!
 //! ```text
 //!   lane 0: say ── lock ── offset 7, "hi" ── append to own log, send to lane 1 ── lane 0 has 7 ── unlock
-//!   lane 1: say ── lock ── offset 8, "ho" ── take 7 from the history, append 7 and 8 to own log, send 8 to lane 0 ── unlock
+//!   lane 1: say ── lock ── offset 8, "ho" ── take 7 from the history, append 7 and 8, send 8 to lane 0 ── unlock
 //!   lane 1: 7 arrives: lane 1 has it, so it is ignored
 //!   lane 0: 8 arrives: it follows 7, so it is appended
 //! ```
 //!
 //! So each log has the messages in the order of their offsets, whichever lane they come from, and nothing waits for
-//! another lane. A member that joins gets the messages of the history up to the offset that its lane has; the others come
-//! by the log of its lane. A message stays in the history, beyond its limits, until all lanes with members have it. These
-//! are the messages that are on their way between lanes, and the mailboxes bound them.
+//! another lane. A member that joins gets the messages of the history up to the offset that its lane has; the others
+//! come by the log of its lane. A message stays in the history, beyond its limits, until all lanes with members have
+//! it. These are the messages that are on their way between lanes, and the mailboxes bound them.
 //!
 //! Rejected: a history for each lane, because all lanes would need all messages of all rooms. Rejected: a log for each
 //! lane in which messages arrive in any order. Then the position of a client would be a list of messages, not a number.
 //!
 //! # Who numbers the messages
 //!
-//! On a server alone it is the lane that sends a message: [`Numbering::Here`]. On a node of a cluster it is the carrier, so that a
-//! message has the same offset on all nodes: [`Numbering::Carrier`].
+//! On a server alone it is the lane that sends a message: [`Numbering::Here`]. On a node of a cluster it is the
+//! carrier, so that a message has the same offset on all nodes: [`Numbering::Carrier`].
 //!
 //! ```text
 //!   Here:     lane: say ── lock, offset, record ── own log, other lanes
 //!   Carrier:  lane: say ─▶ node ─▶ carrier (decides the order) ─▶ every node with members: record ─▶ its lanes
 //! ```
 //!
-//! A lane neither records nor delivers a message that the carrier numbers; it gives it to the node. The node records each message when
-//! the carrier gives it back, its own ones too. From there on both are the same: a lane gets a message of the node like one of another
-//! lane, and takes from the history what it does not have yet. A history is on a node while the room has members there, or the topic
-//! subscribers. A join or a subscription waits until it is.
+//! A lane neither records nor delivers a message that the carrier numbers; it gives it to the node. The node records
+//! each message when the carrier gives it back, its own ones too. From there on both are the same: a lane gets a
+//! message of the node like one of another lane, and takes from the history what it does not have yet. A history is on
+//! a node while the room has members there, or the topic subscribers. A join or a subscription waits until it is.
 
 mod frames;
 mod limits;

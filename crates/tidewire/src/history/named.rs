@@ -16,8 +16,8 @@ use crate::broker::Position;
 #[derive(Debug)]
 pub(super) struct NamedHistories {
     table: Mutex<HistoryTable>,
-    /// The epoch of the first history. Further ones count on from it. It is random, so that the positions of a former run
-    /// of the program are in other epochs.
+    /// The epoch of the first history. Further ones count on from it. It is random, so that the positions of a former
+    /// run of the program are in other epochs.
     epoch_first: u64,
     /// Counts messages, and so shows which room was silent for the longest time.
     clock: Arc<AtomicU64>,
@@ -58,8 +58,8 @@ impl NamedHistories {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the history of this room, and creates it if there is none. If there are too many, it keeps nothing, because
-    /// its memory would exceed the limit. `owner` returns the address that brings a new name.
+    /// Returns the history of this room, and creates it if there is none. If there are too many, it keeps nothing,
+    /// because its memory would exceed the limit. `owner` returns the address that brings a new name.
     pub(super) fn open(
         &self,
         room: &str,

@@ -59,7 +59,8 @@ impl WantedHistory {
         self.failure = Some((text.into(), false));
     }
 
-    /// Counts a heartbeat. Returns whether the failure is older than the last one, so that all who waited have been told.
+    /// Counts a heartbeat. Returns whether the failure is older than the last one, so that all who waited have been
+    /// told.
     pub(super) fn grow_old(&mut self) -> bool {
         let failure = self.failure.as_mut();
         failure.is_some_and(|(_, is_old)| std::mem::replace(is_old, true))

@@ -1,8 +1,9 @@
 //! The messages of a history: one ring of bytes and an index.
 //!
-//! A message takes its payload, its author's name, five bytes and an entry of eight bytes. The buffers grow by an eighth, so
-//! little of them is unused. Rejected: a list of messages with their own memory, which took 130 bytes more for each.
-//! Rejected: frames as they are sent, because a frame has the alias of the room, which another opening of the room changes.
+//! A message takes its payload, its author's name, five bytes and an entry of eight bytes. The buffers grow by an
+//! eighth, so little of them is unused. Rejected: a list of messages with their own memory, which took 130 bytes more
+//! for each. Rejected: frames as they are sent, because a frame has the alias of the room, which another opening of the
+//! room changes.
 
 use std::collections::VecDeque;
 

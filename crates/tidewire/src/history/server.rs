@@ -51,8 +51,8 @@ impl ServerHistories {
         }
     }
 
-    /// The one who numbers the messages: this server if it is alone, else the carrier. `None` if the server keeps no history: a node
-    /// that had only its own messages would miss those of other nodes in silence.
+    /// The one who numbers the messages: this server if it is alone, else the carrier. `None` if the server keeps no
+    /// history: a node that had only its own messages would miss those of other nodes in silence.
     pub(crate) fn numbering(&self) -> Option<Numbering> {
         match &self.link {
             None => Some(Numbering::Here),
@@ -64,8 +64,8 @@ impl ServerHistories {
     pub(crate) fn warn_of_none(&self) {
         self.told.call_once(|| {
             tracing::warn!(
-                "this server is a node of a cluster whose settings do not say that it keeps histories, so its rooms and topics \
-                 keep none: it would have only its own messages"
+                "this server is a node of a cluster whose settings do not say that it keeps histories, so its rooms \
+                 and topics keep none: it would have only its own messages"
             );
         });
     }
@@ -100,8 +100,8 @@ impl ServerHistories {
         self.rooms.open(room, limits, owner)
     }
 
-    /// Returns the history of this topic, if it keeps one. On a server alone it keeps none if there are too many topics; then the
-    /// topic has no positions. `owner` returns the address that brings a new topic.
+    /// Returns the history of this topic, if it keeps one. On a server alone it keeps none if there are too many
+    /// topics; then the topic has no positions. `owner` returns the address that brings a new topic.
     pub(crate) fn topic(
         &self,
         topic: &str,
@@ -135,7 +135,8 @@ impl ServerHistories {
         Some(self.hold(name)?.history())
     }
 
-    /// Whether a room or topic whose messages the carrier numbers can be entered now. If not, the node is asked to open its history.
+    /// Whether a room or topic whose messages the carrier numbers can be entered now. If not, the node is asked to open
+    /// its history.
     ///
     /// A failure is told to all that waited for it. Whoever comes later makes the node try again.
     pub(crate) fn readiness(
@@ -234,8 +235,8 @@ impl ServerHistories {
         !self.is_expiring.swap(true, Ordering::Relaxed)
     }
 
-    /// Removes the expired messages of the next histories of a round, at most `count_max` of rooms and of topics. Returns the number
-    /// of all histories.
+    /// Removes the expired messages of the next histories of a round, at most `count_max` of rooms and of topics.
+    /// Returns the number of all histories.
     pub(crate) fn expire_next(&self, count_max: usize, now_ns: u64) -> usize {
         let expire = |histories: &NamedHistories| {
             let mut table = histories.table();

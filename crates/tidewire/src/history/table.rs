@@ -1,14 +1,14 @@
 //! The histories of a server by name, and which one gives way when there are too many.
 //!
-//! Problem: strangers choose the names. One address with a thousand new names must not erase the values of all others, and a new
-//! name must not cost a search through all names. Approach: each history belongs to the address that brought its name. The names
-//! of an address are in the order of their newest messages. If the table is full, a new name takes the place of the oldest name
-//! of an address: first of an address with more than a quarter of all names, then of the address that brings the new name, and
-//! only then of another one.
+//! Problem: strangers choose the names. One address with a thousand new names must not erase the values of all others,
+//! and a new name must not cost a search through all names. Approach: each history belongs to the address that brought
+//! its name. The names of an address are in the order of their newest messages. If the table is full, a new name takes
+//! the place of the oldest name of an address: first of an address with more than a quarter of all names, then of the
+//! address that brings the new name, and only then of another one.
 //!
-//! The order is brought up to date when a name is about to give way, so a message costs nothing more. A name that got messages
-//! meanwhile goes to its right place, and one that has members goes to the end. Each message pays for one such move. A new name
-//! makes a bounded number of them.
+//! The order is brought up to date when a name is about to give way, so a message costs nothing more. A name that got
+//! messages meanwhile goes to its right place, and one that has members goes to the end. Each message pays for one such
+//! move. A new name makes a bounded number of them.
 //!
 //! Rejected: a list that each message changes, because its lock would be taken by all lanes for each message.
 
@@ -108,8 +108,8 @@ impl HistoryTable {
         found.map(|entry| Arc::clone(&entry.history)).collect()
     }
 
-    /// Removes the history of `owner` that has been silent for the longest time, unless all have members. If very many got
-    /// messages since the order was brought up to date, it is the oldest one of a part.
+    /// Removes the history of `owner` that has been silent for the longest time, unless all have members. If very many
+    /// got messages since the order was brought up to date, it is the oldest one of a part.
     fn remove_oldest(&mut self, owner: Owner) -> bool {
         let mut found = None;
         for _ in 0..MOVES_MAX {

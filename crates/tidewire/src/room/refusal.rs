@@ -41,8 +41,8 @@ fn room_limit(limit: ReachedLimit) -> &'static str {
             "this session is in as many rooms as it may be (rooms_per_session_max); leave one first"
         }
         ReachedLimit::Address => {
-            "your address has opened as many rooms as it may (rooms_per_address_max); leave one of them, or join a room \
-             that exists"
+            "your address has opened as many rooms as it may (rooms_per_address_max); leave one of them, or join a \
+             room that exists"
         }
         ReachedLimit::Server => {
             "the server has as many rooms as it may (rooms_max); join a room that exists, or try again later"
@@ -55,12 +55,12 @@ fn room_limit(limit: ReachedLimit) -> &'static str {
 fn pattern_limit(limit: ReachedLimit) -> &'static str {
     match limit {
         ReachedLimit::Session => {
-            "this session has as many subscriptions as it may (subscriptions_per_session_max); unsubscribe from one, or \
-             use a wildcard"
+            "this session has as many subscriptions as it may (subscriptions_per_session_max); unsubscribe from one, \
+             or use a wildcard"
         }
         ReachedLimit::Address => {
-            "your address has opened as many patterns as it may (topics_per_address_max); unsubscribe from one of them, \
-             or use a wildcard"
+            "your address has opened as many patterns as it may (topics_per_address_max); unsubscribe from one of \
+             them, or use a wildcard"
         }
         ReachedLimit::Server => {
             "the server has as many patterns as it may (topics_max); subscribe to one that exists, or try again later"
@@ -161,7 +161,8 @@ pub enum JoinError {
     /// The session's UDP address is not validated, so the server sends it nothing but replies. The server can be
     /// configured to trust its peers.
     #[error(
-        "this UDP address is not validated, so it cannot join rooms; the server can be configured to trust its UDP peers"
+        "this UDP address is not validated, so it cannot join rooms; the server can be configured to trust its UDP \
+        peers"
     )]
     Unproven,
     /// The session is not open.
@@ -186,7 +187,8 @@ pub enum RoomError {
     /// The server is at its memory limit. Try again later.
     #[error("{OUT_OF_MEMORY}")]
     OutOfMemory,
-    /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again later.
+    /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again
+    /// later.
     #[error("{CUT_OFF}")]
     CutOff,
     /// Too many messages wait for their histories: the backplane is slow, or cannot store them. Try again later.
@@ -236,8 +238,9 @@ pub enum SubscribeError {
     NotOpen,
 }
 
-/// The session has no subscription with this alias. An error of [`TopicActions::unsubscribe`](crate::TopicActions::unsubscribe).
-/// [`TopicActions`](crate::TopicActions) has an example.
+/// The session has no subscription with this alias. An error of
+/// [`TopicActions::unsubscribe`](crate::TopicActions::unsubscribe). [`TopicActions`](crate::TopicActions) has an
+/// example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the session has no such subscription")]
 pub struct NotSubscribed;
@@ -263,7 +266,8 @@ pub enum PublishError {
     /// The server is at its memory limit. Try again later.
     #[error("{OUT_OF_MEMORY}")]
     OutOfMemory,
-    /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again later.
+    /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again
+    /// later.
     #[error("{CUT_OFF}")]
     CutOff,
     /// Too many messages wait for their histories: the backplane is slow, or cannot store them. Try again later.

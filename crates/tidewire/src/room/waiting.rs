@@ -1,8 +1,8 @@
 //! Joins and subscriptions that wait.
 //!
-//! Some wait for the node: until it has the history of their room or topic, see [`history`](crate::history), or until it
-//! gets what other nodes send, see [`directory`](super::directory). Others wait for a taken name, while the lane of the
-//! session that has the name finds out whether the peer of that session is still there.
+//! Some wait for the node: until it has the history of their room or topic, see [`history`](crate::history), or until
+//! it gets what other nodes send, see [`directory`](super::directory). Others wait for a taken name, while the lane of
+//! the session that has the name finds out whether the peer of that session is still there.
 //!
 //! The reply has a position and the number of missing messages, so the history must be here before the reply. The
 //! session is not read meanwhile, and the lane gives the same message to the service again when the node has answered.
@@ -117,8 +117,8 @@ impl<'a> Joins<'a> {
         }
     }
 
-    /// Whether a room or topic can be entered now. If the join must wait, the session is not read until the lane has given
-    /// the message to the service again.
+    /// Whether a room or topic can be entered now. If the join must wait, the session is not read until the lane has
+    /// given the message to the service again.
     pub(crate) fn readiness(
         &mut self,
         id: SessionId,

@@ -1,8 +1,8 @@
 //! Messages of sessions until they are stored, and the sessions that wait for that.
 //!
-//! The messages of a session between two of its questions are a *span*. A question is answered when its span and those before it
-//! have no message left that waits for its history. So the answer depends on messages of its own session alone, and a history that
-//! fails keeps no other session waiting.
+//! The messages of a session between two of its questions are a *span*. A question is answered when its span and those
+//! before it have no message left that waits for its history. So the answer depends on messages of its own session
+//! alone, and a history that fails keeps no other session waiting.
 //!
 //! A loss is told once, by the next question that somebody still waits for.
 
@@ -123,7 +123,8 @@ impl Confirmations {
         }
     }
 
-    /// Answers the questions of a session for whose messages nothing is left to wait, and forgets a session without messages.
+    /// Answers the questions of a session for whose messages nothing is left to wait, and forgets a session without
+    /// messages.
     fn answer(&mut self, session: SessionId) {
         let Some(sender) = self.senders.get_mut(&session) else {
             return;

@@ -20,11 +20,13 @@ pub(super) struct FollowedHistory {
     limits: History,
     /// Whether lanes want the history. If not, the node only appends.
     is_wanted: bool,
-    /// The messages on this node, once the history was read. Those of a node that only appends are none, and lanes do not have it.
+    /// The messages on this node, once the history was read. Those of a node that only appends are none, and lanes do
+    /// not have it.
     messages: Option<NodeHistory>,
     /// Up to where the node had followed the history before lanes wanted it, until it was read.
     known: Option<Position>,
-    /// The ids of the newest messages, up to the last one. They show whether the history is still the one that the node knows.
+    /// The ids of the newest messages, up to the last one. They show whether the history is still the one that the node
+    /// knows.
     ids: VecDeque<u64>,
     /// Up to where the node has followed a history that has lost its end, until the engine is asked to replace it.
     lost: Option<Position>,
@@ -149,7 +151,8 @@ impl FollowedHistory {
         self.reading == Reading::Due
     }
 
-    /// Reads the history again, because packets may be missing. Pending messages may be among them if the engine was gone.
+    /// Reads the history again, because packets may be missing. Pending messages may be among them if the engine was
+    /// gone.
     pub(super) fn read_again(&mut self, was_gone: bool) {
         self.reading = match self.reading {
             // A history that is read again and again from its beginning would never be read to its end.
@@ -187,8 +190,8 @@ impl FollowedHistory {
         self.pending.append(name, me, is_last, now, counters, wire)
     }
 
-    /// Looks after the history at a heartbeat: one that has not given back a message for long, has been silent for more heartbeats
-    /// than this, or could not be read is read; one that nobody uses is closed.
+    /// Looks after the history at a heartbeat: one that has not given back a message for long, has been silent for more
+    /// heartbeats than this, or could not be read is read; one that nobody uses is closed.
     pub(super) fn tend(
         &mut self,
         name: &RoomOrTopic,
@@ -254,7 +257,8 @@ impl FollowedHistory {
         }
     }
 
-    /// Takes the next packet that came early: `Some` with a packet if it is the next one to record, and with none if it is known.
+    /// Takes the next packet that came early: `Some` with a packet if it is the next one to record, and with none if it
+    /// is known.
     pub(super) fn take_early(&mut self) -> Option<Option<Box<[u8]>>> {
         let offset = self.early.first()?;
         let next = self.messages.as_ref()?.last().offset + 1;
@@ -365,8 +369,8 @@ impl FollowedHistory {
         }
     }
 
-    /// The offset from which the history must be read: that of the newest message. One that is only appended to is not read before
-    /// its end.
+    /// The offset from which the history must be read: that of the newest message. One that is only appended to is not
+    /// read before its end.
     fn read_from(&self) -> u64 {
         let unread = if self.is_wanted { 0 } else { u64::MAX };
         let messages = self.messages.as_ref();
@@ -381,8 +385,8 @@ impl FollowedHistory {
         Some(self.ids[index] == id_of(packet.as_ref()))
     }
 
-    /// Returns the newest position of the node if the history that was read has the same epoch, and does not have the messages up
-    /// to there.
+    /// Returns the newest position of the node if the history that was read has the same epoch, and does not have the
+    /// messages up to there.
     fn lost_end(&self, state: &HistoryState, messages: &[HistoryMessage<'_>]) -> Option<Position> {
         let last = self.messages.as_ref().map(NodeHistory::last)?;
         let is_other =
@@ -392,7 +396,8 @@ impl FollowedHistory {
     }
 }
 
-/// Returns a number that tells the message of a packet from all others, and 0 if it is none: the run of its node is a random number.
+/// Returns a number that tells the message of a packet from all others, and 0 if it is none: the run of its node is a
+/// random number.
 fn id_of(packet: Option<&Packet<'_>>) -> u64 {
     packet.map_or(0, |packet| match &packet.content {
         Content::Sequence(sequence) => packet.from.epoch.wrapping_add(sequence.point.message),
@@ -406,5 +411,5 @@ const IDS_MAX: usize = 128;
 /// The largest epoch of a history. The largest number of 64 bits has a meaning of its own.
 const EPOCH_MAX: u64 = u64::MAX >> 1;
 
-const LOST_END: &str = "a history has lost messages that this node has, as when its engine loses power or gets an older copy; it is \
-     made again, and its readers are told that an unknown number is missing";
+const LOST_END: &str = "a history has lost messages that this node has, as when its engine loses power or gets an \
+     older copy; it is made again, and its readers are told that an unknown number is missing";

@@ -5,12 +5,13 @@
 //!   lanes ◀── frames ─── messages here ◀── in the order of offsets ── early ◀── new packets, and those that were read
 //! ```
 //!
-//! A message is pending until the carrier gives it back. So nothing is lost when the engine is gone for a while: the node reads
-//! what it missed, and appends again what is still pending. A node appends some messages of a history, and the next ones when
-//! these came back. Else a client of the engine that connects again could send a later message first.
+//! A message is pending until the carrier gives it back. So nothing is lost when the engine is gone for a while: the
+//! node reads what it missed, and appends again what is still pending. A node appends some messages of a history, and
+//! the next ones when these came back. Else a client of the engine that connects again could send a later message
+//! first.
 //!
-//! A node follows the history of a room while it has members, and that of a topic while it has subscribers. One that only publishes
-//! follows the history until that has given its messages back, from its end on, and keeps nothing of it.
+//! A node follows the history of a room while it has members, and that of a topic while it has subscribers. One that
+//! only publishes follows the history until that has given its messages back, from its end on, and keeps nothing of it.
 
 mod confirmations;
 mod early;
@@ -261,7 +262,8 @@ impl Histories {
         }
     }
 
-    /// Reads all histories again, because packets may be missing. Pending messages may be among them if the engine was gone.
+    /// Reads all histories again, because packets may be missing. Pending messages may be among them if the engine was
+    /// gone.
     pub(super) fn read_again(&mut self, was_gone: bool) {
         for (name, followed) in &mut self.followed {
             followed.read_again(was_gone);
@@ -269,7 +271,8 @@ impl Histories {
         }
     }
 
-    /// Reads histories that have not given back a message for long, and closes those that nobody uses. Called at a heartbeat.
+    /// Reads histories that have not given back a message for long, and closes those that nobody uses. Called at a
+    /// heartbeat.
     pub(super) fn tend(&mut self, now: Instant, wire: &mut dyn Wire) {
         self.confirmations.end_doubts(now);
         let (directory, due) = (&self.directory, &mut self.due);
@@ -403,4 +406,5 @@ const CHECKS_PER_BEAT: usize = 4;
 
 const CUT_OFF: &str = "the server is cut off from this history; try again later, or another server";
 
-const TOO_MANY: &str = "the server keeps as many histories as it may (names of the history); try again later, or another server";
+const TOO_MANY: &str = "the server keeps as many histories as it may (names of the history); try again later, or \
+    another server";

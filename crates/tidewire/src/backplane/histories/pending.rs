@@ -164,8 +164,8 @@ impl PendingMessages {
         confirmed
     }
 
-    /// Removes the messages that are too long for the engine. It would never give them back. Calls `dropped` for each, with whether
-    /// the engine never got it.
+    /// Removes the messages that are too long for the engine. It would never give them back. Calls `dropped` for each,
+    /// with whether the engine never got it.
     pub(super) fn drop_long(
         &mut self,
         bytes_max: usize,
@@ -180,11 +180,11 @@ impl PendingMessages {
         });
     }
 
-    /// Decides about the messages after the history was read. Calls `removed` for those that may be stored already, although the
-    /// history has not given them back.
+    /// Decides about the messages after the history was read. Calls `removed` for those that may be stored already,
+    /// although the history has not given them back.
     ///
-    /// Packets that the history has removed may be those of appended messages. The engine knows their ids, and does not give them
-    /// back. They are appended again only if they may not have arrived, and only once.
+    /// Packets that the history has removed may be those of appended messages. The engine knows their ids, and does not
+    /// give them back. They are appended again only if they may not have arrived, and only once.
     pub(super) fn judge(&mut self, has_hole: bool, mut removed: impl FnMut(&PendingMessage)) {
         let appends_again = std::mem::take(&mut self.appends_again);
         self.messages.retain_mut(|message| {
@@ -206,12 +206,13 @@ impl PendingMessages {
     }
 }
 
-/// Bytes that a node appends to one history before the history gives them back. They usually leave together, so a broken
-/// connection seldom loses only the first of them.
+/// Bytes that a node appends to one history before the history gives them back. They usually leave together, so a
+/// broken connection seldom loses only the first of them.
 const APPENDED_BYTES_MAX: usize = 32 << 10;
 
 /// Bytes that the id of a message adds to its packet.
 const ID_BYTES_MAX: usize = 128;
 
-const LATE: &str = "a history does not give back the messages of this node; they wait, and are appended again until it does; look \
-     whether the backplane has space on its disk, and whether the limits of the history were changed there";
+const LATE: &str = "a history does not give back the messages of this node; they wait, and are appended again until \
+     it does; look whether the backplane has space on its disk, and whether the limits of the history were changed \
+     there";

@@ -140,7 +140,8 @@ impl Histories {
             self.counters.history_skipped.add_shared(1);
         }
         history.record(author.member(), author.name(), payload);
-        // A lane that gets its first member later finds the message in the history. So the lanes are read after the record.
+        // A lane that gets its first member later finds the message in the history. So the lanes are read after the
+        // record.
         let shared = self.directory.receiver_of_history(name);
         let Some(shared) = shared.filter(|shared| !shared.lanes().is_empty()) else {
             return;

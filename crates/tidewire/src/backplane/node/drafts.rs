@@ -28,7 +28,8 @@ pub(super) struct Drafts {
 }
 
 impl Drafts {
-    /// Adds an entry, which is also given as its bytes, to the draft of its room or topic. A draft has at most `bytes_max`.
+    /// Adds an entry, which is also given as its bytes, to the draft of its room or topic. A draft has at most
+    /// `bytes_max`.
     pub(super) fn add(
         &mut self,
         (kind, name): (SequenceKind, &str),

@@ -212,7 +212,8 @@ impl Node {
         }
     }
 
-    /// Whether a message fits the frames of this node. The node of its author may allow longer ones; then it is a loss here.
+    /// Whether a message fits the frames of this node. The node of its author may allow longer ones; then it is a loss
+    /// here.
     fn fits(&mut self, receivers: &[Arc<SharedRoom>], bytes: usize, overhead: usize) -> bool {
         let fits = self.config.fits_shared_frame(bytes, overhead);
         if !fits {

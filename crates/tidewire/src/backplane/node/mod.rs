@@ -38,7 +38,8 @@ use crate::mailbox::Lanes;
 use crate::observe::LaneCounters;
 use crate::room::{Directory, SharedRoom};
 
-/// One server of a cluster, with its [`NodeSettings`]. A [`Carrier`](super::Carrier) drives it. See the [module](super) for the contract.
+/// One server of a cluster, with its [`NodeSettings`]. A [`Carrier`](super::Carrier) drives it. See the [module](super)
+/// for the contract.
 pub struct Node {
     settings: NodeSettings,
     link: Arc<BackplaneLink>,
@@ -161,8 +162,8 @@ impl Node {
         }
     }
 
-    /// Notes the largest packet that the engine carries from now on. Longer messages are refused if it is smaller than before. A
-    /// node that would not start with this limit is cut off until the engine tells a larger one.
+    /// Notes the largest packet that the engine carries from now on. Longer messages are refused if it is smaller than
+    /// before. A node that would not start with this limit is cut off until the engine tells a larger one.
     pub fn handle_packet_limit(&mut self, bytes: usize) {
         if self.engine.limit(bytes) {
             self.histories.drop_long_pending(bytes);
@@ -372,8 +373,8 @@ impl Node {
         }
     }
 
-    /// Tells members that another node asked for, the numbers of large rooms, and the points of sequences. Returns when more must be
-    /// told. The pace is one that the others can follow.
+    /// Tells members that another node asked for, the numbers of large rooms, and the points of sequences. Returns when
+    /// more must be told. The pace is one that the others can follow.
     fn tell(&mut self, now: Instant, wire: &mut dyn Wire) -> Option<Instant> {
         if self.engine.is_cut_off() {
             return None;

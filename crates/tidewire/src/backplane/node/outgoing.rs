@@ -61,7 +61,8 @@ impl Node {
         self.engine.count(1, is_sent);
     }
 
-    /// Shows namesakes on other nodes to the room of a new member of this one, and tells the member what all others were told.
+    /// Shows namesakes on other nodes to the room of a new member of this one, and tells the member what all others
+    /// were told.
     fn welcome(&mut self, room: &str, member: MemberId, name: &str) {
         self.presence.rename_namesakes(room, name, &mut self.lanes);
         if self.engine.is_cut_off_told()

@@ -311,8 +311,8 @@ fn a_server_whose_node_has_ended_early_is_cut_off_and_counts_what_it_drops() {
     }
 }
 
-/// Regression: each subscription that ended let the node compare every topic of every other node with every pattern. One client
-/// could keep its thread busy for so long that the others took it for dead.
+/// Regression: each subscription that ended let the node compare every topic of every other node with every pattern.
+/// One client could keep its thread busy for so long that the others took it for dead.
 #[test]
 fn the_end_of_a_subscription_looks_at_its_own_topic_alone() {
     const TOPICS: usize = 3_000;
@@ -361,8 +361,8 @@ const LOBBY: (SequenceKind, &str) = (SequenceKind::Room, "lobby");
 
 const ANN: (MemberId, &str) = (MemberId(1), "ann");
 
-/// Regression: the loss of a change was seen once, so the question that it led to, or the answer, must not be lost. A member that
-/// had left stayed for ever.
+/// Regression: the loss of a change was seen once, so the question that it led to, or the answer, must not be lost. A
+/// member that had left stayed for ever.
 #[test]
 fn a_node_whose_changes_were_lost_is_asked_until_it_has_told_its_members() {
     let mut rig = Rig::start(Limits::default());
@@ -424,7 +424,8 @@ fn a_room_that_opens_asks_until_all_have_answered_or_three_times() {
     }
 }
 
-/// Regression: when the last change of a room that has closed was lost, the others heard of no members any more, and kept them.
+/// Regression: when the last change of a room that has closed was lost, the others heard of no members any more, and
+/// kept them.
 #[test]
 fn a_room_that_has_closed_is_told_as_empty() {
     let mut rig = Rig::start(Limits::default());
@@ -441,8 +442,8 @@ fn a_room_that_has_closed_is_told_as_empty() {
     assert_eq!(told, [(false, 0)]);
 }
 
-/// Regression: a change of presence that a slow lane had no room for was told to its members as a missing message, and the member
-/// was never shown there.
+/// Regression: a change of presence that a slow lane had no room for was told to its members as a missing message, and
+/// the member was never shown there.
 #[test]
 fn a_slow_lane_misses_no_member_of_another_node() {
     for flood in [0, 40_000] {
@@ -497,7 +498,8 @@ fn a_slow_lane_misses_no_member_of_another_node() {
     }
 }
 
-/// Regression: each overflow made all nodes tell all their positions at once, at the next heartbeat, which overflowed again.
+/// Regression: each overflow made all nodes tell all their positions at once, at the next heartbeat, which overflowed
+/// again.
 #[test]
 fn overflows_do_not_feed_themselves() {
     const TOPICS: usize = 2_500;
@@ -539,7 +541,8 @@ fn overflows_do_not_feed_themselves() {
     assert_eq!(asked, 7, "of 64 overflows");
 }
 
-/// Regression: an answer that took longer than a heartbeat was ignored, so a slow node kept the lag that it had when it was quick.
+/// Regression: an answer that took longer than a heartbeat was ignored, so a slow node kept the lag that it had when it
+/// was quick.
 #[test]
 fn the_lag_of_a_slow_node_is_measured() {
     let mut rig = Rig::start(Limits::default());
@@ -562,8 +565,8 @@ fn the_lag_of_a_slow_node_is_measured() {
     }
 }
 
-/// Regression: the members of a room whose size moved around the limit were listed and counted in turn. Each list was shown as all of
-/// them joining.
+/// Regression: the members of a room whose size moved around the limit were listed and counted in turn. Each list was
+/// shown as all of them joining.
 #[test]
 fn a_room_at_the_limit_of_presence_is_not_listed_and_counted_in_turn() {
     let mut limits = Limits::default();

@@ -100,8 +100,8 @@ impl Peers {
         Some(self.all.get_mut(node)?.arrive(packet, counts))
     }
 
-    /// Forgets what has arrived for a room, and what must be asked: messages that pass while the room has no members here are no
-    /// loss.
+    /// Forgets what has arrived for a room, and what must be asked: messages that pass while the room has no members
+    /// here are no loss.
     pub(super) fn forget_room(&mut self, room: &str) {
         for peer in self.all.values_mut() {
             peer.forget(SequenceKind::Room, room);
@@ -185,7 +185,8 @@ impl Peers {
         self.due_questions.insert(Arc::clone(node));
     }
 
-    /// Asks a node for its members in a room, because a change of them is lost. It is asked again until it has told them.
+    /// Asks a node for its members in a room, because a change of them is lost. It is asked again until it has told
+    /// them.
     pub(super) fn ask_for_members(&mut self, node: &Arc<str>, room: &str) {
         if let Some(peer) = self.all.get_mut(node) {
             peer.note_stale(room);
@@ -195,7 +196,8 @@ impl Peers {
         }
     }
 
-    /// Asks a node that is believed dead for its members in a room, if it is back. Its sequences would not show that they are missing.
+    /// Asks a node that is believed dead for its members in a room, if it is back. Its sequences would not show that
+    /// they are missing.
     pub(super) fn ask_for_members_later(&mut self, node: &str, room: &str) {
         if let Some(peer) = self.all.get_mut(node) {
             peer.note_stale(room);
@@ -221,7 +223,8 @@ impl Peers {
         self.due_questions.remove(node);
     }
 
-    /// Calls `send` for the nodes that must be asked now. It returns whether the question went out; others are asked in the next turn.
+    /// Calls `send` for the nodes that must be asked now. It returns whether the question went out; others are asked in
+    /// the next turn.
     pub(super) fn send_questions(&mut self, mut send: impl FnMut(&str) -> bool) {
         self.due_questions.retain(|node| !send(node));
     }
@@ -271,8 +274,8 @@ mod tests {
         assert!(peers.bury(SILENCE, at(101)).is_empty());
     }
 
-    /// Regression: each packet of two nodes with one id looked like a restart to a third one. It forgot the members each time, and
-    /// asked both for all their rooms.
+    /// Regression: each packet of two nodes with one id looked like a restart to a third one. It forgot the members
+    /// each time, and asked both for all their rooms.
     #[test]
     fn two_nodes_with_one_id_do_not_restart_each_other_for_ever() {
         let (mut peers, start) = (Peers::default(), Instant::now());
@@ -299,7 +302,8 @@ mod tests {
         assert_eq!(peers.all["one"].former_lives(), peer::FORMER_MAX);
     }
 
-    /// Regression: a packet that came behind the farewell of its node, on another subject, brought its members back for 5 s.
+    /// Regression: a packet that came behind the farewell of its node, on another subject, brought its members back for
+    /// 5 s.
     #[test]
     fn late_packets_of_a_node_that_has_ended_do_not_bring_it_back() {
         let (mut peers, start) = (Peers::default(), Instant::now());

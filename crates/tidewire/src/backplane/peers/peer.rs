@@ -83,8 +83,8 @@ impl Peer {
         }
     }
 
-    /// Tells if the run with this epoch has ended, as far as is known. If the latest run is dead, an earlier one may be the one that
-    /// lives.
+    /// Tells if the run with this epoch has ended, as far as is known. If the latest run is dead, an earlier one may be
+    /// the one that lives.
     fn ended(&self, epoch: u64, now: Instant) -> Option<PeerNews> {
         if epoch == self.epoch {
             let left_at = self.left_at?;
@@ -184,7 +184,8 @@ impl Peer {
         self.questions.begin()
     }
 
-    /// Counts a heartbeat. Returns whether the node must be asked again. A node that never answers is not asked for ever.
+    /// Counts a heartbeat. Returns whether the node must be asked again. A node that never answers is not asked for
+    /// ever.
     pub(super) fn must_ask(&mut self) -> bool {
         let is_needed = self.is_unknown || !self.stale.is_empty();
         let is_due = self.questions.beat(is_needed);
@@ -217,7 +218,8 @@ impl Peer {
     }
 }
 
-/// Rooms of one node that are asked for again. The node is asked once for rooms beyond this limit, and its answer has all.
+/// Rooms of one node that are asked for again. The node is asked once for rooms beyond this limit, and its answer has
+/// all.
 const STALE_MAX: usize = 1024;
 
 /// Earlier runs of a node that are remembered.

@@ -1,7 +1,7 @@
 //! The pauses between questions to other nodes.
 
-/// Decides how often a question is repeated while it is needed: each wait lasts for twice as many heartbeats as the one before. So
-/// answers that overload a cluster do not overload it again and again.
+/// Decides how often a question is repeated while it is needed: each wait lasts for twice as many heartbeats as the one
+/// before. So answers that overload a cluster do not overload it again and again.
 #[derive(Debug, Default)]
 pub(super) struct Spacing {
     wait: u32,

@@ -79,8 +79,8 @@ impl LocalRoom {
         self.remote.contains_key(node)
     }
 
-    /// Whether a member of a node may be listed. A node lists more than it should if not; its messages have the names of their
-    /// authors.
+    /// Whether a member of a node may be listed. A node lists more than it should if not; its messages have the names
+    /// of their authors.
     pub(super) fn may_list(&mut self, node: &str, number: MemberId, listed_max: usize) -> bool {
         let Some(known) = self.remote.get_mut(node) else {
             return true;
@@ -135,7 +135,8 @@ impl LocalRoom {
         numbers
     }
 
-    /// Returns the author of a message, and whether the author was unknown. Then `begin` returns the number and the name on this node.
+    /// Returns the author of a message, and whether the author was unknown. Then `begin` returns the number and the
+    /// name on this node.
     pub(super) fn author(
         &mut self,
         node: &Arc<str>,

@@ -40,7 +40,8 @@ pub(super) struct Presence {
     due_counts: HashSet<Box<str>>,
 }
 
-/// The question of a room for its members on other nodes, which it asks when it opens. The question or an answer may be lost.
+/// The question of a room for its members on other nodes, which it asks when it opens. The question or an answer may be
+/// lost.
 #[derive(Debug, Default)]
 struct FirstQuestion {
     answered: HashSet<Arc<str>>,
@@ -154,8 +155,8 @@ impl Presence {
         }
     }
 
-    /// Asks again for the members in rooms that have opened, unless all nodes have answered. Only those with members there do, so
-    /// this ends after two more questions. Called at a heartbeat.
+    /// Asks again for the members in rooms that have opened, unless all nodes have answered. Only those with members
+    /// there do, so this ends after two more questions. Called at a heartbeat.
     pub(super) fn ask_again(&mut self, alive: usize) {
         let mut again = Vec::new();
         self.first_questions.retain(|room, question| {
@@ -218,7 +219,8 @@ impl Presence {
         !self.due_rooms.is_empty()
     }
 
-    /// Tells the other nodes who of this node is in a room. If that cannot go out now, it is due again, because no sequence counts it.
+    /// Tells the other nodes who of this node is in a room. If that cannot go out now, it is due again, because no
+    /// sequence counts it.
     fn send_here(
         &mut self,
         name: &str,
@@ -430,7 +432,8 @@ impl Presence {
         }
     }
 
-    /// Lists the members on other nodes to lanes that had no room for changes. Members that have left meanwhile stay there.
+    /// Lists the members on other nodes to lanes that had no room for changes. Members that have left meanwhile stay
+    /// there.
     pub(super) fn list_members(&self, lanes: &mut ToLanes) {
         for (lane, alias) in lanes.take_unshown() {
             let name = self.directory.name_of(alias).unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The frames of what happens on other nodes: a message is framed once with the server's codec, and each lane with members gets the
-//! frame.
+//! The frames of what happens on other nodes: a message is framed once with the server's codec, and each lane with
+//! members gets the frame.
 
 use std::sync::Arc;
 

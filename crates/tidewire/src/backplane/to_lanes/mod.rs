@@ -1,7 +1,7 @@
 //! Frames of other nodes on their way to the lanes. A lane gets a batch a turn, as from another lane.
 //!
-//! A lane that does not take its batches slows neither the node nor the other lanes: beyond a limit its messages are dropped
-//! and counted, and its members are told how many, before the next message that they get.
+//! A lane that does not take its batches slows neither the node nor the other lanes: beyond a limit its messages are
+//! dropped and counted, and its members are told how many, before the next message that they get.
 
 mod frames;
 
@@ -98,8 +98,8 @@ impl ToLanes {
         }
     }
 
-    /// Adds a message that the history of its room or topic has at an offset, for the lanes with members. A lane without room for
-    /// it takes it from the history later. Without a frame, lanes take it from there at once.
+    /// Adds a message that the history of its room or topic has at an offset, for the lanes with members. A lane
+    /// without room for it takes it from the history later. Without a frame, lanes take it from there at once.
     pub(super) fn send_recorded(
         &mut self,
         shared: &SharedRoom,
@@ -150,7 +150,8 @@ impl ToLanes {
         true
     }
 
-    /// Returns the rooms, by lane and alias, whose members the lane must be told, because changes were dropped and now there is room.
+    /// Returns the rooms, by lane and alias, whose members the lane must be told, because changes were dropped and now
+    /// there is room.
     pub(super) fn take_unshown(&mut self) -> Vec<(usize, u16)> {
         std::mem::take(&mut self.unshown)
     }
@@ -278,8 +279,8 @@ mod tests {
         assert_eq!(kinds.last(), Some(&Kind::Gap), "the losses are told");
     }
 
-    /// Regression: a presence frame of another node that came when the lanes had ended was counted as a message that the lanes had
-    /// lost. `tidewire serve` then ended with an error, now and then.
+    /// Regression: a presence frame of another node that came when the lanes had ended was counted as a message that
+    /// the lanes had lost. `tidewire serve` then ended with an error, now and then.
     #[test]
     fn what_other_nodes_send_to_a_lane_that_has_ended_is_dropped_and_no_message_of_lanes() {
         let counters = Arc::<CachePadded<LaneCounters>>::default();

@@ -18,8 +18,8 @@ use crate::mailbox::{Exchange, LaneSet};
 use crate::observe::LaneCounters;
 use crate::session::{LaneSessions, Logs, Relief, SessionTable, Timers};
 
-/// The parts of a lane that an append needs. The sessions stay free, because the author is one of them. Each part is read
-/// where it is needed: a copy of the time or a pointer into an `Arc` lived in a register too long, which cost each
+/// The parts of a lane that an append needs. The sessions stay free, because the author is one of them. Each part is
+/// read where it is needed: a copy of the time or a pointer into an `Arc` lived in a register too long, which cost each
 /// message 5 instructions.
 pub(in crate::room) struct LaneLogs<'l> {
     logs: &'l mut Logs,

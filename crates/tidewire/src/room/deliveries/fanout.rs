@@ -193,8 +193,8 @@ impl LaneDeliveries<'_> {
         self.sessions.outputs.put_buffer(frame);
     }
 
-    /// Frames a message once for all subscribers of a room or topic, on this lane and the others. This lane need not have
-    /// any.
+    /// Frames a message once for all subscribers of a room or topic, on this lane and the others. This lane need not
+    /// have any.
     #[cold]
     pub(in crate::room) fn append_shared(
         &mut self,
@@ -254,8 +254,8 @@ impl LaneDeliveries<'_> {
     }
 }
 
-/// Bytes that the log of a quiet room may hold: a few small messages, so that a room with one message a minute allocates
-/// nothing.
+/// Bytes that the log of a quiet room may hold: a few small messages, so that a room with one message a minute
+/// allocates nothing.
 const QUIET_LOG_BYTES_MAX: usize = 4 * 1024;
 
 /// Step of growth, a power of two, after which an early sweep may be worth its writes. Rings in memory are written in

@@ -1,4 +1,5 @@
-//! The messages that members and subscribers of a lane have to get: the logs of its rooms and topics, and who reads them.
+//! The messages that members and subscribers of a lane have to get: the logs of its rooms and topics, and who reads
+//! them.
 //!
 //! The log, the cursors and the policies do no I/O and live in [`tidewire_proto::room`]. This folder binds them to
 //! sessions, timers and other lanes. A room spans lanes: each lane has its own log, and a message is sent to another

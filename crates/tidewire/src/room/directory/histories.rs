@@ -27,8 +27,8 @@ impl Directory {
             .filter(|shared| is_room || shared.is_numbered_by_carrier())
     }
 
-    /// Whether a room or topic can be entered now. If not, the node is asked to open its history, or to subscribe to it if it keeps
-    /// none.
+    /// Whether a room or topic can be entered now. If not, the node is asked to open its history, or to subscribe to it
+    /// if it keeps none.
     pub(in crate::room) fn readiness(
         &self,
         name: &RoomOrTopic,

@@ -7,8 +7,8 @@ use crate::broker::BackplaneLink;
 use crate::history::{History, Readiness};
 use crate::limits::Limits;
 
-/// Regression: only one of those that waited was told of a failure, and the next one made the node try again. If it had gone
-/// meanwhile, somebody else was told later, and names that nobody asked for again stayed for ever.
+/// Regression: only one of those that waited was told of a failure, and the next one made the node try again. If it had
+/// gone meanwhile, somebody else was told later, and names that nobody asked for again stayed for ever.
 #[test]
 fn a_failure_is_told_to_all_that_waited_and_to_nobody_later() {
     let link = Arc::new(BackplaneLink::new(NodeLife::new("one", 1), 1_000, true));

@@ -185,7 +185,8 @@ impl Directory {
         })
     }
 
-    /// Removes a member from a room. The last one of this node closes the room here. Returns how many remain on all nodes.
+    /// Removes a member from a room. The last one of this node closes the room here. Returns how many remain on all
+    /// nodes.
     pub(crate) fn exit(&self, alias: u16, member: MemberId, lane: usize) -> usize {
         let mut state = self.lock();
         let state = &mut *state;

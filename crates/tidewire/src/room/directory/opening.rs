@@ -1,9 +1,9 @@
 //! Rooms and patterns that a node subscribes to before they have members.
 //!
-//! Whoever is told that it has joined must get what other nodes send from then on, or be told what is missing. So the first join
-//! of a room on a node waits, some milliseconds, until the engine has the node's subscription. Later joins find members and do
-//! not wait. Nor does a join on a node whose members were told that it is cut off, nor one that a handler makes by
-//! [`RoomActions::join`](crate::RoomActions::join).
+//! Whoever is told that it has joined must get what other nodes send from then on, or be told what is missing. So the
+//! first join of a room on a node waits, some milliseconds, until the engine has the node's subscription. Later joins
+//! find members and do not wait. Nor does a join on a node whose members were told that it is cut off, nor one that a
+//! handler makes by [`RoomActions::join`](crate::RoomActions::join).
 //!
 //! Rejected: a gap notice after the join, because neither node knows how many messages were sent in between.
 
@@ -16,8 +16,8 @@ use tidewire_proto::topic::Pattern;
 use super::Directory;
 use crate::broker::RoomOrTopic;
 
-/// The rooms and patterns that the node has subscribed to for a join, each with whether the subscription stands. A pattern has the
-/// name of a topic here.
+/// The rooms and patterns that the node has subscribed to for a join, each with whether the subscription stands. A
+/// pattern has the name of a topic here.
 #[derive(Debug, Default)]
 pub(super) struct Openings(Mutex<HashMap<RoomOrTopic, bool>>);
 

@@ -83,7 +83,8 @@ impl Directory {
         (holder == member).then_some(session)
     }
 
-    /// Adds a remote member to a room under this number. Returns how it is shown. `None` if the room has no members here.
+    /// Adds a remote member to a room under this number. Returns how it is shown. `None` if the room has no members
+    /// here.
     pub(crate) fn add_remote(
         &self,
         room: &str,
@@ -150,8 +151,8 @@ impl Directory {
         }
     }
 
-    /// Shows the remote member of this name with its node from now on, because a member of this node has the name. Returns
-    /// its number with the old name, and the new name.
+    /// Shows the remote member of this name with its node from now on, because a member of this node has the name.
+    /// Returns its number with the old name, and the new name.
     pub(crate) fn rename_remote(&self, room: &str, name: &str) -> Option<(Shown, Arc<str>)> {
         let mut state = self.lock();
         let entry = state.rooms.get_mut(room)?;

@@ -60,7 +60,8 @@ impl<'a> LaneHistories<'a> {
     }
 
     /// Opens the history of a room that a session has just joined, and plans what the session gets of the history. The
-    /// room keeps a history from now on. A new history starts with the messages that `past` returns for the room's name.
+    /// room keeps a history from now on. A new history starts with the messages that `past` returns for the room's
+    /// name.
     pub(crate) fn open_room(
         &mut self,
         id: SessionId,

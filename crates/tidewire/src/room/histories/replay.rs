@@ -1,10 +1,10 @@
 //! Sending the history of a room or topic to those who join, and to those who come back with their position.
 //!
-//! A history that fits is sent at once, after the reply. A larger one is sent in pieces: the subscriber leaves the log of
-//! its lane, and gets the next piece whenever its output is empty. Messages that are sent meanwhile are in the history,
-//! too, so the log keeps nothing for the subscriber. When the subscriber has what its lane has, it goes on with the log.
-//! So a replay holds one piece for each session, and all replays of a lane together send a bounded number of bytes in a
-//! turn, between live messages.
+//! A history that fits is sent at once, after the reply. A larger one is sent in pieces: the subscriber leaves the log
+//! of its lane, and gets the next piece whenever its output is empty. Messages that are sent meanwhile are in the
+//! history, too, so the log keeps nothing for the subscriber. When the subscriber has what its lane has, it goes on
+//! with the log. So a replay holds one piece for each session, and all replays of a lane together send a bounded number
+//! of bytes in a turn, between live messages.
 //!
 //! Rejected: a cursor in the log at the place of the join. The live messages would wait there, and a slow network would
 //! exceed the limit of a slow subscriber again and again.
@@ -44,8 +44,8 @@ impl LaneHistories<'_> {
         })
     }
 
-    /// Sends a session that has just entered a room or topic the first piece of its history. The roster comes before this
-    /// piece if the piece is the only one, else after the last piece.
+    /// Sends a session that has just entered a room or topic the first piece of its history. The roster comes before
+    /// this piece if the piece is the only one, else after the last piece.
     pub(crate) fn begin_replay(&mut self, id: SessionId, alias: u16) {
         let Some((slot, next)) = self.next_of_history(id, alias) else {
             return self.deliveries().push_small_roster(id, alias);

@@ -199,8 +199,8 @@ impl LaneTopics<'_> {
             .is_some()
     }
 
-    /// Frames a message once for the subscribers of one pattern, on this lane and the others. The pattern is the match of
-    /// the recent topic with this index.
+    /// Frames a message once for the subscribers of one pattern, on this lane and the others. The pattern is the match
+    /// of the recent topic with this index.
     #[inline(always)]
     fn append_published(
         &mut self,
