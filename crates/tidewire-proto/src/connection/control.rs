@@ -3,7 +3,7 @@
 use super::filter::is_new_work;
 use super::handshake::{ControlFrame, malformed};
 use super::output::may_tell;
-use super::{CloseReason, Connection, Introduction, Outbound, PauseReason, Phase, Rules};
+use super::{CloseReason, Connection, Introduction, Outbound, PauseReason, Rules};
 use crate::body::MovedBody;
 use crate::codec::Codec;
 use crate::error::EncodeError;
@@ -52,15 +52,8 @@ impl Connection {
         self.timing.note_input(now_ns);
         self.timing.begin_handshake(now_ns);
         self.handshake.begin(rules);
-        self.hold_input();
+        self.input.hold_in(self.handshake.phase());
         self.is_open()
-    }
-
-    /// Pauses input while the owner identifies the peer.
-    pub(super) fn hold_input(&mut self) {
-        if self.phase() == Phase::Authenticating {
-            self.input.pause(PauseReason::Authentication);
-        }
     }
 
     /// Handles a frame that [`Self::filter`] does not let through to the service.
@@ -99,7 +92,7 @@ impl Connection {
         };
         match handled {
             Handled::Closed(reason) => self.close(reason),
-            Handled::Authenticate => self.hold_input(),
+            Handled::Authenticate => self.input.hold_in(self.handshake.phase()),
             _ => {}
         }
         handled
@@ -109,7 +102,7 @@ impl Connection {
     /// if a hello must come first. Otherwise the frame was not handled: handle it again when the connection is open.
     pub fn handle_missing_hello(&mut self, rules: &Rules, kind: Kind) -> Option<Handled> {
         let handled = self.handshake.handle_missing_hello(rules, kind);
-        self.hold_input();
+        self.input.hold_in(self.handshake.phase());
         handled
     }
 

@@ -1,6 +1,6 @@
 //! The input side of a connection: whether it is read, and the bytes that were read and not handled.
 
-use super::{CloseReason, Inbound, PauseReason, PauseReasons};
+use super::{CloseReason, Inbound, PauseReason, PauseReasons, Phase};
 use crate::handshake::{FirstBytes, HandshakeError};
 use crate::layer::{TlsFault, is_tls_record};
 
@@ -94,6 +94,13 @@ impl InputSide {
             Inbound::Paused(reasons)
         };
         reasons.is_empty()
+    }
+
+    /// Reads no more until the owner knows who the peer is, if the connection waits for that.
+    pub(super) fn hold_in(&mut self, phase: Phase) {
+        if phase == Phase::Authenticating {
+            self.pause(PauseReason::Authentication);
+        }
     }
 
     /// Reads no more.

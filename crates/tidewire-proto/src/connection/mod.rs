@@ -180,7 +180,7 @@ impl Connection {
         };
         let mut connection = Self::new(rules, Side::Accepting, delivery, phase, now_ns);
         connection.handshake.begin_without_hello(rules);
-        connection.hold_input();
+        connection.input.hold_in(connection.handshake.phase());
         connection
     }
 

@@ -17,41 +17,24 @@ use crate::syntax::is_for_tests;
 /// Most methods of a type. A type with more is several, and a facade hands out its parts.
 const METHODS_MAX: usize = 40;
 
-/// Types that have more, with their number. Lower a number when it falls, and remove the line at the limit. Types of
-/// one name count together.
-const WIDE: &[(&str, usize)] = &[
-    ("ClientService", 41),
-    ("Connection", 41),
-    ("Context", 85),
-    ("Link", 44),
-];
-
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 660;
+const OPEN_FIELDS_MAX: usize = 643;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];
 
 #[test]
 fn no_type_has_more_methods_than_a_reader_can_know() {
-    let mut failures = Vec::new();
     let counts = counts();
-    for (name, count) in &counts.methods {
-        let known = WIDE.iter().find(|(wide, _)| wide == name);
-        let max = known.map_or(METHODS_MAX, |(_, count)| *count);
-        if *count > max {
-            failures.push(format!("{name} has {count} methods, and may have {max}"));
-        }
-    }
-    for (name, known) in WIDE {
-        let count = counts.methods.get(*name).copied().unwrap_or_default();
-        if count < *known {
-            failures.push(format!(
-                "{name} has {count} methods: lower its number, which is {known}"
-            ));
-        }
-    }
-    assert!(failures.is_empty(), "\n{}\n", failures.join("\n"));
+    let wide = counts
+        .methods
+        .iter()
+        .filter(|(_, count)| **count > METHODS_MAX);
+    let wide: Vec<_> = wide.collect();
+    assert!(
+        wide.is_empty(),
+        "these types have more than {METHODS_MAX} methods: {wide:?}"
+    );
 }
 
 #[test]

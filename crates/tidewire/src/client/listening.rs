@@ -484,7 +484,7 @@ impl ClientService {
             && let Some((key, step)) = self.listening.next_step()
         {
             // No deadline while reading may be paused, because the reply may be there unread.
-            let is_untimed = matches!(step, Step::Subscribe { .. }) && self.may_hold_reading();
+            let is_untimed = matches!(step, Step::Subscribe { .. }) && self.link.may_hold_reading();
             let deadline_ns = match is_untimed {
                 true => u64::MAX,
                 false => now_ns().saturating_add(nanoseconds(ASK_TIMEOUT)),

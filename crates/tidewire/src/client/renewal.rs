@@ -57,14 +57,14 @@ impl Renewal {
 impl ClientService {
     /// Plans the renewal of credentials after the server confirmed them or changed their expiry.
     pub(super) fn plan_renewal(&mut self, cx: &mut Context<'_>) {
-        let now_ns = cx.now_ns();
+        let now_ns = cx.now().as_ns();
         let expires_ns = self.session.and_then(|id| expires_ns(cx, id));
         let step = expires_ns.map_or(Step::None, |expires_ns| {
             let left_ns = expires_ns.saturating_sub(now_ns);
             let at_ns = now_ns.saturating_add(left_ns - left_ns / SHARE_LEFT);
             Step::Planned { at_ns }
         });
-        let told = expires_ns.map(|_| (now_ns, cx.wall_time()));
+        let told = expires_ns.map(|_| (now_ns, cx.timers().wall_time()));
         self.dialing.renewal = Renewal {
             expires_ns,
             step,
@@ -88,7 +88,7 @@ impl ClientService {
         if matches!(step, Step::None | Step::Sent) {
             return None;
         }
-        let moment_ns = renewal.moment_ns(now_ns, cx.wall_time());
+        let moment_ns = renewal.moment_ns(now_ns, cx.timers().wall_time());
         match step {
             Step::None | Step::Sent => None,
             Step::Planned { at_ns } if at_ns > moment_ns => {

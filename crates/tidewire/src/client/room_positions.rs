@@ -208,7 +208,8 @@ impl ClientService {
 
     pub(super) fn server_knows_positions(&self, cx: &Context<'_>) -> bool {
         let session = self.pending.session;
-        session.is_some_and(|session| cx.peer_knows_positions(session))
+        let session = session.and_then(|session| cx.core.sessions.table.find(session));
+        session.is_some_and(|session| session.connection.handshake().knows_positions())
     }
 
     /// Handles a placement: a handler of the server put this client into a room or subscription, or removed it.

@@ -78,7 +78,7 @@ impl ClientService {
             Submission::Undo(undo) => self.pending.undo(cx, undo),
             Submission::Messages { count, .. } => {
                 let session = self.pending.session.ok_or(SendError::NotOpen);
-                let sent = session.and_then(|session| cx.send_frames(session, bytes));
+                let sent = session.and_then(|session| cx.connections().send_frames(session, bytes));
                 match sent {
                     Ok(()) => self.pending.unconfirmed.note_sent(count),
                     Err(error) => {
@@ -108,7 +108,7 @@ impl ClientService {
         self.closing = true;
         self.pending.reconnects = false;
         match self.session {
-            Some(session) => cx.end_session(session, farewell),
+            Some(session) => cx.connections().end(session, farewell),
             None => {
                 self.end_race(cx);
                 cx.stop_lane();
@@ -190,10 +190,6 @@ impl ClientService {
         next.into_iter().chain(waiting).min()
     }
 
-    pub(super) fn may_hold_reading(&self) -> bool {
-        self.link.may_hold_reading()
-    }
-
     /// Pauses reading if an event queue is full under [`PauseReading`](super::WhenEventsFull::PauseReading).
     #[inline]
     fn pause_if_held(&mut self, cx: &mut Context<'_>) {
@@ -240,7 +236,9 @@ impl Service for ClientService {
             return;
         }
         self.pending.session = Some(cx.id());
-        self.link.table.set_frame_bytes_max(cx.frame_bytes_max);
+        self.link
+            .table
+            .set_frame_bytes_max(cx.call.frame_bytes_max());
         self.pending.unreachable = None;
         self.listening.handle_open();
         self.plan_renewal(cx);
@@ -291,13 +289,14 @@ impl Service for ClientService {
         };
         if let Err(RequestError::Refused { code, .. }) = &result
             && *code == ErrorCode::Draining
-            && cx.is_peer_going(cx.id())
+            && let session = cx.id()
+            && cx.connections().is_peer_going(session)
             && self.pending.put_back(id)
         {
             return Ok(());
         }
         let Some(head) = self.pending.take_answered(id) else {
-            cx.count_unmatched_reply();
+            cx.core.counters.replies_unmatched.add(1);
             return Ok(());
         };
         let completions = &mut self.pending.completions;
@@ -336,7 +335,7 @@ impl Service for ClientService {
         let cause = end.to_string();
         let Disconnected { reason, text } = end;
         self.link.events.push(Event::Closed { reason, text });
-        if let Some(to) = cx.peer_moved_to() {
+        if let Some(to) = cx.session().peer_moved_to() {
             self.dialing.follow(to);
         }
         self.retry(cx, cause);
@@ -365,13 +364,14 @@ impl Service for ClientService {
         if self
             .pending
             .session
-            .is_some_and(|session| cx.is_peer_going(session))
+            .is_some_and(|session| cx.connections().is_peer_going(session))
         {
             // The server would refuse new requests. They wait for the next connection, or fail as without a connection.
             self.pending.session = None;
         }
         self.resume_if_released(cx);
-        cx.set_events_dropped(self.link.events_dropped());
+        let dropped = self.link.events_dropped();
+        cx.core.counters.events_dropped.set(dropped);
         self.run_submissions(cx);
         self.dialing.note_told();
         // A woken task submits its next requests soon. Yielding the processor to it once would save a wake of this

@@ -7,7 +7,7 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::Lane;
 use crate::observe::DatagramDrop;
-use crate::service::{Context, Current};
+use crate::service::Context;
 use crate::service::{HandlerError, Service};
 use crate::session::CloseReason;
 use crate::transport::ConnectError;
@@ -47,13 +47,14 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
             return handled;
         }
     }
-    tracing::debug!(session = %cx.id, kind = ?message.kind, ?handled, "control frame");
+    tracing::debug!(session = %cx.call.id(), kind = ?message.kind, ?handled, "control frame");
     cx.core.sessions.transmit(slot);
     let frame_bytes_max = cx.core.sessions[slot]
         .connection
         .handshake()
         .frame_bytes_max();
-    cx.set_frame_bytes_max(frame_bytes_max);
+    let sessions = &cx.core.sessions;
+    cx.call.set_frame_bytes_max(sessions, frame_bytes_max);
     handled
 }
 
@@ -95,7 +96,9 @@ fn authenticate(cx: &mut Context<'_>, slot: usize, token: &[u8]) -> Handled {
     }
     let connection = &cx.core.sessions[slot].connection;
     // The frames after the hello wait, or are dropped with the session.
-    cx.stopped |= !connection.may_read();
+    if !connection.may_read() {
+        cx.call.stop();
+    }
     Handled::Done
 }
 
@@ -104,9 +107,10 @@ fn refuse_new_work(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) {
     if cx.core.sessions[slot].connection.output().new_work() == NewWork::Dropped {
         return cx.core.counters.refused.add(1);
     }
-    cx.current = Current::of(message);
+    cx.call.begin(message);
     let text = "the server is shutting down";
-    cx.refuse(HandlerError::new(ErrorCode::Draining, text));
+    cx.call
+        .refuse(cx.core, HandlerError::new(ErrorCode::Draining, text));
 }
 
 /// Keeps the error text of a server that refused the hello, for the caller that waits for the connection.
@@ -128,7 +132,10 @@ fn note_refusal(cx: &mut Context<'_>, reason: CloseReason, message: &Message<'_>
         text.to_owned()
     };
     let refusal = ConnectError::Refused { reason, text };
-    cx.core.sessions.connect_failures.note(cx.id, refusal);
+    cx.core
+        .sessions
+        .connect_failures
+        .note(cx.call.id(), refusal);
 }
 
 impl<S: Service> Lane<S> {

@@ -342,7 +342,7 @@ fn take_frames<S: Service, C: Codec + ?Sized>(
             DatagramOutcome::Stopped
         }
         Flow::Close(reason) if is_undecodable(cx, slot, reason) => {
-            tracing::debug!(session = %cx.id, %reason, "cannot decode the rest of a datagram");
+            tracing::debug!(session = %cx.call.id(), %reason, "cannot decode the rest of a datagram");
             cx.core.counters.drop_datagram(DatagramDrop::Malformed);
             DatagramOutcome::Whole
         }

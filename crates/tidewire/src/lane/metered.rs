@@ -13,7 +13,7 @@ use tidewire_proto::message::Message;
 use super::read::{note_name, serve};
 use crate::engine::Core;
 use crate::limits::WhenExceeded;
-use crate::service::{Context, Current, HandlerError, HandlerResult, Service};
+use crate::service::{Context, HandlerError, HandlerResult, Service};
 use crate::session::CloseReason;
 
 /// The filter for the next frames of a session.
@@ -47,26 +47,26 @@ pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     let rate = own_rate.or(cx.core.config.rate);
     let Some(rate) = rate else {
         pass::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (message, frame_bytes), is_allowed);
-        let session = cx.core.sessions.table.find(cx.id);
+        let session = cx.core.sessions.table.find(cx.call.id());
         let admitted = session.and_then(|it| it.profile.admitted.as_ref());
-        return !cx.stopped && admitted.is_some_and(|it| it.is_last(message));
+        return !cx.call.is_stopped() && admitted.is_some_and(|it| it.is_last(message));
     };
     let now_ns = cx.core.sessions.timers.now_ns();
     if cx.core.sessions[slot].meter(&rate, frame_bytes, now_ns) {
         pass::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (message, frame_bytes), is_allowed);
         // The handler may have closed the session.
         if rate.when_exceeded == WhenExceeded::Pause
-            && cx.core.sessions.table.slot_of(cx.id).is_some()
+            && cx.core.sessions.table.slot_of(cx.call.id()).is_some()
             && cx.core.sessions.pause_for_rate(slot, &rate)
         {
-            cx.stopped = true;
+            cx.call.stop();
         }
     } else if rate.when_exceeded == WhenExceeded::Refuse {
         cx.core.counters.rate_refused.add(1);
         let refusal = HandlerError::new(ErrorCode::LimitReached, TOO_FAST);
         refuse(cx, codec, message, refusal);
     } else {
-        cx.stopped = true;
+        cx.call.stop();
         cx.core.sessions.finish(slot, CloseReason::RateLimit, None);
     }
     false
@@ -107,7 +107,7 @@ fn may_send<S: Service>(
         return Ok(());
     }
     let kind = service.action(cx, message);
-    cx.check_message(kind, message)?;
+    kind.check(cx, message)?;
     if kind.is_told_by_header()
         && let Some(admitted) = &mut cx.core.sessions[slot].profile.admitted
     {
@@ -123,9 +123,9 @@ fn refuse<C: Codec + ?Sized>(
     message: &Message<'_>,
     refusal: HandlerError,
 ) {
-    cx.current = Current::of(message);
+    cx.call.begin(message);
     note_name(cx, codec, message.name);
-    cx.refuse(refusal);
+    cx.call.refuse(cx.core, refusal);
 }
 
 const TOO_FAST: &str = "this session sends more than it may; send more slowly";

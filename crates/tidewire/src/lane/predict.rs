@@ -17,8 +17,7 @@ pub(super) fn expected_form<C: Codec + ?Sized>(
     rest: &[u8],
 ) -> Option<TemplateForm> {
     let header = header_key(message, frame.len());
-    let last = std::mem::replace(&mut cx.core.replies.last_header, header);
-    match last == header && !rest.is_empty() {
+    match cx.core.replies.repeats_header(header) && !rest.is_empty() {
         true => form_of(codec, frame, message),
         false => None,
     }
@@ -111,7 +110,7 @@ where
         };
         rest = behind;
         serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, frame.len());
-        if cx.stopped {
+        if cx.call.is_stopped() {
             return rest;
         }
     }

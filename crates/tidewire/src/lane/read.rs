@@ -19,7 +19,7 @@ use super::{control, metered};
 use crate::engine::Origin;
 use crate::observe::trace::{Moving, SpanGuard};
 use crate::room::GROWTH_STEP_BYTES;
-use crate::service::{Context, Current, Service, UpstreamSessions, run_answers};
+use crate::service::{Context, Service, UpstreamSessions, run_answers};
 use crate::session::{CloseReason, Read, Session, close_reason};
 use crate::transport::Transport;
 
@@ -250,7 +250,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
             let form = expected_form(cx, codec, (frame, &message), rest);
             serve::<S, C, IS_DATAGRAM>(cx, service, codec, slot, message, consumed);
             if let Some(form) = form
-                && !cx.stopped
+                && !cx.call.is_stopped()
             {
                 let predicted = ((frame, &message), form);
                 let served =
@@ -286,7 +286,7 @@ pub(super) fn decode_frames<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
                 service.on_open(cx);
             }
         }
-        if cx.stopped {
+        if cx.call.is_stopped() {
             break Flow::Stop;
         }
     };
@@ -332,7 +332,7 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
             return;
         }
     }
-    cx.current = Current::of(&message);
+    cx.call.begin(&message);
     note_name(cx, codec, message.name);
     let handling = SpanGuard::handle(
         cx.core.sessions.table.get(slot),
@@ -341,7 +341,7 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
         frame_bytes,
     );
     if let Err(error) = service.on_message(cx, message) {
-        cx.refuse(error);
+        cx.call.refuse(cx.core, error);
     }
     handling.end();
 }
@@ -354,7 +354,7 @@ pub(super) fn note_name<C: Codec + ?Sized>(cx: &mut Context<'_>, codec: &C, name
     #[inline]
     fn keep<C: Codec + ?Sized>(cx: &mut Context<'_>, codec: &C, name: &str) {
         if codec.format().repeats_names {
-            cx.remember_name(name);
+            cx.call.remember_name(&mut cx.core.replies, name);
         }
     }
     if !name.is_empty() {
@@ -373,7 +373,7 @@ pub(super) fn refuse_input<C: Codec + ?Sized>(
     filter: FrameFilter,
     is_first: bool,
 ) -> Flow {
-    let session = cx.core.sessions.table.find(cx.id);
+    let session = cx.core.sessions.table.find(cx.call.id());
     if let Some((session, terms)) = session.and_then(|it| Some((it, it.profile.listener.as_ref()?)))
     {
         terms.note_refused(
@@ -383,7 +383,7 @@ pub(super) fn refuse_input<C: Codec + ?Sized>(
         );
     }
     let mut none = ConnectionState::default();
-    let session = cx.core.sessions.table.find_mut(cx.id);
+    let session = cx.core.sessions.table.find_mut(cx.call.id());
     let is_plain = |session: &&mut Session| !session.stream.has_layers();
     if is_tls_record(rest) && session.as_ref().is_some_and(is_plain) {
         return Flow::Close(CloseReason::Layer(TlsFault::UnexpectedTls.into()));

@@ -5,7 +5,7 @@ use tidewire_proto::message::{Kind, Message};
 
 use super::Lane;
 use crate::broker::RemoteCall;
-use crate::service::{Current, Service, run_answers};
+use crate::service::{Service, run_answers};
 use crate::session::SessionId;
 
 impl<S: Service> Lane<S> {
@@ -27,11 +27,11 @@ impl<S: Service> Lane<S> {
         self.service
             .call(&mut self.core, SessionId::NONE, |core, handler| {
                 let mut cx = core.context_without_session();
-                cx.current = Current::of(&message);
+                cx.call.begin(&message);
                 // The name takes the reply to the way where it goes to the other node.
-                cx.remember_name(&service);
+                cx.call.remember_name(&mut cx.core.replies, &service);
                 if let Err(error) = handler.on_message(&mut cx, message) {
-                    cx.refuse(error);
+                    cx.call.refuse(cx.core, error);
                 }
             });
         // A handler that has neither replied nor deferred leaves the duty here. Dropping it answers.

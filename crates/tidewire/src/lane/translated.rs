@@ -63,7 +63,7 @@ pub(super) fn decode_translated<S: Service, C: Codec + ?Sized, const IS_DATAGRAM
                 service.on_open(cx);
             }
         }
-        if cx.stopped {
+        if cx.call.is_stopped() {
             break Flow::Stop;
         }
     };

@@ -1,7 +1,7 @@
 //! Joins and subscriptions that waited for the node.
 
 use super::Lane;
-use crate::service::{Current, Service};
+use crate::service::Service;
 
 impl<S: Service> Lane<S> {
     /// Gives the service the joins again that need not wait any more.
@@ -16,9 +16,9 @@ impl<S: Service> Lane<S> {
             self.core.rooms().joins().set_repeating(true);
             self.service.call(&mut self.core, join.id, |core, service| {
                 let mut context = core.context(join.id);
-                context.current = Current::of(&message);
+                context.call.begin(&message);
                 if let Err(error) = service.on_message(&mut context, message) {
-                    context.refuse(error);
+                    context.call.refuse(context.core, error);
                 }
             });
             self.core.rooms().joins().set_repeating(false);

@@ -16,7 +16,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message, RoomId};
 use tidewire_proto::room::Policy;
 
-use super::answers::is_flush;
+use super::call::is_flush;
 use super::chat_hooks::Hooks;
 use super::chat_past::Past;
 use crate::auth::Action;
@@ -29,8 +29,8 @@ use crate::session::{CloseReason, SendError};
 ///
 /// It can have hooks for [joins](Chat::on_join), [messages](Chat::on_say) and [leaves](Chat::on_leave), and a
 /// [history](Chat::history). Handlers can send an [announcement](crate::RoomActions::announce) as the room,
-/// [remove](crate::RoomActions::remove_member) a member, and [close](crate::RoomActions::close_member) a member's session. With
-/// [`Router::with`](crate::Router::with) it shares a server with methods and topics.
+/// [remove](crate::RoomActions::remove_member) a member, and [close](crate::RoomActions::close_member) a member's
+/// session. With [`Router::with`](crate::Router::with) it shares a server with methods and topics.
 #[derive(Clone)]
 pub struct Chat {
     policy: Option<Policy>,
@@ -81,7 +81,7 @@ impl Chat {
         let body = JoinBody::decode(payload)?;
         let history = self.limits_of(body.room);
         if history.is_some() {
-            cx.check_positions()?;
+            cx.rooms().check_positions()?;
         }
         // A join that waited was accepted before. One that is refused makes no work for the node.
         if let Some(hook) = &self.hooks.join
@@ -91,28 +91,35 @@ impl Chat {
             let name = cx.rooms().name().filter(|_| body.name.is_empty());
             hook(cx, body.room, name.as_deref().unwrap_or(body.name))?;
         }
-        cx.core.rooms().check_join(cx.id, body.room, self.policy)?;
+        cx.core
+            .rooms()
+            .check_join(cx.call.id(), body.room, self.policy)?;
         if cx
             .core
             .rooms()
             .joins()
-            .await_name(cx.id, body.name, message)
+            .await_name(cx.call.id(), body.name, message)
         {
-            cx.stopped = true;
+            cx.call.stop();
             return Ok(());
         }
         // A history stays open until the session is in the room.
-        let Some(_open) = cx.await_entrance((SequenceKind::Room, body.room), history, message)?
+        let Some(_open) =
+            cx.rooms()
+                .await_entrance((SequenceKind::Room, body.room), history, message)?
         else {
             return Ok(());
         };
-        let joined = cx.join_as_asked(body.room, body.name, self.policy)?;
+        let joined = cx
+            .rooms()
+            .join_as_asked(body.room, body.name, self.policy)?;
         let members = u32::try_from(joined.members).unwrap_or(u32::MAX);
         let member = joined.member;
         let recovery = self.open_history(cx, &joined, history, since);
         let told = recovery.filter(|_| cx.codec().format().has_positions);
         let reply = RoomReply::Joined(JoinedBody { member, members }, told);
-        cx.send_room_reply(joined.room.0, message.id, &reply)?;
+        let sessions = &mut cx.core.sessions;
+        cx.call.send_room_reply(sessions, joined.room.0, &reply)?;
         Self::welcome(cx, &joined, recovery.is_some());
         Ok(())
     }
@@ -129,13 +136,14 @@ impl Chat {
         history: Option<History>,
         since: Option<Since>,
     ) -> Option<RecoveryBody> {
-        cx.open_history(joined, history?, since, |room| self.past.take(room))
+        cx.rooms()
+            .open_history(joined, history?, since, |room| self.past.take(room))
     }
 
     /// Sends a new member the roster and the history.
     fn welcome(cx: &mut Context<'_>, joined: &Joined, has_history: bool) {
         match has_history {
-            true => cx.push_history(joined.room.0),
+            true => cx.rooms().push_history(joined.room.0),
             false if joined.presence => cx.rooms().push_members(joined),
             false => {}
         }
@@ -165,7 +173,8 @@ impl Chat {
                 })?;
                 result?;
                 let reply = RoomReply::Members(Roster::decode(&self.scratch)?);
-                let sent = cx.send_room_reply(message.channel, message.id, &reply);
+                let sessions = &mut cx.core.sessions;
+                let sent = cx.call.send_room_reply(sessions, message.channel, &reply);
                 sent.map_err(|error| match error {
                     SendError::Encode(EncodeError::PayloadTooLarge { .. }) => {
                         let text = "the list does not fit a frame; raise the frame limit";
@@ -190,7 +199,7 @@ impl Chat {
 
     /// Handles a line: the name if the session has none, otherwise a chat message.
     fn line(&mut self, cx: &mut Context<'_>, text: &[u8]) -> HandlerResult {
-        if let Some(room) = cx.first_room() {
+        if let Some(room) = cx.rooms().first_room() {
             return self.say(cx, RoomId(room), text);
         }
         if cx.rooms().name().is_some() {
@@ -211,12 +220,16 @@ impl Chat {
         }
         let history = self.limits_of(&self.lobby);
         let line = Message::new(Kind::OneWay, 0, text.as_bytes());
-        let _open = match cx.await_entrance((SequenceKind::Room, &self.lobby), history, &line) {
-            Ok(Some(open)) => open,
-            Ok(None) => return Ok(()),
-            Err(refusal) => return prompt_again(cx, refusal.text()),
-        };
-        match cx.join_as_asked(&self.lobby, &name, self.policy) {
+        let _open =
+            match cx
+                .rooms()
+                .await_entrance((SequenceKind::Room, &self.lobby), history, &line)
+            {
+                Ok(Some(open)) => open,
+                Ok(None) => return Ok(()),
+                Err(refusal) => return prompt_again(cx, refusal.text()),
+            };
+        match cx.rooms().join_as_asked(&self.lobby, &name, self.policy) {
             Ok(joined) => {
                 cx.await_login(false);
                 let welcome = match joined.members {
@@ -256,7 +269,7 @@ impl Service for Chat {
                 _ => ActionKind::Free,
             },
             // If a session has no room yet, its line is a name. `line` checks whether it may join.
-            Kind::OneWay if !cx.codec().format().has_room_frames => match cx.has_room() {
+            Kind::OneWay if !cx.codec().format().has_room_frames => match cx.session().has_room() {
                 true => ActionKind::Say,
                 false => ActionKind::Free,
             },
@@ -271,10 +284,10 @@ impl Service for Chat {
             Kind::Join => self.join(cx, &message),
             Kind::Leave => {
                 self.note_leave(cx, message.room());
-                cx.leave_room(message.channel)?;
+                cx.rooms().leave_as_asked(message.channel)?;
                 cx.reply(&[])
             }
-            Kind::Request if is_flush(&message) => cx.reply_when_stored(),
+            Kind::Request if is_flush(&message) => cx.call.reply_when_stored(cx.core),
             Kind::Request if message.name.is_empty() => self.call(cx, &message),
             Kind::OneWay if !cx.codec().format().has_room_frames => self.line(cx, message.payload),
             // The caller cancelled a request. Every reply here is immediate, so there is nothing to cancel.
@@ -289,7 +302,7 @@ impl Service for Chat {
     fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {
         if self.hooks.leave.is_some() {
             self.tell_departures(cx);
-            for room in cx.rooms_of() {
+            for room in cx.rooms().all() {
                 self.note_leave(cx, RoomId(room));
             }
         }

@@ -43,8 +43,8 @@ impl Chat {
     /// before all later ones. Whispers are not kept.
     ///
     /// A member gets every message once, and all members get the messages in the same order. A member whose connection
-    /// ends gets what it missed when it [joins](crate::Client::join) again. A client of `tw1` that does not know positions
-    /// is refused.
+    /// ends gets what it missed when it [joins](crate::Client::join) again. A client of `tw1` that does not know
+    /// positions is refused.
     ///
     /// Over `tw1` a message of the history is a [`Kind::Deliver`](crate::Kind::Deliver) with its author's name,
     /// because the author may have left. Over other codecs it looks like any other message.
@@ -74,8 +74,8 @@ impl Chat {
         self.history_of(">", history)
     }
 
-    /// As [`Self::history`], for the rooms whose names match a [pattern](tidewire_proto::topic): a name, or a prefix of a
-    /// name with dots and a wildcard, such as `team.*`. Call it several times for several patterns; the first that
+    /// As [`Self::history`], for the rooms whose names match a [pattern](tidewire_proto::topic): a name, or a prefix of
+    /// a name with dots and a wildcard, such as `team.*`. Call it several times for several patterns; the first that
     /// matches a room counts. Other rooms keep no history.
     #[must_use]
     pub fn history_of(mut self, pattern: &str, history: History) -> Self {
@@ -200,8 +200,8 @@ impl Chat {
         // The hook is not called for messages that are refused anyway.
         let mut rooms = cx.core.rooms();
         match to {
-            Some(to) => rooms.check_whisper(cx.id, room.0, to)?,
-            None => rooms.check_say(cx.id, room.0, payload.len())?,
+            Some(to) => rooms.check_whisper(cx.call.id(), room.0, to)?,
+            None => rooms.check_say(cx.call.id(), room.0, payload.len())?,
         }
         let (Some(room), Some(from)) = (cx.rooms().name_of(room), cx.rooms().name()) else {
             return Err(RoomError::NotJoined.into());
@@ -222,7 +222,7 @@ impl Chat {
         let Some(hook) = &self.hooks.leave else {
             return;
         };
-        let only = (cx.id != SessionId::NONE).then_some(cx.id);
+        let only = (cx.call.id() != SessionId::NONE).then_some(cx.call.id());
         while let Some(left) = cx.core.rooms().take_departure(only) {
             match only {
                 Some(_) => hook(cx, &left.room, &left.name),

@@ -17,7 +17,7 @@ use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::connection::Farewell;
 
 use super::{Context, SessionHandle, Sessions};
-use crate::session::{CloseReason, SendError, SessionId};
+use crate::session::{SendError, SessionId};
 
 impl Context<'_> {
     /// Closes the session of this call, after everything that was sent to it and every answer that was given before.
@@ -26,13 +26,13 @@ impl Context<'_> {
     /// handler is not sent if it would be matched to one of these: reply first, then close. Within
     /// [`Service::on_close`](crate::Service::on_close) this does nothing, because that session has already ended.
     pub fn close(&mut self) {
-        self.close_session(self.id);
+        self.close_session(self.call.id());
     }
 
-    /// Closes a session of this lane, as [`Context::close`] does, in this turn and even if it drains already. It does nothing if
-    /// the session has ended or is on another lane; [`Sessions::close`] reaches other lanes.
+    /// Closes a session of this lane, as [`Context::close`] does, in this turn and even if it drains already. It does
+    /// nothing if the session has ended or is on another lane; [`Sessions::close`] reaches other lanes.
     pub fn close_session(&mut self, id: SessionId) {
-        self.end_session(id, None);
+        self.call.end_session(&mut self.core.sessions, id, None);
     }
 
     /// Closes the session of this call, as [`Context::close`] does, and sends the peer the reason: a code for
@@ -65,30 +65,17 @@ impl Context<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn close_with(&mut self, code: GoAwayCode, text: &str) {
-        self.close_session_with(self.id, code, text);
+        self.close_session_with(self.call.id(), code, text);
     }
 
     /// Closes a session of this lane, as [`Context::close_session`] does, and sends its peer the reason, as
     /// [`Context::close_with`] does.
     pub fn close_session_with(&mut self, id: SessionId, code: GoAwayCode, text: &str) {
-        self.end_session(id, Some(Box::new(Farewell::new(code, text))));
-    }
-
-    /// Returns the address of another server that the peer's go-away has. It may be any text.
-    pub(crate) fn peer_moved_to(&self) -> Option<&str> {
-        let session = self.core.sessions.table.find(self.id)?;
-        session.connection.output().peer_moved_to()
-    }
-
-    pub(crate) fn end_session(&mut self, id: SessionId, farewell: Option<Box<Farewell>>) {
-        if id == self.id {
-            self.stopped = true;
-        }
-        if let Some(slot) = self.core.sessions.table.slot_of(id) {
-            self.core
-                .sessions
-                .finish(slot, CloseReason::Service, farewell);
-        }
+        self.call.end_session(
+            &mut self.core.sessions,
+            id,
+            Some(Box::new(Farewell::new(code, text))),
+        );
     }
 }
 

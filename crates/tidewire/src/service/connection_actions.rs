@@ -3,12 +3,13 @@
 use std::any::Any;
 
 use tidewire_io::clock::Moment;
+use tidewire_proto::connection::Farewell;
 use tidewire_proto::layer::Stack;
 
 use super::Context;
 use crate::address::Endpoint;
 use crate::auth::Token;
-use crate::session::{CloseReason, SessionId};
+use crate::session::{CloseReason, SendError, SessionId};
 use crate::transport::ConnectError;
 
 /// The actions of a handler on the connections that its lane makes to other servers. [`Context::connections`] returns
@@ -101,6 +102,27 @@ impl ConnectionActions<'_, '_> {
             self.cx.core.sessions.transmit(slot);
         }
         Ok(renews)
+    }
+
+    /// Whether the peer of a connection of this lane has announced that it closes.
+    pub(crate) fn is_peer_going(&self, id: SessionId) -> bool {
+        let session = self.cx.core.sessions.table.find(id);
+        session.is_some_and(|session| session.connection.output().is_peer_going())
+    }
+
+    /// Appends whole frames to the output of a connection of this lane.
+    pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
+        self.cx.core.sessions.append_to(id, |_, _, out| {
+            out.extend_from_slice(frames);
+            Ok(())
+        })
+    }
+
+    /// Closes a connection of this lane, and sends its peer the reason.
+    pub(crate) fn end(&mut self, id: SessionId, farewell: Option<Box<Farewell>>) {
+        self.cx
+            .call
+            .end_session(&mut self.cx.core.sessions, id, farewell);
     }
 
     /// Refuses an address to which [`Self::set_credentials`] would not send.

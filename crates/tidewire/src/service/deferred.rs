@@ -20,12 +20,11 @@ use std::sync::Arc;
 
 use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::codec::Codec;
-use tidewire_proto::message::{Kind, Message};
 
 use crate::broker::{NotStored, RemoteTicket, StoreAnswer};
 use crate::engine::ServerShared;
 use crate::mailbox::LaneMessage;
-use crate::service::Current;
+use crate::service::call::Current;
 use crate::session::SessionId;
 use crate::session::{SendError, encode_within};
 
@@ -213,37 +212,6 @@ impl Ticket {
                 lane.count_undelivered(&message);
             }
         }
-    }
-}
-
-impl Current {
-    /// Returns the message that answers this one.
-    #[inline(always)]
-    pub(crate) fn answer<'a>(self, name: &'a str, payload: &'a [u8]) -> Message<'a> {
-        let channel = self.origin.channel();
-        if self.origin.asks() {
-            Message::with_id(Kind::Reply, channel, self.id, payload).with_name(name)
-        } else {
-            Message::new(Kind::OneWay, channel, payload)
-        }
-    }
-
-    /// Returns the message itself, without its payload.
-    pub(crate) fn request(self, name: &str) -> Message<'_> {
-        let (kind, channel) = (self.origin.kind(), self.origin.channel());
-        Message::with_id(kind, channel, self.id, &[]).with_name(name)
-    }
-
-    /// Whether the sender waits for an answer, so that it must get a refusal. A refused `say` or `publish` has no id;
-    /// its error carries id 0, and the room if there is one. If the codec has no ids, every message may be a request
-    /// whose sender waits for an answer.
-    pub(crate) fn wants_refusal(self, codec_has_ids: bool) -> bool {
-        let kind = self.origin.kind();
-        if kind == Kind::Subscribe && self.id == 0 {
-            // A registration gets no answer.
-            return false;
-        }
-        kind.has_id() || matches!(kind, Kind::Say | Kind::Publish) || !codec_has_ids
     }
 }
 

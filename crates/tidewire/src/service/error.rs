@@ -17,10 +17,11 @@ use std::fmt;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::error::{DecodeError, EncodeError};
 
-use super::{Context, UpstreamError};
+use super::UpstreamError;
 use crate::describe::describe;
+use crate::engine::Core;
 use crate::room::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
-use crate::session::{SendError, TimerError};
+use crate::session::{SendError, SessionId, TimerError};
 
 /// The result of a handler. [`HandlerError`] has an example.
 pub type HandlerResult = Result<(), HandlerError>;
@@ -185,19 +186,19 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
     None
 }
 
-impl Context<'_> {
-    /// Counts and logs a failure whose details are not sent to the peer.
-    pub(super) fn note_failure(&mut self, cause: &(dyn Error + 'static)) {
-        self.core.counters.handler_failures.add(1);
-        let now_ns = self.now_ns();
+impl Core {
+    /// Counts and logs a failure of a handler, whose details are not sent to the peer.
+    pub(super) fn note_failure(&mut self, id: SessionId, cause: &(dyn Error + 'static)) {
+        self.counters.handler_failures.add(1);
         let cause = Described(cause);
-        let unlogged = self.core.failure_log.may_log(now_ns);
-        let peer = self.session().peer().map(tracing::field::display);
-        match unlogged {
+        let session = self.sessions.table.find(id);
+        let peer = session.and_then(|it| it.profile.peer.as_deref());
+        let peer = peer.map(tracing::field::display);
+        match self.failure_log.may_log(self.sessions.timers.now_ns()) {
             Some(unlogged) => {
-                tracing::warn!(session = %self.id, peer, unlogged, "a handler failed: {cause}");
+                tracing::warn!(session = %id, peer, unlogged, "a handler failed: {cause}");
             }
-            None => tracing::debug!(session = %self.id, peer, "a handler failed: {cause}"),
+            None => tracing::debug!(session = %id, peer, "a handler failed: {cause}"),
         }
     }
 }
@@ -231,6 +232,7 @@ mod tests {
     use tidewire_proto::message::{Kind, Message};
 
     use super::*;
+    use crate::Context;
     use crate::lane::lane_of;
     use crate::observe::logged;
     use crate::server::Server;
@@ -341,8 +343,8 @@ mod tests {
         );
         let lines = logged(|| {
             for _ in 0..100 {
-                let mut context = lane.core.context_without_session();
-                context.note_failure(&Counted);
+                let context = lane.core.context_without_session();
+                context.core.note_failure(SessionId::NONE, &Counted);
             }
         });
         assert_eq!(lines.matches("counted").count(), 1, "{lines}");

@@ -1,8 +1,8 @@
 //! Services: the application's code that handles messages.
 
-mod answers;
 mod async_service;
 mod boxed;
+mod call;
 mod chat;
 mod chat_hooks;
 mod chat_past;
@@ -10,14 +10,12 @@ mod closing;
 mod connection_actions;
 mod context;
 mod deferred;
-mod entrance;
 mod error;
 mod inspector;
 mod part;
 mod permission;
 mod pubsub;
 mod reading;
-mod reply;
 mod room_actions;
 mod router;
 mod sender;
@@ -34,11 +32,11 @@ use tidewire_proto::message::{Kind, Message};
 
 pub use async_service::{AsyncRequest, AsyncService, Task};
 pub(crate) use boxed::BoxedService;
+use call::CallState;
 pub use chat::Chat;
 pub use chat_hooks::ChatMessage;
 pub use connection_actions::ConnectionActions;
 pub use context::Context;
-pub(crate) use context::Current;
 pub use deferred::Deferred;
 pub(crate) use deferred::Ticket;
 pub use error::{HandlerError, HandlerResult};
@@ -62,9 +60,9 @@ pub(crate) use upstream::{
 use crate::session::CloseReason;
 use crate::transport::ConnectError;
 
-/// The application's code behind a lane's sessions. Each lane has its own instance, so its state needs no lock. State that all
-/// lanes must see is behind an `Arc` that the instances share, and is atomic or locked. A lock that is held for long makes lanes
-/// wait for each other.
+/// The application's code behind a lane's sessions. Each lane has its own instance, so its state needs no lock. State
+/// that all lanes must see is behind an `Arc` that the instances share, and is atomic or locked. A lock that is held
+/// for long makes lanes wait for each other.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -100,16 +98,16 @@ use crate::transport::ConnectError;
 ///
 /// # Panics
 /// A panic ends the session that the call is about, after the answers given so far. Its reason is
-/// [`CloseReason::HandlerPanicked`], [`Metrics::handler_panics`](crate::metrics::Metrics::handler_panics) counts it, and the log has its
-/// text. All other sessions go on.
+/// [`CloseReason::HandlerPanicked`], [`Metrics::handler_panics`](crate::metrics::Metrics::handler_panics) counts it,
+/// and the log has its text. All other sessions go on.
 ///
-/// The service goes on, too, although the panic may have left one of its fields in the middle of a change. A service that must
-/// not go on so repairs itself, or begins anew, in [`Self::on_panic`]. What belongs to a session is safest in the session
-/// ([`Context::set_state`]): it ends with the session that panicked.
+/// The service goes on, too, although the panic may have left one of its fields in the middle of a change. A service
+/// that must not go on so repairs itself, or begins anew, in [`Self::on_panic`]. What belongs to a session is safest in
+/// the session ([`Context::set_state`]): it ends with the session that panicked.
 ///
-/// The lane ends only if [`Self::on_panic`] panics, if [`Self::on_turn`] panics in three turns in a row, or if [`Self::has_work`]
-/// panics. The lane's sessions are then closed as `lane_failed`, another lane takes its listeners over, and
-/// [`Server::wait`](crate::Server::wait) returns an error.
+/// The lane ends only if [`Self::on_panic`] panics, if [`Self::on_turn`] panics in three turns in a row, or if
+/// [`Self::has_work`] panics. The lane's sessions are then closed as `lane_failed`, another lane takes its listeners
+/// over, and [`Server::wait`](crate::Server::wait) returns an error.
 pub trait Service: Send + 'static {
     /// Called when a session is ready for messages: it is accepted or connected, and its handshake is done.
     fn on_open(&mut self, cx: &mut Context<'_>) {
@@ -182,11 +180,12 @@ pub trait Service: Send + 'static {
         Err(not_handled(NO_ONE_WAY))
     }
 
-    /// Returns what a message asks for, so that the lane checks whether the peer may do that. It is called only for peers
-    /// whose [permissions](crate::auth::Permissions) do not allow everything, and once for consecutive messages of the same
-    /// kind, channel and name. If the payload matters too, return [`ActionKind::Free`] for what needs no permission and the
-    /// same kind for everything else. The default is that of the message's kind, and a call for kinds that need no
-    /// permission of [`Chat`](crate::Chat) and [`PubSub`](crate::PubSub): this service may handle them otherwise.
+    /// Returns what a message asks for, so that the lane checks whether the peer may do that. It is called only for
+    /// peers whose [permissions](crate::auth::Permissions) do not allow everything, and once for consecutive messages
+    /// of the same kind, channel and name. If the payload matters too, return [`ActionKind::Free`] for what needs no
+    /// permission and the same kind for everything else. The default is that of the message's kind, and a call for
+    /// kinds that need no permission of [`Chat`](crate::Chat) and [`PubSub`](crate::PubSub): this service may handle
+    /// them otherwise.
     fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
         let _ = cx;
         ActionKind::strictest(message.kind)
@@ -209,10 +208,10 @@ pub trait Service: Send + 'static {
         let _ = (cx, error);
     }
 
-    /// Called after a call of this service has panicked, before any other call. The panic may have left `self` in the middle of a
-    /// change. The default keeps `self` as it is, which is right for a service without state of its own, for state that is behind
-    /// an `Arc`, and where each change is complete before anything can panic. Other services repair what may be torn, or begin
-    /// anew:
+    /// Called after a call of this service has panicked, before any other call. The panic may have left `self` in the
+    /// middle of a change. The default keeps `self` as it is, which is right for a service without state of its own,
+    /// for state that is behind an `Arc`, and where each change is complete before anything can panic. Other services
+    /// repair what may be torn, or begin anew:
     ///
     /// ```
     /// use tidewire::{Context, HandlerResult, Message, Service};
@@ -242,7 +241,8 @@ pub trait Service: Send + 'static {
         let _ = cx;
     }
 
-    /// Called once per turn of the lane, after its messages. Returns the time at which it must run again even if nothing happens.
+    /// Called once per turn of the lane, after its messages. Returns the time at which it must run again even if
+    /// nothing happens.
     fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
         let _ = cx;
         None
@@ -255,7 +255,8 @@ pub trait Service: Send + 'static {
     }
 }
 
-/// Returns the closure. It fixes the types of the arguments, so that they need no annotation where a service is expected.
+/// Returns the closure. It fixes the types of the arguments, so that they need no annotation where a service is
+/// expected.
 ///
 /// ```
 /// use tidewire::{Client, Server, handler};

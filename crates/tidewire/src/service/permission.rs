@@ -1,7 +1,7 @@
 //! Whether the peer of a session may do what its message asks for.
 //!
-//! The lane asks once for consecutive messages of the same kind, channel and name. Each service says what its messages mean:
-//! the same frame calls a method of one service and publishes to a topic of another.
+//! The lane asks once for consecutive messages of the same kind, channel and name. Each service says what its messages
+//! mean: the same frame calls a method of one service and publishes to a topic of another.
 
 use std::borrow::Cow;
 
@@ -68,8 +68,9 @@ pub enum ActionKind {
 }
 
 impl ActionKind {
-    /// Returns the action of a message of this kind if its service gives it no other meaning. Kinds that end something, and
-    /// answers, need no permission. A kind that only servers send is a call: a service may look at its payload and not at its kind.
+    /// Returns the action of a message of this kind if its service gives it no other meaning. Kinds that end something,
+    /// and answers, need no permission. A kind that only servers send is a call: a service may look at its payload and
+    /// not at its kind.
     #[must_use]
     pub fn of(kind: Kind) -> Self {
         match kind {
@@ -96,11 +97,56 @@ impl ActionKind {
     pub(crate) fn is_told_by_header(self) -> bool {
         matches!(self, Self::Publish | Self::Say | Self::Call)
     }
+
+    /// Checks that the peer may do what its message asks for.
+    pub(crate) fn check(self, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerResult {
+        match self {
+            Self::Publish => {
+                let checked = cx.check_permission(Action::Publish(message.name));
+                // A malformed topic is refused as without users, for what it is.
+                checked.map_err(|refusal| match validate_topic(message.name) {
+                    Ok(()) => refusal,
+                    Err(error) => PublishError::Topic(error).into(),
+                })
+            }
+            Self::Subscribe => {
+                let pattern = SubscribeBody::decode(Since::split(message)?.1)?.pattern;
+                // A malformed one is refused with the rule that it breaks, and by the code that it has without users.
+                Pattern::parse(pattern).map_err(SubscribeError::Pattern)?;
+                cx.check_permission(Action::Subscribe(pattern))
+            }
+            Self::Join => {
+                let body = JoinBody::decode(Since::split(message)?.1)?;
+                let checked = cx.check_permission(Action::Join(body.room));
+                checked.map_err(|refusal| match validate_name(body.room) {
+                    Ok(()) => refusal,
+                    Err(error) => JoinError::RoomName(error).into(),
+                })
+            }
+            Self::Say => {
+                let room = match message.channel {
+                    0 => cx.rooms().first_room(),
+                    room => cx.session().is_in(RoomId(room)).then_some(room),
+                };
+                let room = room.and_then(|room| cx.rooms().name_of(RoomId(room)));
+                let room = room.ok_or(RoomError::NotJoined)?;
+                cx.check_permission(Action::Say(&room))
+            }
+            Self::Call => {
+                let method = match message.name {
+                    "" => Cow::Owned(format!("#{}", message.channel)),
+                    name => Cow::Borrowed(name),
+                };
+                cx.check_permission(Action::Call(&method))
+            }
+            Self::Free => Ok(()),
+        }
+    }
 }
 
 impl Context<'_> {
-    /// Checks that the peer of this session may do this. Everybody may do everything on a server that does not ask who its
-    /// peers are. The lane has checked each message already; a handler checks what its payload asks for.
+    /// Checks that the peer of this session may do this. Everybody may do everything on a server that does not ask who
+    /// its peers are. The lane has checked each message already; a handler checks what its payload asks for.
     ///
     /// # Errors
     /// A refusal with [`ErrorCode::Forbidden`].
@@ -117,56 +163,5 @@ impl Context<'_> {
                 visible(format!("you may not {action}").as_bytes()),
             )),
         }
-    }
-
-    /// Checks that the peer may do what its message asks for.
-    pub(crate) fn check_message(
-        &mut self,
-        kind: ActionKind,
-        message: &Message<'_>,
-    ) -> HandlerResult {
-        match kind {
-            ActionKind::Publish => {
-                let checked = self.check_permission(Action::Publish(message.name));
-                // A malformed topic is refused as without users, for what it is.
-                checked.map_err(|refusal| match validate_topic(message.name) {
-                    Ok(()) => refusal,
-                    Err(error) => PublishError::Topic(error).into(),
-                })
-            }
-            ActionKind::Subscribe => {
-                let pattern = SubscribeBody::decode(Since::split(message)?.1)?.pattern;
-                // A malformed one is refused with the rule that it breaks, and by the code that it has without users.
-                Pattern::parse(pattern).map_err(SubscribeError::Pattern)?;
-                self.check_permission(Action::Subscribe(pattern))
-            }
-            ActionKind::Join => {
-                let body = JoinBody::decode(Since::split(message)?.1)?;
-                let checked = self.check_permission(Action::Join(body.room));
-                checked.map_err(|refusal| match validate_name(body.room) {
-                    Ok(()) => refusal,
-                    Err(error) => JoinError::RoomName(error).into(),
-                })
-            }
-            ActionKind::Say => self.check_say(message.channel),
-            ActionKind::Call => {
-                let method = match message.name {
-                    "" => Cow::Owned(format!("#{}", message.channel)),
-                    name => Cow::Borrowed(name),
-                };
-                self.check_permission(Action::Call(&method))
-            }
-            ActionKind::Free => Ok(()),
-        }
-    }
-
-    fn check_say(&mut self, channel: u16) -> HandlerResult {
-        let room = match channel {
-            0 => self.first_room(),
-            room => self.session().is_in(RoomId(room)).then_some(room),
-        };
-        let room = room.and_then(|room| self.core.rooms().name_of(room));
-        let room = room.ok_or(RoomError::NotJoined)?;
-        self.check_permission(Action::Say(&room))
     }
 }

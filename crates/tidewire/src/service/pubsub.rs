@@ -13,7 +13,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 use tidewire_proto::room::Policy;
 
-use super::answers::is_flush;
+use super::call::is_flush;
 use crate::history::{History, HistoryPattern};
 use crate::room::SubscribeError;
 use crate::service::Context;
@@ -159,7 +159,7 @@ impl PubSub {
         match message.kind {
             Kind::Subscribe => self.subscribe(cx, message),
             Kind::Unsubscribe => {
-                cx.unsubscribe_as_asked(message.channel)?;
+                cx.topics().unsubscribe_as_asked(message.channel)?;
                 cx.reply(&[])
             }
             Kind::Request | Kind::OneWay
@@ -169,7 +169,7 @@ impl PubSub {
                 cx.reply(&[])
             }
             // Frames of one session are handled in order, so this answer confirms all frames before it.
-            Kind::Request if is_flush(message) => cx.reply_when_stored(),
+            Kind::Request if is_flush(message) => cx.call.reply_when_stored(cx.core),
             // The lane cancels the answers that come later. The others are immediate.
             Kind::Cancel => Ok(()),
             _ => Err(HandlerError::new(
@@ -193,28 +193,39 @@ impl PubSub {
         }
         if message.id == 0 {
             // A registration is repeated periodically and gets no answer.
-            return match cx.subscribe_as_asked(body.pattern, body.policy) {
+            return match cx.topics().subscribe_as_asked(body.pattern, body.policy) {
                 Ok(_) | Err(SubscribeError::AlreadySubscribed) => Ok(()),
                 Err(error) => Err(error.into()),
             };
         }
-        let history = cx.core.rooms().histories().limits_of(cx.id, body.pattern);
+        let history = cx
+            .core
+            .rooms()
+            .histories()
+            .limits_of(cx.call.id(), body.pattern);
         if history.is_some() {
-            cx.check_positions()?;
+            cx.rooms().check_positions()?;
         }
         let (pattern, policy) = (body.pattern, body.policy);
         let mut rooms = cx.core.rooms();
-        let checked = rooms.topics().check_subscribe(cx.id, pattern, policy);
+        let checked = rooms
+            .topics()
+            .check_subscribe(cx.call.id(), pattern, policy);
         // A history stays open until the session is a subscriber. One that is refused below opens none.
         let _open = match checked {
             Err(_) => None,
-            Ok(_) => match cx.await_entrance((SequenceKind::Topic, pattern), history, message)? {
-                None => return Ok(()),
-                open => open,
-            },
+            Ok(_) => {
+                match cx
+                    .rooms()
+                    .await_entrance((SequenceKind::Topic, pattern), history, message)?
+                {
+                    None => return Ok(()),
+                    open => open,
+                }
+            }
         };
-        let channel = cx.subscribe_as_asked(pattern, policy)?;
-        let recovery = cx.open_topic_history(channel, since);
+        let channel = cx.topics().subscribe_as_asked(pattern, policy)?;
+        let recovery = cx.topics().open_history(channel, since);
         let (mut tail, mut flags) = (Vec::new(), 0);
         if let Some(recovery) = recovery.filter(|_| cx.codec().format().has_positions) {
             recovery.encode(&mut tail);
@@ -223,7 +234,7 @@ impl PubSub {
         let reply = Message::with_id(Kind::Reply, channel, message.id, &tail);
         cx.send(Message { flags, ..reply })?;
         if recovery.is_some() {
-            cx.push_history(channel);
+            cx.rooms().push_history(channel);
         }
         Ok(())
     }

@@ -38,8 +38,8 @@ impl Context<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn pause_reading(&mut self) {
-        if let Some(slot) = self.core.sessions.table.slot_of(self.id) {
-            self.stopped = true;
+        if let Some(slot) = self.core.sessions.table.slot_of(self.call.id()) {
+            self.call.stop();
             let sessions = &mut self.core.sessions;
             sessions.pause_reading(slot, PauseReason::Service);
         }

@@ -2,11 +2,15 @@
 
 use std::sync::Arc;
 
-use tidewire_proto::body::{GoAwayCode, PlacementBody};
-use tidewire_proto::message::{Kind, MemberId, Message, RoomId};
+use tidewire_proto::backplane::SequenceKind;
+use tidewire_proto::body::{ErrorCode, GoAwayCode, PlacementBody, RecoveryBody, Since};
+use tidewire_proto::codec::Codec;
+use tidewire_proto::message::{MemberId, Message, RoomId};
 use tidewire_proto::room::Policy;
 
-use super::Context;
+use super::{Context, HandlerError, HandlerResult};
+use crate::broker::RoomOrTopic;
+use crate::history::{History, PastMessage, Readiness};
 use crate::room::{JoinError, Joined, RoomError};
 
 /// The actions of a handler on rooms. [`Context::rooms`] returns it.
@@ -57,17 +61,18 @@ impl RoomActions<'_, '_> {
     /// Joins `room` under `name`. The name is unique in the server, and the session keeps it until it ends. A session
     /// that already has a name may pass an empty one.
     ///
-    /// The client learns of it: [`Event::Joined`](crate::Event::Joined), and the event `joined` in browsers. A client whose
-    /// codec has no such frame gets the messages, and does not learn the name of the room.
+    /// The client learns of it: [`Event::Joined`](crate::Event::Joined), and the event `joined` in browsers. A client
+    /// whose codec has no such frame gets the messages, and does not learn the name of the room.
     ///
     /// # Errors
     /// [`JoinError::Name`] and [`JoinError::NameTaken`] if the name is not available, [`JoinError::AlreadyJoined`] if
     /// the session is in the room, [`JoinError::LimitReached`] if there are too many rooms, and others; see
     /// [`JoinError`].
     pub fn join(&mut self, room: &str, name: &str) -> Result<Joined, JoinError> {
-        let joined = self.cx.join_as_asked(room, name, self.policy)?;
+        let joined = self.join_as_asked(room, name, self.policy)?;
         let own = self.name();
-        self.cx.tell_placement(
+        self.cx.call.tell_placement(
+            self.cx.core,
             joined.room.0,
             &PlacementBody::Joined {
                 member: joined.member,
@@ -84,8 +89,12 @@ impl RoomActions<'_, '_> {
     /// # Errors
     /// [`RoomError::NotJoined`] if the session is not in the room.
     pub fn leave(&mut self, room: RoomId) -> Result<(), RoomError> {
-        self.cx.core.rooms().leave_noted(self.cx.id, room.0)?;
-        self.cx.tell_placement(room.0, &PlacementBody::Out);
+        self.cx
+            .core
+            .rooms()
+            .leave_noted(self.cx.call.id(), room.0)?;
+        let out = PlacementBody::Out;
+        self.cx.call.tell_placement(self.cx.core, room.0, &out);
         Ok(())
     }
 
@@ -105,16 +114,21 @@ impl RoomActions<'_, '_> {
     /// ```
     ///
     /// # Errors
-    /// [`RoomError::NotJoined`] if the session is not in the room, [`RoomError::Encode`] if the codec cannot express the message,
-    /// [`RoomError::OutOfMemory`] if the server is at its memory limit, and [`RoomError::CutOff`] if the server refuses messages
-    /// while it is cut off from its cluster.
+    /// [`RoomError::NotJoined`] if the session is not in the room, [`RoomError::Encode`] if the codec cannot express
+    /// the message, [`RoomError::OutOfMemory`] if the server is at its memory limit, and [`RoomError::CutOff`] if the
+    /// server refuses messages while it is cut off from its cluster.
     #[inline]
     pub fn say(&mut self, room: RoomId, payload: &[u8]) -> Result<(), RoomError> {
-        self.cx.note_published();
-        if self.cx.core.rooms().say(self.cx.id, room.0, payload)? {
+        self.cx.call.note_published();
+        if self
+            .cx
+            .core
+            .rooms()
+            .say(self.cx.call.id(), room.0, payload)?
+        {
             // The room blocks for a slow subscriber, so this publisher is not read until the subscriber has caught
             // up.
-            self.cx.stopped = true;
+            self.cx.call.stop();
         }
         Ok(())
     }
@@ -125,11 +139,11 @@ impl RoomActions<'_, '_> {
     /// # Errors
     /// The errors of [`Self::say`], and [`RoomError::HistoryFull`] if too many messages wait to be stored.
     pub fn say_recorded(&mut self, room: RoomId, payload: &[u8]) -> Result<(), RoomError> {
-        self.cx.note_published();
+        self.cx.call.note_published();
         let mut rooms = self.cx.core.rooms();
-        if rooms.say_recorded(self.cx.id, room.0, payload)? {
+        if rooms.say_recorded(self.cx.call.id(), room.0, payload)? {
             // As after [`Self::say`], the room blocks for a slow subscriber.
-            self.cx.stopped = true;
+            self.cx.call.stop();
         }
         Ok(())
     }
@@ -137,11 +151,11 @@ impl RoomActions<'_, '_> {
     /// Sends `payload` to the member `name` only, as a private message of the room.
     ///
     /// # Errors
-    /// [`RoomError::NotJoined`] if this session is not in the room, [`RoomError::NoSuchMember`] if no member has that name, and
-    /// [`RoomError::Send`] if the member's queue is full.
+    /// [`RoomError::NotJoined`] if this session is not in the room, [`RoomError::NoSuchMember`] if no member has that
+    /// name, and [`RoomError::Send`] if the member's queue is full.
     pub fn whisper(&mut self, room: RoomId, name: &str, payload: &[u8]) -> Result<(), RoomError> {
         let mut rooms = self.cx.core.rooms();
-        rooms.whisper(self.cx.id, room.0, name, payload)
+        rooms.whisper(self.cx.call.id(), room.0, name, payload)
     }
 
     /// Sends `payload` to all members of the room of this name, on all lanes, as the room itself. The call needs no
@@ -152,7 +166,7 @@ impl RoomActions<'_, '_> {
     /// # Errors
     /// [`RoomError::NoSuchRoom`] if the room has no members, and the errors of [`Self::say_recorded`] but `NotJoined`.
     pub fn announce(&mut self, room: &str, payload: &[u8]) -> Result<(), RoomError> {
-        self.cx.note_published();
+        self.cx.call.note_published();
         self.cx.core.rooms().announce(room, payload)
     }
 
@@ -166,7 +180,7 @@ impl RoomActions<'_, '_> {
         visit: impl FnMut(MemberId, &str),
     ) -> Result<(), RoomError> {
         let core = &self.cx.core;
-        let session = core.sessions.table.find(self.cx.id);
+        let session = core.sessions.table.find(self.cx.call.id());
         let membership = session.and_then(|session| session.room_membership(room.0));
         membership.ok_or(RoomError::NotJoined)?;
         core.rooms.open().directory().roster(room.0, visit);
@@ -176,8 +190,10 @@ impl RoomActions<'_, '_> {
     /// Queues, for the session that just joined, a presence frame for every other member.
     pub fn push_members(&mut self, joined: &Joined) {
         let mut rooms = self.cx.core.rooms();
-        rooms.deliveries().push_roster(self.cx.id, joined.room.0);
-        self.cx.handle_appended();
+        rooms
+            .deliveries()
+            .push_roster(self.cx.call.id(), joined.room.0);
+        self.cx.call.note_appended(&self.cx.core.sessions);
     }
 
     /// Removes the member `name` from the room, on any lane. Its session stays open and may join again;
@@ -188,7 +204,7 @@ impl RoomActions<'_, '_> {
     /// [`RoomError::NoSuchMember`] if no member of that room has the name. If the member leaves by itself at this
     /// moment, the result is `Ok`.
     pub fn remove_member(&mut self, room: &str, name: &str) -> Result<(), RoomError> {
-        self.cx.note_published();
+        self.cx.call.note_published();
         self.cx.core.rooms().remove_member(room, name)
     }
 
@@ -214,10 +230,10 @@ impl RoomActions<'_, '_> {
         closed.map_err(|_| RoomError::NoSuchMember)
     }
 
-    /// The name of this session as [`SessionView::name`](crate::SessionView::name) has it, for a caller that needs the context
-    /// meanwhile.
+    /// The name of this session as [`SessionView::name`](crate::SessionView::name) has it, for a caller that needs the
+    /// context meanwhile.
     pub(super) fn name(&mut self) -> Option<Arc<str>> {
-        self.cx.core.rooms().member_name(self.cx.id)
+        self.cx.core.rooms().member_name(self.cx.call.id())
     }
 
     /// Returns the name of a room, if the room has members.
@@ -227,7 +243,9 @@ impl RoomActions<'_, '_> {
     }
 }
 
-impl Context<'_> {
+/// Letting a session into a room or topic, for the services [`Chat`](crate::Chat) and [`PubSub`](crate::PubSub): its
+/// history, what must be awaited before, and the rooms that it is in.
+impl RoomActions<'_, '_> {
     /// Joins a room because the peer asked for it. The reply tells it.
     pub(super) fn join_as_asked(
         &mut self,
@@ -235,33 +253,94 @@ impl Context<'_> {
         name: &str,
         policy: Option<Policy>,
     ) -> Result<Joined, JoinError> {
-        let joined = self.core.rooms().join(self.id, room, name, policy)?;
-        self.number_membership(joined.room.0);
+        let joined = self
+            .cx
+            .core
+            .rooms()
+            .join(self.cx.call.id(), room, name, policy)?;
+        self.cx
+            .call
+            .number_membership(&mut self.cx.core.sessions, joined.room.0);
         Ok(joined)
     }
 
-    /// Tells the peer what a channel is from now on, because a handler decided so, if the peer knows placements.
-    #[cold]
-    pub(super) fn tell_placement(&mut self, channel: u16, placement: &PlacementBody<'_>) {
-        let session = self.core.sessions.table.find(self.id);
-        if !session.is_some_and(|session| session.connection.handshake().knows_placements()) {
-            return;
-        }
-        let mut body = Vec::new();
-        if placement.encode(&mut body).is_ok()
-            && let Err(error) = self.send(Message::new(Kind::Placement, channel, &body))
+    /// Takes the session of this call out of a room. The chat has already called its hook.
+    pub(super) fn leave_as_asked(&mut self, room: u16) -> Result<(), RoomError> {
+        self.cx.core.rooms().leave(self.cx.call.id(), room)
+    }
+
+    /// Returns a room that this session is in.
+    pub(super) fn first_room(&mut self) -> Option<u16> {
+        let id = self.cx.call.id();
+        self.cx.core.rooms().rooms_of(id).next()
+    }
+
+    /// Returns the aliases of the rooms that this session is in.
+    pub(super) fn all(&mut self) -> Vec<u16> {
+        let id = self.cx.call.id();
+        self.cx.core.rooms().rooms_of(id).collect()
+    }
+
+    /// Opens the history of the room that the session has just joined, and says what the session gets of it. The room
+    /// keeps a history from now on. Call [`Self::push_history`] after the reply.
+    pub(super) fn open_history(
+        &mut self,
+        joined: &Joined,
+        history: History,
+        since: Option<Since>,
+        past: impl FnOnce(&str) -> Vec<PastMessage>,
+    ) -> Option<RecoveryBody> {
+        let mut rooms = self.cx.core.rooms();
+        rooms
+            .histories()
+            .open_room(self.cx.call.id(), joined, history, since, past)
+    }
+
+    /// Waits until the room or topic can be entered, which needs its history, or the node's subscription. `None` if the
+    /// service gets the message again later.
+    pub(super) fn await_entrance(
+        &mut self,
+        (kind, name): (SequenceKind, &str),
+        limits: Option<History>,
+        message: &Message<'_>,
+    ) -> Result<Option<Readiness>, HandlerError> {
+        let of = RoomOrTopic::new(kind, name);
+        let mut rooms = self.cx.core.rooms();
+        match rooms
+            .joins()
+            .readiness(self.cx.call.id(), &of, limits, message)
         {
-            tracing::debug!(session = %self.id, %error, "a placement was not sent");
+            Readiness::Waits => {
+                self.cx.call.stop();
+                Ok(None)
+            }
+            Readiness::Failed(text) => {
+                Err(HandlerError::new(ErrorCode::LimitReached, text.to_string()))
+            }
+            ready => Ok(Some(ready)),
         }
     }
 
-    /// Stores the id of the message being handled: the peer refers to the membership by this id.
-    pub(super) fn number_membership(&mut self, alias: u16) {
-        let number = self.current.id;
-        if let Some(session) = self.core.sessions.table.find_mut(self.id)
-            && let Some(index) = session.membership(alias)
-        {
-            session.memberships[index].number = number;
+    /// Queues the history of the room or topic that the session has just entered, and the roster of a room.
+    pub(super) fn push_history(&mut self, alias: u16) {
+        self.cx
+            .core
+            .rooms()
+            .histories()
+            .begin_replay(self.cx.call.id(), alias);
+        self.cx.call.note_appended(&self.cx.core.sessions);
+    }
+
+    /// Refuses to let a session that does not know positions into a room or topic that keeps a history.
+    pub(super) fn check_positions(&mut self) -> HandlerResult {
+        let session = self.cx.core.sessions.table.find(self.cx.call.id());
+        let knows = session.is_some_and(|it| it.connection.handshake().knows_positions());
+        match knows || !self.cx.codec().format().has_positions {
+            true => Ok(()),
+            false => Err(HandlerError::new(
+                ErrorCode::Unsupported,
+                "a history is kept here; connect with a client that has the feature positions",
+            )),
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::any::Any;
 
 use super::Context;
-use crate::session::Attached;
 
 impl Context<'_> {
     /// Attaches a value to the session of this call. Returns the previous value of the same type. A session has one
@@ -45,7 +44,7 @@ impl Context<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn set_state<T: Any + Send>(&mut self, state: T) -> Option<T> {
-        let slot = self.core.sessions.table.slot_of(self.id)?;
+        let slot = self.core.sessions.table.slot_of(self.call.id())?;
         let session = &mut self.core.sessions[slot];
         session.profile.attach().set_state(state)
     }
@@ -53,7 +52,7 @@ impl Context<'_> {
     /// Returns the state of this type, if [`Self::set_state`] attached one to the session of this call.
     #[must_use]
     pub fn state<T: Any>(&self) -> Option<&T> {
-        let session = self.core.sessions.table.find(self.id)?;
+        let session = self.core.sessions.table.find(self.call.id())?;
         session.profile.attached.as_ref()?.state()
     }
 
@@ -61,16 +60,13 @@ impl Context<'_> {
     /// [take](Self::take_state) the state and set it again.
     #[must_use]
     pub fn state_mut<T: Any>(&mut self) -> Option<&mut T> {
-        self.attached()?.state_mut()
+        let session = self.core.sessions.table.find_mut(self.call.id())?;
+        session.profile.attached.as_mut()?.state_mut()
     }
 
     /// Removes and returns the session's state of this type, if there is one.
     pub fn take_state<T: Any>(&mut self) -> Option<T> {
-        self.attached()?.take_state()
-    }
-
-    fn attached(&mut self) -> Option<&mut Attached> {
-        let session = self.core.sessions.table.find_mut(self.id)?;
-        session.profile.attached.as_deref_mut()
+        let session = self.core.sessions.table.find_mut(self.call.id())?;
+        session.profile.attached.as_mut()?.take_state()
     }
 }

@@ -1,6 +1,6 @@
 //! Timers of sessions and lanes that handlers set.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tidewire_io::clock::Moment;
 
@@ -31,7 +31,7 @@ impl TimerActions<'_, '_> {
     /// same 10 ms fire in any order. The token identifies a timer of its session and need not be unique.
     ///
     /// ```
-    /// use std::time::Duration;
+    /// use std::time::{Duration, SystemTime};
     /// use tidewire::{Client, Context, Event, HandlerResult, Kind, Message, Server, Service};
     ///
     /// struct Reminder;
@@ -71,7 +71,7 @@ impl TimerActions<'_, '_> {
     /// # Errors
     /// The errors of [`Self::set`].
     pub fn set_at(&mut self, at: Moment, token: u64) -> Result<TimerId, TimerError> {
-        self.insert(self.cx.id, at, token)
+        self.insert(self.cx.call.id(), at, token)
     }
 
     /// Sets a timer, as [`Self::set`] does, but for the lane, even in a call about a session.
@@ -89,6 +89,11 @@ impl TimerActions<'_, '_> {
     /// it has fired, its session has ended, it was cancelled before, or another lane set it.
     pub fn cancel(&mut self, timer: TimerId) -> bool {
         timer.lane == self.cx.lane() && self.cx.core.sessions.timers.cancel_service(timer.key)
+    }
+
+    /// The time of the wall clock.
+    pub(crate) fn wall_time(&self) -> SystemTime {
+        self.cx.core.sessions.timers.wall()
     }
 
     fn insert(

@@ -1,6 +1,6 @@
 //! The actions of a handler on topics: subscribe, unsubscribe, publish.
 
-use tidewire_proto::body::PlacementBody;
+use tidewire_proto::body::{PlacementBody, RecoveryBody, Since};
 use tidewire_proto::message::SubscriptionId;
 use tidewire_proto::room::Policy;
 
@@ -41,8 +41,8 @@ impl<'a> Context<'a> {
 }
 
 impl TopicActions<'_, '_> {
-    /// Sets the policy of subscriptions by this value, for the case that the session is a slow subscriber. Default: that of
-    /// [the server](crate::ServerBuilder::slow_subscribers).
+    /// Sets the policy of subscriptions by this value, for the case that the session is a slow subscriber. Default:
+    /// that of [the server](crate::ServerBuilder::slow_subscribers).
     #[must_use]
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = Some(policy);
@@ -58,9 +58,11 @@ impl TopicActions<'_, '_> {
     /// [`SubscribeError::Pattern`] if the text is not a pattern, [`SubscribeError::AlreadySubscribed`],
     /// [`SubscribeError::LimitReached`] if there are too many patterns, and others; see [`SubscribeError`].
     pub fn subscribe(&mut self, pattern: &str) -> Result<SubscriptionId, SubscribeError> {
-        let subscription = self.cx.subscribe_as_asked(pattern, self.policy)?;
+        let subscription = self.subscribe_as_asked(pattern, self.policy)?;
         let placement = PlacementBody::Subscribed { pattern };
-        self.cx.tell_placement(subscription, &placement);
+        self.cx
+            .call
+            .tell_placement(self.cx.core, subscription, &placement);
         Ok(SubscriptionId(subscription))
     }
 
@@ -69,56 +71,77 @@ impl TopicActions<'_, '_> {
     /// # Errors
     /// [`NotSubscribed`] if the session has no such subscription.
     pub fn unsubscribe(&mut self, subscription: SubscriptionId) -> Result<(), NotSubscribed> {
-        self.cx.unsubscribe_as_asked(subscription.0)?;
-        self.cx.tell_placement(subscription.0, &PlacementBody::Out);
+        self.unsubscribe_as_asked(subscription.0)?;
+        let out = PlacementBody::Out;
+        self.cx
+            .call
+            .tell_placement(self.cx.core, subscription.0, &out);
         Ok(())
     }
 
     /// Publishes `payload` once to every subscription whose pattern matches `topic`. The call needs no session and no
     /// subscription.
     ///
-    /// A subscriber gets the messages of one topic in the order of the calls. A reply, or a message of [`Context::send`], that
-    /// follows this call reaches a subscribed session after the message. Only a slow subscriber, whose messages wait for its
-    /// socket and do not fit its output, may get the reply first. Between two topics there is no order.
+    /// A subscriber gets the messages of one topic in the order of the calls. A reply, or a message of
+    /// [`Context::send`], that follows this call reaches a subscribed session after the message. Only a slow
+    /// subscriber, whose messages wait for its socket and do not fit its output, may get the reply first. Between two
+    /// topics there is no order.
     ///
     /// # Errors
     /// [`PublishError::Topic`] if the text is not a topic, [`PublishError::Encode`] if the codec cannot express the
-    /// message, [`PublishError::OutOfMemory`] if the server is at its memory limit, [`PublishError::CutOff`] if the server
-    /// refuses messages while it is cut off from its cluster, and [`PublishError::HistoryFull`] if too many messages wait to be
-    /// stored.
+    /// message, [`PublishError::OutOfMemory`] if the server is at its memory limit, [`PublishError::CutOff`] if the
+    /// server refuses messages while it is cut off from its cluster, and [`PublishError::HistoryFull`] if too many
+    /// messages wait to be stored.
     #[inline]
     pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
-        self.cx.note_published();
+        self.cx.call.note_published();
         let mut rooms = self.cx.core.rooms();
-        if rooms.topics().publish(self.cx.id, topic, payload)? {
+        if rooms.topics().publish(self.cx.call.id(), topic, payload)? {
             // A slow subscriber blocks the topic, so this publisher is not read until the subscriber has caught up.
-            self.cx.stopped = true;
+            self.cx.call.stop();
         }
         Ok(())
     }
 }
 
-impl Context<'_> {
+/// Letting a session into a topic, for the service [`PubSub`](crate::PubSub).
+impl TopicActions<'_, '_> {
     /// Subscribes because the peer asked for it. The reply tells it.
     pub(super) fn subscribe_as_asked(
         &mut self,
         pattern: &str,
         policy: Option<Policy>,
     ) -> Result<u16, SubscribeError> {
-        let subscription = self
-            .core
-            .rooms()
-            .topics()
-            .subscribe(self.id, pattern, policy)?;
-        self.number_membership(subscription);
+        let subscription =
+            self.cx
+                .core
+                .rooms()
+                .topics()
+                .subscribe(self.cx.call.id(), pattern, policy)?;
+        self.cx
+            .call
+            .number_membership(&mut self.cx.core.sessions, subscription);
         Ok(subscription)
     }
 
     /// Ends a subscription because the peer asked for it. The reply tells it.
     pub(super) fn unsubscribe_as_asked(&mut self, subscription: u16) -> Result<(), NotSubscribed> {
-        self.core
+        self.cx
+            .core
             .rooms()
             .topics()
-            .unsubscribe(self.id, subscription)
+            .unsubscribe(self.cx.call.id(), subscription)
+    }
+
+    /// Plans what the new subscriber gets of the history of its topic. Call [`Self::push_history`] after the reply.
+    pub(super) fn open_history(
+        &mut self,
+        subscription: u16,
+        since: Option<Since>,
+    ) -> Option<RecoveryBody> {
+        let mut rooms = self.cx.core.rooms();
+        rooms
+            .histories()
+            .open_topic(self.cx.call.id(), subscription, since)
     }
 }

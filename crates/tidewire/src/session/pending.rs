@@ -378,6 +378,8 @@ pub(crate) const NOWHERE: u64 = u64::MAX;
 
 #[cfg(test)]
 mod tests {
+    use tidewire_proto::message::{Kind, Message};
+
     use crate::lane::lane;
     use crate::server::Server;
 
@@ -390,7 +392,8 @@ mod tests {
         let id = lane.core.sessions[slot].id;
         let defer = |lane: &mut crate::lane::Lane<_>, number| {
             let mut cx = lane.core.context(id);
-            cx.current.id = number;
+            cx.call
+                .begin(&Message::with_id(Kind::Request, 0, number, &[]));
             cx.defer()
         };
         let [quiet, first, other] = [0, 7, 8].map(|number| defer(&mut lane, number));

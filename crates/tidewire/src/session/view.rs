@@ -134,6 +134,17 @@ impl<'a> SessionView<'a> {
             .is_some_and(|session| session.room_membership(room.0).is_some())
     }
 
+    /// Whether it is in any room.
+    pub(crate) fn has_room(&self) -> bool {
+        self.session
+            .is_some_and(|session| session.memberships.iter().any(|it| !it.is_topic))
+    }
+
+    /// The address of another server that the peer's go-away has. It may be any text.
+    pub(crate) fn peer_moved_to(&self) -> Option<&'a str> {
+        self.session?.connection.output().peer_moved_to()
+    }
+
     /// When it opened. `None` before that.
     #[must_use]
     pub fn opened_at(&self) -> Option<Moment> {

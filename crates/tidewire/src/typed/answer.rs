@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
-use tidewire_proto::message::{Kind, Message};
+use tidewire_proto::message::Message;
 
 use super::format::with_encoded;
 use super::{Format, FormatError};
@@ -17,11 +17,11 @@ use crate::service::{HandlerError, HandlerResult};
 use crate::session::SendError;
 use crate::session::SessionId;
 
-/// A handle to answer a typed call later, from any thread: a worker, a task, a timer. `R` is the type of the answer, as if
-/// the method returned it; it may be a [`Result`].
+/// A handle to answer a typed call later, from any thread: a worker, a task, a timer. `R` is the type of the answer, as
+/// if the method returned it; it may be a [`Result`].
 ///
-/// A method takes it as its last parameter and returns nothing. If it is dropped without an answer, for example by a worker
-/// that panicked, the call is answered with an error.
+/// A method takes it as its last parameter and returns nothing. If it is dropped without an answer, for example by a
+/// worker that panicked, the call is answered with an error.
 ///
 /// ```
 /// use tidewire::typed::DeferredReply;
@@ -54,8 +54,8 @@ pub struct DeferredReply<R> {
     reply: fn(&R, Deferred) -> Result<(), ReplyError>,
 }
 
-/// An answer could not be sent. The caller gets an internal error. An error of [`DeferredReply::send`]; [`DeferredReply`]
-/// has an example.
+/// An answer could not be sent. The caller gets an internal error. An error of [`DeferredReply::send`];
+/// [`DeferredReply`] has an example.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReplyError {
@@ -68,11 +68,12 @@ pub enum ReplyError {
 }
 
 impl<R> DeferredReply<R> {
-    /// Answers the call. With `Ok` the answer is on its way to the session's lane. If the session has ended by then, the
-    /// answer is counted in `deferred_undelivered`. If the caller wants no answer, none is sent.
+    /// Answers the call. With `Ok` the answer is on its way to the session's lane. If the session has ended by then,
+    /// the answer is counted in `deferred_undelivered`. If the caller wants no answer, none is sent.
     ///
     /// # Errors
-    /// [`ReplyError::Format`] if the answer cannot be encoded, and [`ReplyError::Send`] if it does not fit a frame of the codec.
+    /// [`ReplyError::Format`] if the answer cannot be encoded, and [`ReplyError::Send`] if it does not fit a frame of
+    /// the codec.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "it is given away as a returned value would be"
@@ -84,8 +85,8 @@ impl<R> DeferredReply<R> {
         }
     }
 
-    /// Refuses the call, with a code for programs and a text for people. Use it for reasons that are not the method's own
-    /// error. The caller gets [`CallError::Request`](super::CallError::Request). Two codes differ: with
+    /// Refuses the call, with a code for programs and a text for people. Use it for reasons that are not the method's
+    /// own error. The caller gets [`CallError::Request`](super::CallError::Request). Two codes differ: with
     /// [`ErrorCode::NotFound`] or [`ErrorCode::MalformedBody`] the caller gets
     /// [`CallError::MethodNotFound`](super::CallError::MethodNotFound) or
     /// [`CallError::BadParameters`](super::CallError::BadParameters).
@@ -145,7 +146,7 @@ pub fn answer<F: Format, R: Serialize>(cx: &mut Context<'_>, outcome: &R) -> Han
         return Ok(());
     }
     with_encoded::<F, _, _>(outcome, |payload| cx.reply(payload)).map_err(|error| {
-        let (session, now_ns) = (cx.id(), cx.now_ns());
+        let (session, now_ns) = (cx.id(), cx.now().as_ns());
         // A peer that finds such a call can repeat it endlessly, so the log is limited.
         if let Some(unlogged) = cx.core.failure_log.may_log(now_ns) {
             tracing::warn!(%session, unlogged, %error, "cannot encode the answer to a call");
@@ -201,11 +202,10 @@ fn answer_later<F: Format, R: Serialize>(
     }
 }
 
-/// Whether the caller expects an answer. With ids, it does for requests with an id other than 0. Without ids, every message
-/// is answered.
+/// Whether the caller expects an answer. With ids, it does for requests with an id other than 0. Without ids, every
+/// message is answered.
 fn wants_answer(cx: &Context<'_>) -> bool {
-    !cx.codec().format().has_ids()
-        || (cx.current.origin.kind() == Kind::Request && cx.current.id != 0)
+    !cx.codec().format().has_ids() || cx.call.is_numbered_request()
 }
 
 /// The error text for arguments that cannot be decoded.

@@ -57,7 +57,7 @@ impl Context<'_> {
         answer: impl FnOnce(&mut Context<'_>, Result<&[u8], UpstreamError>) + Send + 'static,
     ) -> Result<(), UpstreamError> {
         let call = Message::new(Kind::Request, 0, payload).with_name(method);
-        let asker = self.id;
+        let asker = self.call.id();
         submit(
             self.core,
             upstream,
@@ -85,7 +85,7 @@ impl Context<'_> {
         }
         let call = Message::new(Kind::Request, message.channel, message.payload);
         let call = call.with_name(message.name);
-        let (asker, deferred) = (self.id, self.defer());
+        let (asker, deferred) = (self.call.id(), self.defer());
         let submitted = submit(self.core, upstream, asker, &call, Then::Reply(deferred));
         if let Err((error, Then::Reply(deferred))) = submitted {
             error.with_words(|code, text| deferred.refuse(code, text));

@@ -73,7 +73,7 @@ enum State {
 
 /// The connection to one upstream; see the module.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct UpstreamLink {
     pub(super) upstream: Upstream,
     target: Target,
     /// Makes the layers of TLS, with the name of this lane's codec.
@@ -95,7 +95,7 @@ pub(super) struct Link {
     log: QuietLog,
 }
 
-impl Link {
+impl UpstreamLink {
     /// Creates the link to an upstream that has an address.
     pub(super) fn new(upstream: &Upstream, target: &Target, codec: &AnyCodec) -> Self {
         let websocket = WebSocketConnector::new(target.address(), codec);

@@ -4,7 +4,7 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 
-use super::link::{Asked, Callback, Link, Then};
+use super::link::{Asked, Callback, Then, UpstreamLink};
 use super::nodes::{NodesLink, outcome};
 use super::{Upstream, UpstreamError};
 use crate::broker::NodeAnswer;
@@ -19,7 +19,7 @@ use crate::transport::ConnectError;
 #[derive(Debug, Default)]
 struct Upstreams {
     /// The connections. There are few, so a search is a few comparisons of numbers.
-    links: Vec<Link>,
+    links: Vec<UpstreamLink>,
     /// The requests to other nodes.
     nodes: Vec<NodesLink>,
     /// Requests to other nodes so far.
@@ -81,12 +81,12 @@ fn with(core: &mut Core, work: impl FnOnce(&mut Upstreams, &mut Core)) {
 }
 
 impl Upstreams {
-    fn link(&mut self, core: &mut Core, upstream: &Upstream, target: &Target) -> &mut Link {
+    fn link(&mut self, core: &mut Core, upstream: &Upstream, target: &Target) -> &mut UpstreamLink {
         let number = upstream.0.number;
         let found = self.position(|link| link.upstream.0.number == number);
         let index = found.unwrap_or_else(|| {
             self.forget_unused(core);
-            let link = Link::new(upstream, target, &core.config.codec);
+            let link = UpstreamLink::new(upstream, target, &core.config.codec);
             self.links.push(link);
             self.links.len() - 1
         });
@@ -110,11 +110,11 @@ impl Upstreams {
         self.nodes[index].submit(core, self.asked_nodes, call, asked)
     }
 
-    fn position(&self, is_it: impl Fn(&Link) -> bool) -> Option<usize> {
+    fn position(&self, is_it: impl Fn(&UpstreamLink) -> bool) -> Option<usize> {
         self.links.iter().position(is_it)
     }
 
-    fn of_session(&mut self, id: SessionId) -> Option<&mut Link> {
+    fn of_session(&mut self, id: SessionId) -> Option<&mut UpstreamLink> {
         let index = self.position(|link| link.has(id))?;
         Some(&mut self.links[index])
     }
@@ -252,7 +252,7 @@ pub(crate) fn end_idle_upstreams(core: &mut Core) {
     }
     with(core, |upstreams, core| {
         let idle = upstreams.links.iter().filter(|link| link.is_idle());
-        for id in idle.flat_map(Link::sessions) {
+        for id in idle.flat_map(UpstreamLink::sessions) {
             if let Some(slot) = core.sessions.table.slot_of(id) {
                 core.sessions.table.close(slot, CloseReason::Shutdown);
             }

@@ -267,7 +267,7 @@ fn replies_that_wait_in_line_are_bounded_in_bytes() {
     let mut cx = lane.core.context(id);
     let first = cx.defer();
     let mut replies = 0;
-    while !cx.stopped {
+    while !cx.call.is_stopped() {
         cx.reply(&[7; 60_000]).unwrap();
         replies += 1;
     }

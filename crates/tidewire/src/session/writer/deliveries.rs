@@ -124,7 +124,7 @@ fn gather(deliveries: &mut Deliveries, session: &Session, logs: &Logs, codec: &A
 mod tests {
     use tidewire_proto::codec::{Decoded, Format};
     use tidewire_proto::error::DecodeError;
-    use tidewire_proto::message::Message;
+    use tidewire_proto::message::{Kind, Message};
 
     use super::*;
     use crate::lane::lane;
@@ -176,7 +176,8 @@ mod tests {
             let id = core.sessions[slot].id;
             for (topic, number) in topics.into_iter().zip([7, 8]) {
                 let mut cx = core.context(id);
-                cx.current.id = number;
+                cx.call
+                    .begin(&Message::with_id(Kind::Request, 0, number, &[]));
                 cx.topics().subscribe(topic).unwrap();
             }
             for text in ["one ", "two"] {

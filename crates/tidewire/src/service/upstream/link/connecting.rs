@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidewire_proto::layer::Stack;
 
-use super::{Asked, Link, State};
+use super::{Asked, State, UpstreamLink};
 use crate::address::Endpoint;
 use crate::auth::Credentials;
 use crate::dial::{LookupResult, Race, Step};
@@ -20,7 +20,7 @@ use crate::tls::Connector;
 use crate::transport::ConnectError;
 use crate::websocket::WebSocketConnector;
 
-impl Link {
+impl UpstreamLink {
     /// Starts a connection if an attempt is allowed now. Returns whether a connection is in progress.
     pub(super) fn connect(&mut self, core: &mut Core) -> bool {
         if core.sessions.timers.now_ns() < self.retry_ns {

@@ -6,146 +6,87 @@
 //! if lengths vary, none is learned. Rejected: one template for each session, because every read would have to set up
 //! the same template again.
 
-use tidewire_proto::codec::Codec;
-use tidewire_proto::message::Kind;
-
-use super::Context;
+use super::CallState;
 use crate::engine::Core;
 use crate::service::{HandlerError, HandlerResult};
-use crate::session::frame_pattern;
 
-impl Context<'_> {
-    /// Answers the message being handled: a request with a reply of the same id, any other message with a one-way
-    /// message on the same channel. If replies are matched by their order, the reply waits for earlier deferred ones. It comes after
-    /// what this handler has [published](crate::TopicActions::publish) and said to the same session before.
-    ///
-    /// # Errors
-    /// The payload does not fit a frame of the codec.
+impl CallState {
+    /// Sends a reply to the message being handled; see [`Context::reply`](crate::Context::reply).
     // This function is not inlined: inlined into every handler, it would make handlers too long to be inlined into
     // the lane's loop. The rare cases are tail calls, so that it needs no stack frame.
     #[inline(never)]
-    pub fn reply(&mut self, payload: &[u8]) -> HandlerResult {
-        if !self.matches_template() {
-            return self.reply_by_codec(payload);
+    pub(in crate::service) fn reply(&mut self, core: &mut Core, payload: &[u8]) -> HandlerResult {
+        if !core
+            .replies
+            .matches(self.current.origin, self.reply_bytes_max)
+        {
+            return self.reply_by_codec(core, payload);
         }
         let Core {
             sessions, replies, ..
-        } = &mut *self.core;
-        let (pattern, id) = (&replies.last_reply.pattern, self.current.id);
-        if sessions.outputs.append_small(pattern, id, payload) {
-            self.handle_appended();
+        } = core;
+        if sessions
+            .outputs
+            .append_small(replies.pattern(), self.current.id, payload)
+        {
+            self.note_appended(sessions);
             return Ok(());
         }
-        self.reply_by_pattern(payload)
-    }
-
-    /// Sets the largest frame, once both sides have agreed on it.
-    pub(crate) fn set_frame_bytes_max(&mut self, bytes: usize) {
-        self.frame_bytes_max = bytes;
-        self.update_fast_reply_limit();
-    }
-
-    /// Precomputes the largest reply that can take the fast path. Call it again when codec, order or frame limit change.
-    pub(crate) fn update_fast_reply_limit(&mut self) {
-        // The end of each datagram must be recorded, so no reply takes the fast path.
-        let is_apart = self.keeps_order
-            || self.follows_rooms
-            || self.core.sessions.outputs.current().has_datagrams();
-        self.reply_bytes_max = if is_apart { 0 } else { self.frame_bytes_max };
-    }
-
-    /// Whether this reply matches the template, if its payload has the same length.
-    #[inline(always)]
-    fn matches_template(&self) -> bool {
-        let (current, last) = (&self.current, &self.core.replies.last_reply);
-        // The first comparison already fails when there is no template.
-        last.frame_bytes <= self.reply_bytes_max && current.origin == last.origin
+        self.reply_by_pattern(core, payload)
     }
 
     /// Appends a reply that is large, is the first of a read and needs a buffer, or has another length or a longer
     /// header.
     #[inline(never)]
-    fn reply_by_pattern(&mut self, payload: &[u8]) -> HandlerResult {
-        if payload.len() == self.core.replies.last_reply.payload_bytes {
-            let Core {
-                sessions, replies, ..
-            } = &mut *self.core;
-            let (pattern, id) = (&replies.last_reply.pattern, self.current.id);
-            if sessions.outputs.append_pattern(pattern, id, payload) {
-                self.handle_appended();
-                return Ok(());
-            }
+    fn reply_by_pattern(&mut self, core: &mut Core, payload: &[u8]) -> HandlerResult {
+        let Core {
+            sessions, replies, ..
+        } = core;
+        if replies.covers(payload.len())
+            && sessions
+                .outputs
+                .append_pattern(replies.pattern(), self.current.id, payload)
+        {
+            self.note_appended(sessions);
+            return Ok(());
         }
-        self.reply_by_codec(payload)
+        self.reply_by_codec(core, payload)
     }
 
     #[inline(never)]
-    fn reply_by_codec(&mut self, payload: &[u8]) -> HandlerResult {
+    fn reply_by_codec(&mut self, core: &mut Core, payload: &[u8]) -> HandlerResult {
         if self.follows_rooms {
-            self.follow_rooms();
-            return self.reply(payload);
+            self.follow_rooms(&mut core.sessions);
+            return self.reply(core, payload);
         }
         if self.current.named || self.keeps_order {
-            return Ok(self.reply_apart(payload)?);
+            return Ok(self.reply_apart(core, payload)?);
         }
-        let before = self.core.sessions.outputs.current().len();
-        self.send_at_once(&self.current.answer("", payload))
+        let before = core.sessions.outputs.current().len();
+        let answer = self.current.answer("", payload);
+        self.send_at_once(&mut core.sessions, &answer)
             .map_err(HandlerError::from)?;
-        if payload.len() < self.core.replies.last_reply.without_layout_from {
-            self.note_reply(payload, before);
+        if core.replies.may_learn(payload.len()) {
+            let output = core.sessions.outputs.current().unsent();
+            let frame = output.get(before..).unwrap_or_default();
+            let codec = &core.config.codec;
+            core.replies
+                .learn(codec, self.current.origin, &answer, frame);
         }
         Ok(())
-    }
-
-    /// Learns from a reply that the codec has framed after the first `before` bytes of the output.
-    #[cold]
-    fn note_reply(&mut self, payload: &[u8], before: usize) {
-        let Core {
-            sessions,
-            replies,
-            config,
-            ..
-        } = &mut *self.core;
-        let (current, last) = (self.current, &mut replies.last_reply);
-        let is_repeated = current.origin == last.origin && payload.len() == last.payload_bytes;
-        if is_repeated && last.frame_bytes < usize::MAX {
-            // The template is already known; only this session had no room, or accepts smaller frames.
-            return;
-        }
-        last.origin = current.origin;
-        (last.payload_bytes, last.frame_bytes) = (payload.len(), usize::MAX);
-        if !is_repeated {
-            return;
-        }
-        let (codec, answer) = (&config.codec, current.answer("", payload));
-        let output = sessions.outputs.current().unsent();
-        let frame = output.get(before..).unwrap_or_default();
-        // Names in replies differ from one to the next.
-        if codec.format().repeats_names || codec.layout(frame, &answer).is_none() {
-            // An answer to a one-way message says nothing about the layout of replies.
-            if answer.kind == Kind::Reply || !codec.format().has_ids() {
-                last.without_layout_from = payload.len();
-            }
-        } else if let Some(pattern) =
-            frame_pattern(codec, frame, &answer, answer.kind == Kind::Reply)
-        {
-            last.frame_bytes = frame.len();
-            last.pattern = pattern;
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::engine::Origin;
     use crate::lane::lane;
     use crate::server::Server;
-    use crate::service::Current;
+    use crate::service::call::Current;
     use crate::session::Output;
     use crate::transport::datagram::Packing;
     use tidewire_proto::codec::{AnyCodec, Codec};
-    use tidewire_proto::message::Message;
+    use tidewire_proto::message::{Kind, Message};
 
     /// Makes messages to answer, mostly like the one before, and the length of each answer.
     fn messages() -> Vec<(Current, usize)> {
@@ -194,11 +135,11 @@ mod tests {
                     if !codec.format().has_ids() {
                         current.id = 0;
                     }
-                    cx.current = current;
+                    cx.call.current = current;
                     let answer = current.answer("", &payload[..length]);
                     let encoded = codec.encode(&answer, &mut expected[read % 2]);
                     assert_eq!(cx.reply(&payload[..length]).is_ok(), encoded.is_ok());
-                    kept += u32::from(cx.core.replies.last_reply.frame_bytes < usize::MAX);
+                    kept += u32::from(cx.core.replies.has_template());
                 }
             }
             for (id, expected) in ids.iter().zip(&expected) {
@@ -221,14 +162,14 @@ mod tests {
         let (long, short) = (vec![1; 20_000], [2; 20]);
         let mut expected = Vec::new();
         let mut cx = lane.core.context(id);
-        cx.current = asked(Kind::OneWay, 0, 0);
+        cx.call.current = asked(Kind::OneWay, 0, 0);
         for payload in [&long[..], &long, &short, &short, &short] {
             codec
-                .encode(&cx.current.answer("", payload), &mut expected)
+                .encode(&cx.call.current.answer("", payload), &mut expected)
                 .unwrap();
             cx.reply(payload).unwrap();
         }
-        assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
+        assert!(cx.core.replies.has_template());
         drop(cx);
         assert_eq!(lane.core.sessions.outputs.of(slot).unsent(), expected);
     }
@@ -246,10 +187,10 @@ mod tests {
             let id = lane.core.sessions[slot].id;
             let mut cx = lane.core.context(id);
             for number in 0..3 {
-                cx.current = asked(Kind::Request, 0, number);
+                cx.call.current = asked(Kind::Request, 0, number);
                 assert_eq!(cx.reply(&payload).is_ok(), slot == wide);
             }
-            assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
+            assert!(cx.core.replies.has_template());
         }
         let lengths = [wide, narrow].map(|slot| lane.core.sessions.outputs.of(slot).len());
         assert_eq!(lengths, [6 * 41, 0]);
@@ -272,10 +213,10 @@ mod tests {
             let id = lane.core.sessions[slot].id;
             let mut cx = lane.core.context(id);
             for number in 0..6 {
-                cx.current = asked(Kind::Request, 0, number);
+                cx.call.current = asked(Kind::Request, 0, number);
                 cx.reply(&[1; 20]).unwrap();
             }
-            assert!(cx.core.replies.last_reply.frame_bytes < usize::MAX);
+            assert!(cx.core.replies.has_template());
         }
         let run = lane.core.sessions.outputs.of(datagrams).first_run();
         assert_eq!(run, Some((96, 192)), "three replies each");
