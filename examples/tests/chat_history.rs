@@ -56,9 +56,9 @@ impl Drop for Running {
 }
 
 /// A file of this test, which is deleted afterwards.
-struct Kept(PathBuf);
+struct TemporaryFile(PathBuf);
 
-impl Kept {
+impl TemporaryFile {
     fn new(name: &str) -> Self {
         let name = format!("tidewire-{name}-{}", std::process::id());
         let kept = Self(std::env::temp_dir().join(name));
@@ -68,7 +68,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for TemporaryFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
@@ -110,7 +110,7 @@ fn expect_history(server: &Running, room: &Room, numbers: std::ops::Range<u32>) 
 
 #[test]
 fn a_new_member_gets_the_last_50_messages_even_after_a_restart() {
-    let kept = Kept::new("chat-history");
+    let kept = TemporaryFile::new("chat-history");
     let mut server = Running::start(&kept.0);
     let ada = server.connect();
     let room = ada.join("lobby").named("ada").wait().unwrap();
@@ -146,7 +146,7 @@ fn expect_refused(server: &Running, name: &str) {
 
 #[test]
 fn a_kicked_member_stays_banned_after_a_restart() {
-    let kept = Kept::new("chat-kick");
+    let kept = TemporaryFile::new("chat-kick");
     let mut server = Running::start(&kept.0);
     let [moderator, eve] = [(); 2].map(|()| server.connect());
     let room = moderator.join("lobby").named("ada").wait().unwrap();
@@ -189,7 +189,7 @@ fn a_kicked_member_stays_banned_after_a_restart() {
 /// Regression: every kick made the list longer, in this run and in later runs.
 #[test]
 fn the_list_of_kicked_names_has_a_bound() {
-    let kept = Kept::new("chat-kicks");
+    let kept = TemporaryFile::new("chat-kicks");
     let lines: String = (0..999)
         .map(|number| format!("kick\tname{number}\n"))
         .collect();

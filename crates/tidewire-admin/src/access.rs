@@ -20,14 +20,12 @@ use tidewire::text::hexadecimal;
 
 use crate::http::{PeerAddress, network};
 
-/// The rules for requests.
 #[derive(Debug)]
 pub(crate) struct Access {
     /// The hash of the token. `None` if every client that reaches the server may do everything.
     token: Option<[u8; 32]>,
     /// Names besides addresses and `localhost`, in lower case.
     hosts: Vec<String>,
-    /// The attributes of the cookie.
     attributes: &'static str,
     logins: Mutex<Logins>,
 }
@@ -237,7 +235,6 @@ fn bearer(value: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-/// The value of a header that may come once.
 fn single(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>, Refused> {
     let mut values = headers.get_all(name).iter();
     let refused = (
@@ -251,7 +248,6 @@ fn single(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>,
     }
 }
 
-/// A host without its port.
 fn host_name(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|it| it.is_ascii_digit()) => name,
@@ -285,7 +281,6 @@ const LOGINS_MAX: usize = 64;
 /// The age at which a browser must show the token again: a working day.
 const LOGIN_AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 
-/// Wrong tokens of an address in a second.
 const FAILURES_PER_SECOND: u32 = 10;
 
 /// Addresses with a separate count of failures. More of them in a second than connections are open at a time are an
@@ -437,7 +432,7 @@ mod tests {
         (0..times).for_each(|_| access.logins().note_failure(peer));
     }
 
-    /// The bug: ten wrong tokens a second from any client refused the right token of all others.
+    /// Regression: ten wrong tokens a second from any client refused the right token of all others.
     #[test]
     fn the_right_token_is_not_refused_because_others_guess() {
         let access = access();

@@ -20,7 +20,6 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::http::{Answer, Body, EventFrames, failure, network};
 use crate::sampler::Sampler;
 
-/// The snapshots and their listeners.
 #[derive(Debug)]
 pub(crate) struct Events {
     newest: Sender<Bytes>,
@@ -60,7 +59,6 @@ impl Events {
         }
     }
 
-    /// Makes snapshots for ever.
     pub(crate) async fn run(&self, sampler: Arc<Sampler>, every: Duration) {
         let mut ticks = interval(every);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -78,7 +76,6 @@ impl Events {
         }
     }
 
-    /// Answers a listener.
     pub(crate) fn listen(&self, peer: IpAddr) -> Answer {
         let Some(place) = ListenerPlace::take(&self.listeners, network(peer)) else {
             return failure(
@@ -207,7 +204,7 @@ mod tests {
         }
     }
 
-    /// The bug: one address took all places, and dashboards of others were refused.
+    /// Regression: one address took all places, and dashboards of others were refused.
     #[test]
     fn the_address_with_the_most_listeners_gives_way_to_others_and_not_to_itself() {
         let listeners = Arc::default();

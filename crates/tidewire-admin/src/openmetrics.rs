@@ -94,7 +94,6 @@ impl Collector for Figures {
     }
 }
 
-/// Writes metrics.
 struct Output<'a, 'e>(&'a mut DescriptorEncoder<'e>);
 
 impl Output<'_, '_> {

@@ -176,7 +176,6 @@ fn decode(text: &str) -> Result<String, BadQuery> {
     String::from_utf8(bytes).map_err(|_| "a parameter is not UTF-8".to_owned())
 }
 
-/// Most entries of a page.
 const LIMIT_MAX: usize = 1000;
 
 #[cfg(test)]

@@ -71,13 +71,11 @@ impl Site for Routes {
     }
 }
 
-/// The body of a login.
 #[derive(Deserialize)]
 struct Login {
     token: String,
 }
 
-/// The body of a request to close a session.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Close {
@@ -281,7 +279,6 @@ fn list<T: serde::Serialize>(
     }
 }
 
-/// Reads a small JSON body.
 async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refused> {
     let whole = Limited::new(body, BODY_BYTES_MAX).collect();
     let body = tokio::time::timeout(BODY_TIME_MAX, whole).await;
@@ -326,7 +323,6 @@ fn with_cookie(action: &str, cookie: &str) -> Answer {
     answer
 }
 
-/// Longest body of a request.
 const BODY_BYTES_MAX: usize = 4 << 10;
 
 /// The longest time for the body of a request. A peer without a token may begin a login, and there are few places.

@@ -47,7 +47,6 @@ struct State {
     overview: Option<(Instant, Arc<Overview>)>,
 }
 
-/// The counters of one moment.
 #[derive(Debug)]
 struct Sample {
     at: Instant,

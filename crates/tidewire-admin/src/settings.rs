@@ -204,7 +204,6 @@ fn advice(text: &str) -> String {
     }
 }
 
-/// The time between two snapshots.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The longest time that a peer may leave an answer unread.
@@ -214,7 +213,7 @@ pub(crate) const STALL_MAX: Duration = Duration::from_secs(10);
 mod tests {
     use super::*;
 
-    /// The bug: these were taken, and every request under them got 421.
+    /// Regression: these were taken, and every request under them got 421.
     #[test]
     fn impossible_names_of_requests_are_refused_with_the_remedy() {
         for (text, told) in [

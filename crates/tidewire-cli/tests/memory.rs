@@ -22,7 +22,7 @@ use tidewire_io::descriptors::raise_descriptor_limit;
 use tidewire_proto::body::{GapBody, SubscribeBody};
 use tidewire_testkit::{Peer, Wire, hello_frame, wait_until};
 
-/// The bug: one stalled subscriber with 256 topics cost 2.35 GB, and each half-sent frame 1.1 MB.
+/// Regression: one stalled subscriber with 256 topics cost 2.35 GB, and each half-sent frame 1.1 MB.
 #[test]
 fn a_server_short_of_memory_outlives_an_attack_and_serves_fast_readers() {
     raise_descriptor_limit().unwrap();
@@ -72,8 +72,8 @@ fn a_server_short_of_memory_outlives_an_attack_and_serves_fast_readers() {
     }
 }
 
-/// The bug: each time that the table of sessions grew, the allocator kept the former table resident. With them an idle
-/// session took twice its size.
+/// Regression: each time that the table of sessions grew, the allocator kept the former table resident. With them an
+/// idle session took twice its size.
 #[test]
 fn a_table_of_sessions_that_grows_gives_the_memory_of_the_smaller_one_back() {
     raise_descriptor_limit().unwrap();

@@ -15,7 +15,6 @@ use crate::streams::{News, What, offset_of};
 use crate::subject::{Prefix, unserved_request};
 use crate::wire::{Inbox, NatsWire, Packets};
 
-/// A connection to NATS, with the runtime of its client.
 #[derive(Debug)]
 pub(crate) struct NatsCarrier {
     pub(crate) runtime: Runtime,
@@ -240,7 +239,6 @@ fn is_about_permission(text: &str) -> bool {
     text.to_ascii_lowercase().contains("permissions violation")
 }
 
-/// Packets that a node handles before its turn.
 const PACKETS_PER_TURN: usize = 1_024;
 
 /// Bytes of packets that a node handles before its turn, about. Its turn gives the lanes their messages, and for each

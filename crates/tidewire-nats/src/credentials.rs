@@ -25,14 +25,12 @@ struct CurrentCredentials {
     seen: Option<FileState>,
 }
 
-/// The token of a user, and the key that it names.
 struct UserPair {
     jwt: String,
     key: KeyPair,
 }
 
 impl CredentialsFile {
-    /// Reads the file.
     pub(crate) fn load(path: &Path) -> Result<Self, NatsError> {
         let seen = FileState::of(path);
         let pair = UserPair::read(path).map_err(|source| NatsError::Credentials {

@@ -86,5 +86,4 @@ pub enum NatsError {
     Io(#[from] io::Error),
 }
 
-/// Most bytes of a prefix.
 pub(crate) const PREFIX_BYTES_MAX: usize = 64;

@@ -71,7 +71,6 @@ pub(crate) const AT_START: Backoff = Backoff {
     max: Duration::from_secs(5),
 };
 
-/// The time between two lines of a kind.
 const QUIET: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

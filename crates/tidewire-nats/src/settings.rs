@@ -94,7 +94,6 @@ impl Nats {
         paths.join(" ")
     }
 
-    /// The address without credentials.
     fn shown(&self) -> String {
         format!("{}:{}", self.address.host(), self.address.port())
     }

@@ -25,11 +25,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::subject::Prefix;
 
-/// News of a stream.
 #[derive(Debug)]
 pub(crate) struct News {
     pub(crate) name: RoomOrTopic,
-    /// The number of its [`Reader`].
     pub(crate) reader: u64,
     pub(crate) what: What,
 }
@@ -38,11 +36,9 @@ pub(crate) struct News {
 pub(crate) enum What {
     /// The packets that were read.
     Read(HistoryState, Vec<(u64, Bytes)>),
-    /// The stream cannot be made or read.
     Failed(String),
 }
 
-/// Reads a stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Reader {
     pub(crate) number: u64,

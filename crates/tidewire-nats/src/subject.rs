@@ -24,7 +24,6 @@ use tidewire::text::hexadecimal;
 
 use crate::error::{NatsError, PREFIX_BYTES_MAX};
 
-/// The prefix of all subjects of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Prefix(String);
 
@@ -40,7 +39,6 @@ impl Prefix {
         }
     }
 
-    /// Returns the subject in NATS.
     pub(crate) fn subject(&self, subject: Subject<'_>) -> String {
         let mut text = self.0.clone();
         match subject {
@@ -125,7 +123,6 @@ impl Prefix {
         self.of_stream("stored", name)
     }
 
-    /// Whether a subject is one of [`Self::followed`].
     pub(crate) fn is_followed(&self, subject: &str) -> bool {
         let rest = subject.strip_prefix(&self.0);
         rest.is_some_and(|rest| rest.starts_with(".followed."))

@@ -23,7 +23,6 @@ pub(crate) struct NatsWire {
     prefix: Prefix,
     /// How many servers of NATS keep a stream.
     replicas: usize,
-    /// The id of the node.
     node: String,
     waiting: VecDeque<Outgoing>,
     waiting_bytes: usize,
@@ -48,7 +47,6 @@ pub(crate) struct NatsWire {
     has_warned: bool,
 }
 
-/// A packet on its way to NATS.
 struct Outgoing {
     subject: String,
     label: Label,
@@ -89,7 +87,6 @@ pub(crate) struct Inbox {
     has_overflowed: Arc<AtomicBool>,
 }
 
-/// The node's end of an [`Inbox`].
 #[derive(Debug)]
 pub(crate) struct Packets {
     received: mpsc::UnboundedReceiver<(Message, OwnedSemaphorePermit)>,
@@ -130,17 +127,14 @@ impl Inbox {
 }
 
 impl Packets {
-    /// Waits for a packet.
     pub(crate) async fn next(&mut self) -> Option<Message> {
         Some(self.received.recv().await?.0)
     }
 
-    /// Takes a waiting packet.
     pub(crate) fn take(&mut self) -> Option<Message> {
         Some(self.received.try_recv().ok()?.0)
     }
 
-    /// Whether packets were dropped since the last call.
     pub(crate) fn take_overflow(&self) -> bool {
         self.has_overflowed.swap(false, Ordering::Relaxed)
     }
@@ -175,7 +169,6 @@ impl NatsWire {
         }
     }
 
-    /// The largest packet that NATS carries on the present connection.
     pub(crate) fn packet_bytes_max(&self) -> usize {
         self.client.server_info().max_payload
     }
@@ -413,7 +406,6 @@ const WAITING_MAX: usize = 65_536;
 /// Streams that are read at once. All others wait until the node has taken a stream that was read.
 const READERS_MAX: usize = 64;
 
-/// Bytes of packets that wait for the node.
 const INBOX_BYTES_MAX: usize = 16 << 20;
 
 /// Bytes that a packet takes beside its own.

@@ -54,7 +54,7 @@ fn closed_after(rules: &Rules, delivery: Delivery, speaks: impl Fn(u64) -> bool)
     None
 }
 
-/// The bug: this side's own output kept the session of a silent device alive.
+/// Regression: this side's own output kept the session of a silent device alive.
 #[test]
 fn a_silent_peer_is_closed_in_every_codec_although_it_takes_output() {
     for name in AnyCodec::NAMES {

@@ -17,7 +17,6 @@ use crate::wire::Wire;
 pub struct TestServer {
     server: Server,
     codec: AnyCodec,
-    /// The number of test layers over each connection.
     layers: u8,
     /// Kept so that the socket's directory lives as long as the server.
     directory: Option<TempDir>,

@@ -122,7 +122,7 @@ fn options_that_cannot_be_name_themselves() {
     let client = Client::builder().socket_options(options);
     match client.connect(&server.to_string()).wait() {
         Err(ConnectError::Socket(error @ SocketError::Options { .. })) => {
-            assert!(is_named(error.source().unwrap()), "{error:?}")
+            assert!(is_named(error.source().unwrap()), "{error:?}");
         }
         other => panic!("{other:?}"),
     }

@@ -20,7 +20,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 /// A recorded span.
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct RecordedSpan {
     name: &'static str,
     parent: Option<&'static str>,
     level: String,
@@ -28,7 +28,7 @@ struct Seen {
     ended: bool,
 }
 
-impl Seen {
+impl RecordedSpan {
     fn field(&self, name: &str) -> &str {
         self.fields.get(name).map_or("", String::as_str)
     }
@@ -41,7 +41,7 @@ impl Seen {
 /// Records every span of the process in the order of their beginnings.
 struct Collector;
 
-static SPANS: Mutex<Vec<(u64, Seen)>> = Mutex::new(Vec::new());
+static SPANS: Mutex<Vec<(u64, RecordedSpan)>> = Mutex::new(Vec::new());
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, cx: LayerContext<'_, S>) {
@@ -49,11 +49,11 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
             return;
         }
         let span = cx.span(id).unwrap();
-        let mut seen = Seen {
+        let mut seen = RecordedSpan {
             name: attributes.metadata().name(),
             parent: span.parent().map(|parent| parent.name()),
             level: attributes.metadata().level().to_string(),
-            ..Seen::default()
+            ..RecordedSpan::default()
         };
         attributes.record(&mut Fields(&mut seen.fields));
         SPANS.lock().unwrap().push((id.into_u64(), seen));
@@ -69,7 +69,7 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Collector {
 }
 
 /// Changes the last span with this id: the subscriber reuses the id of an ended span.
-fn with_open(id: &Id, change: impl FnOnce(&mut Seen)) {
+fn with_open(id: &Id, change: impl FnOnce(&mut RecordedSpan)) {
     let mut spans = SPANS.lock().unwrap();
     let found = spans
         .iter_mut()
@@ -98,9 +98,9 @@ fn collect() {
 }
 
 /// Returns the spans of sessions with this peer. All of them must have ended.
-fn spans_with(peer: &str) -> Vec<Seen> {
+fn spans_with(peer: &str) -> Vec<RecordedSpan> {
     let spans = SPANS.lock().unwrap();
-    let found: Vec<Seen> = spans
+    let found: Vec<RecordedSpan> = spans
         .iter()
         .filter(|(_, seen)| seen.field("peer") == peer)
         .map(|(_, seen)| seen.clone())
@@ -109,15 +109,15 @@ fn spans_with(peer: &str) -> Vec<Seen> {
     found
 }
 
-fn only<'a>(spans: &'a [Seen], name: &str) -> &'a Seen {
-    let found: Vec<&Seen> = spans.iter().filter(|seen| seen.name == name).collect();
+fn only<'a>(spans: &'a [RecordedSpan], name: &str) -> &'a RecordedSpan {
+    let found: Vec<&RecordedSpan> = spans.iter().filter(|seen| seen.name == name).collect();
     assert_eq!(found.len(), 1, "{name}: {spans:#?}");
     found[0]
 }
 
-fn bytes_of(spans: &[Seen], name: &str) -> u64 {
+fn bytes_of(spans: &[RecordedSpan], name: &str) -> u64 {
     let of_name = spans.iter().filter(|seen| seen.name == name);
-    of_name.map(Seen::bytes).sum()
+    of_name.map(RecordedSpan::bytes).sum()
 }
 
 fn serve(codec: &str) -> TestServer {
@@ -229,7 +229,7 @@ fn messages_that_come_together_are_received_together() {
 
     let spans = spans_with(&address);
     assert_eq!(only(&spans, "connect").field("opened"), "true");
-    let handled: Vec<&Seen> = spans.iter().filter(|seen| seen.name == "handle").collect();
+    let handled: Vec<&RecordedSpan> = spans.iter().filter(|seen| seen.name == "handle").collect();
     assert_eq!(handled.len(), 3);
     let sizes: Vec<u64> = handled.iter().map(|seen| seen.bytes()).collect();
     assert_eq!(sizes, [5, 5, 7]);

@@ -13,7 +13,6 @@ use serde_json::json;
 
 pub(crate) type Answer = Response<Body>;
 
-/// The body of an answer.
 pub(crate) enum Body {
     /// All of it. `None` once it was sent.
     Whole(Option<Bytes>),

@@ -14,7 +14,6 @@ use tokio::time::{Sleep, sleep};
 
 use super::places::Place;
 
-/// A connection and its place.
 pub(crate) struct Connection {
     stream: TcpStream,
     /// TLS, if the server has a certificate.
@@ -66,7 +65,6 @@ impl Connection {
             .map(|()| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Writes the records that TLS has made.
     fn poll_records(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { stream, stack, .. } = self;
         let Some(stack) = stack else {
@@ -79,7 +77,6 @@ impl Connection {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads plaintext of TLS.
     fn poll_secured(
         &mut self,
         cx: &mut Context<'_>,

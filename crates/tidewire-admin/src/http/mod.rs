@@ -40,7 +40,6 @@ pub(crate) type Request = hyper::Request<Incoming>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PeerAddress(pub(crate) IpAddr);
 
-/// The pages of a server.
 pub(crate) trait Site: Send + Sync + 'static {
     /// Runs on the server's thread when it begins.
     fn begin(self: &Arc<Self>) {}
@@ -187,7 +186,6 @@ impl<F: Fn() -> String + Send + Sync + 'static> Site for TextSite<F> {
     }
 }
 
-/// The terms of a server's connections.
 #[derive(Debug)]
 pub(crate) struct Intake {
     /// The longest time that a peer may leave an answer unread.
@@ -197,7 +195,6 @@ pub(crate) struct Intake {
     pub(crate) forwarders: Arc<[Network]>,
 }
 
-/// Takes connections.
 struct Acceptor {
     listener: tokio::net::TcpListener,
     intake: Intake,
@@ -324,7 +321,6 @@ const BLOCKING_THREADS: usize = 4;
 /// The longest time for the head of a request, and between two requests of a connection.
 const HEAD_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// Longest head of a request.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// As many as a handshake of WebSocket: proxies add some.

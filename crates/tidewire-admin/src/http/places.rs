@@ -16,7 +16,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::task::AbortHandle;
 
-/// The places of a server.
 #[derive(Debug)]
 pub(crate) struct Places {
     max: usize,
@@ -31,7 +30,6 @@ struct Table {
     taken: HashMap<u64, OccupiedPlace>,
 }
 
-/// A place that is taken.
 #[derive(Debug)]
 struct OccupiedPlace {
     network: IpAddr,

@@ -144,7 +144,7 @@ fn a_session_is_closed_with_a_reason() {
     assert_eq!(site.server.metrics().closed_by("service"), 1);
 }
 
-/// The bug: a server with a few sessions had no memory, and its kinds of memory had some.
+/// Regression: a server with a few sessions had no memory, and its kinds of memory had some.
 #[test]
 fn memory_is_no_less_than_that_of_its_kinds() {
     let site = Site::start(Settings::default());

@@ -67,7 +67,7 @@ fn without_the_token_there_is_only_health_and_an_empty_page() {
     assert_eq!(with(doubled), 400);
 }
 
-/// The bug: HAProxy asks in HTTP/1.0 without a host, got 400, and took a healthy server out of service.
+/// Regression: HAProxy asks in HTTP/1.0 without a host, got 400, and took a healthy server out of service.
 #[test]
 fn health_is_answered_for_a_load_balancer_without_a_host() {
     let site = secured();
@@ -171,7 +171,7 @@ fn pages_of_other_origins_and_rebound_names_are_refused() {
     assert!(page.head.contains("x-frame-options: deny"), "{}", page.head);
 }
 
-/// The bug: they were told to send the header of a POST.
+/// Regression: they were told to send the header of a POST.
 #[test]
 fn unknown_methods_are_refused_with_the_list_of_methods() {
     let site = Site::start(Settings::default());
@@ -182,7 +182,7 @@ fn unknown_methods_are_refused_with_the_list_of_methods() {
     }
 }
 
-/// The bug: an operator could not see an attack on the admin server.
+/// Regression: an operator could not see an attack on the admin server.
 #[test]
 fn requests_are_counted_by_their_end() {
     let site = secured();
@@ -230,7 +230,7 @@ fn pages_refer_to_nothing_outside_and_make_no_html_of_data() {
     }
 }
 
-/// The bug: a request with a length and chunks did its action, and the test had no action.
+/// Regression: a request with a length and chunks did its action, and the test had no action.
 #[test]
 fn malformed_and_smuggled_requests_are_refused() {
     let acted = Arc::new(AtomicBool::new(false));
@@ -416,7 +416,8 @@ fn connections_that_send_nothing_do_not_keep_others_out() {
     assert!(!answer.starts_with(b"HTTP/1.1 200"));
 }
 
-/// The bug: a login without its body held its place for ever, and 128 such logins kept all others out, without a token.
+/// Regression: a login without its body held its place for ever, and 128 such logins kept all others out, without a
+/// token.
 #[test]
 fn logins_without_a_body_do_not_keep_others_out() {
     let site = secured();
@@ -527,7 +528,7 @@ fn flood(address: SocketAddr, path: &str, ends: &AtomicBool, answered: &AtomicUs
     }
 }
 
-/// The bug: 200 silent connections of one address took all places, and health checks of others were not answered.
+/// Regression: 200 silent connections of one address took all places, and health checks of others were not answered.
 #[test]
 fn silent_connections_of_one_address_do_not_block_health() {
     let site = Site::start(Settings::default());

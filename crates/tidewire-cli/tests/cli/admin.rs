@@ -102,7 +102,7 @@ fn top_prints_the_figures_once_as_text_and_as_json() {
     assert_eq!(ended.status.code(), Some(3), "{}", ended.text());
 }
 
-/// The bug: a server of `ws://` answers 404 over HTTP, and `top` advised to read the server's log.
+/// Regression: a server of `ws://` answers 404 over HTTP, and `top` advised to read the server's log.
 #[test]
 fn top_says_when_it_asks_the_address_of_clients() {
     for flags in [&[][..], &["--web"]] {
@@ -118,7 +118,7 @@ fn top_says_when_it_asks_the_address_of_clients() {
     }
 }
 
-/// The bug: the text was `invalid socket address syntax`, and the help said `HOST:PORT`.
+/// Regression: the text was `invalid socket address syntax`, and the help said `HOST:PORT`.
 #[test]
 fn an_admin_address_that_is_none_is_refused_with_an_example() {
     for address in [
@@ -181,7 +181,8 @@ fn an_admin_address_that_others_reach_is_refused_in_plain_text() {
             vec!["--admin", "0.0.0.0:0", "--admin-token-file", &name],
             "without encryption",
         ),
-        // The bug: one flag opened all addresses, so the admin address could not be opened alone or stay closed alone.
+        // Regression: one flag opened all addresses, so the admin address could not be opened alone or stay closed
+        // alone.
         (
             vec![
                 "--admin",
@@ -241,7 +242,7 @@ fn a_name_for_the_admin_server_is_answered_and_others_are_not() {
     assert!(ended.text().contains("there is none"), "{}", ended.text());
 }
 
-/// The bug: a load balancer on another machine reached /readyz only if the whole server was insecure.
+/// Regression: a load balancer on another machine reached /readyz only if the whole server was insecure.
 #[test]
 fn health_has_an_address_of_its_own_for_other_machines() {
     let mut server = Process::start(&[

@@ -262,7 +262,7 @@ fn a_backplane_that_is_not_there_is_an_error_with_a_remedy() {
     assert!(text.contains("add --backplane"), "{text}");
 }
 
-/// The bug: the signal waited for the end of the start, and the server ended 17 s later with the code of a failed
+/// Regression: the signal waited for the end of the start, and the server ended 17 s later with the code of a failed
 /// drain.
 #[test]
 fn a_signal_ends_a_server_that_waits_for_the_backplane() {
@@ -325,7 +325,7 @@ fn a_nats_with_tls_is_trusted_by_the_authority_of_the_flag() {
     };
     let address = format!("tls://127.0.0.1:{}", nats.port());
     accepted(&address, &["--backplane-ca", &ca]);
-    // The bug: it was taken for a NATS that is not there, which is waited for.
+    // Regression: it was taken for a NATS that is not there, which is waited for.
     let ended = refused(&address, &["--backplane-wait"]);
     assert_eq!(ended.status.code(), Some(2), "{}", ended.text());
     let told = "cannot encrypt the connection to NATS";

@@ -68,7 +68,7 @@ fn call(address: &str) -> Option<String> {
     (ended.status.code() == Some(0)).then(|| ended.text().trim().to_owned())
 }
 
-/// The bug: the usual check of HAProxy got status 400, and a healthy server was taken out of service.
+/// Regression: the usual check of HAProxy got status 400, and a healthy server was taken out of service.
 #[test]
 fn haproxy_sends_clients_to_servers_that_are_ready() {
     if !has("haproxy") {

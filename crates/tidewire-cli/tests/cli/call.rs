@@ -107,8 +107,8 @@ fn json_tells_the_reply_the_refusal_and_how_long_it_took() {
     assert!((micros - micros.round()).abs() < 1e-6, "{told}");
 }
 
-/// The bug: codes were texts of this program, in which the original's failures 4, 5 and 7 are one, and HTTP's numbers
-/// are lost.
+/// Regression: codes were texts of this program, in which the original's failures 4, 5 and 7 are one, and HTTP's
+/// numbers are lost.
 #[test]
 fn json_has_the_numbers_that_the_codec_has() {
     for (codec, code, number) in [
@@ -175,7 +175,7 @@ fn connect(arguments: &[&str], address: &str) -> Output {
     command(&all).stdin(Stdio::null()).output().unwrap()
 }
 
-/// The bug: the error was "the server skipped the handshake", with exit code 3 and without the reason.
+/// Regression: the error was "the server skipped the handshake", with exit code 3 and without the reason.
 #[test]
 fn a_refused_hello_shows_the_servers_reason() {
     let (mut error, mut go_away) = (Vec::new(), Vec::new());

@@ -153,7 +153,7 @@ fn a_taken_or_invalid_name_ends_a_client_without_a_terminal() {
     assert!(ended.text().contains("remedy: choose another with --room"));
 }
 
-/// The bug: the error was `the room "a b" cannot be entered: room: a name must not…`.
+/// Regression: the error was `the room "a b" cannot be entered: room: a name must not…`.
 #[test]
 fn a_room_that_cannot_be_entered_is_named_once() {
     let (_server, address) = Process::server(&[]);
@@ -303,7 +303,7 @@ fn messages_to_a_dead_server_do_not_count_as_sent() {
     ann.end_input();
     let ended = ann.wait();
     assert_eq!(ended.status.code(), Some(4), "{}", ended.text());
-    // The bug: it reported that two lines were not sent.
+    // Regression: it reported that two lines were not sent.
     let told = "1 line was not sent or was refused, 1 line is not confirmed";
     assert!(ended.text().contains(told), "{}", ended.text());
 }

@@ -46,7 +46,7 @@ fn the_commands_of_the_guides_work() {
     }
 }
 
-/// The bug: the recipe for a server that other machines reach was refused, because it had no users.
+/// Regression: the recipe for a server that other machines reach was refused, because it had no users.
 #[test]
 fn the_commands_of_the_page_about_security_work() {
     let mut reader = Reader::begin();

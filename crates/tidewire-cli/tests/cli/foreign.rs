@@ -44,7 +44,7 @@ const SERVERS: [(&[u8], &str); 7] = [
     ),
 ];
 
-/// The bug: a client of JSON was told that the peer does not speak TW1, and to restart it with another codec.
+/// Regression: a client of JSON was told that the peer does not speak TW1, and to restart it with another codec.
 #[test]
 fn a_server_of_another_protocol_is_named() {
     for (bytes, name) in SERVERS {
@@ -116,7 +116,7 @@ fn proxy(server: &str, head: &'static [u8]) -> String {
     address.to_string()
 }
 
-/// The bug: with a PROXY header that the server does not accept, or without a required header, the client was only
+/// Regression: with a PROXY header that the server does not accept, or without a required header, the client was only
 /// advised to give both sides the same codec.
 #[test]
 fn a_client_of_a_proxy_learns_about_its_header() {

@@ -171,7 +171,7 @@ fn the_end_of_a_session_is_logged_with_the_name_of_its_reason() {
     assert!(line.contains(" session="), "{line}");
 }
 
-/// The bug: a log file began with `the log begins`, and said neither which server it was nor why it did not start.
+/// Regression: a log file began with `the log begins`, and said neither which server it was nor why it did not start.
 #[test]
 fn a_log_file_begins_with_the_server_and_ends_with_its_counters_or_its_failure() {
     let folder = tempfile::tempdir().unwrap();

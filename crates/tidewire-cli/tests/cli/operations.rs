@@ -118,7 +118,7 @@ fn a_server_serves_on_for_the_time_before_its_drain() {
     }
 }
 
-/// The bug: a log that was moved or deleted without a signal continued in an invisible file.
+/// Regression: a log that was moved or deleted without a signal continued in an invisible file.
 #[test]
 fn a_log_that_is_moved_or_deleted_goes_on_in_a_new_file_and_loses_no_line() {
     let directory = tempfile::tempdir().unwrap();
@@ -261,7 +261,7 @@ fn a_connection_ends_at_its_maximum_age_and_after_the_grace_period_at_the_latest
     assert!(overview.contains("\"connections_retired\":1"), "{overview}");
 }
 
-/// The bug: after SIGHUP with a broken file, the second line of the log said that there are users in it.
+/// Regression: after SIGHUP with a broken file, the second line of the log said that there are users in it.
 #[test]
 fn a_broken_file_without_users_is_not_said_to_have_users() {
     let folder = tempfile::tempdir().unwrap();

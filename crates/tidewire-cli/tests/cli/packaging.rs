@@ -48,7 +48,7 @@ fn every_flag_in_the_units_and_the_container_exists() {
     assert!(checked > 5, "only {checked} flags were found");
 }
 
-/// The bug: the command of the image listened on the loopback of its container, where no client could reach it.
+/// Regression: the command of the image listened on the loopback of its container, where no client could reach it.
 #[test]
 fn the_command_of_the_container_starts_a_server_that_others_may_reach() {
     let file = fs::read_to_string(packaging().join("container/Dockerfile")).unwrap();
@@ -101,7 +101,7 @@ fn the_service_and_its_socket_fit_together() {
     };
     assert_eq!(values(&service, "Type="), ["notify"]);
     assert_eq!(values(&service, "ExecReload="), ["/bin/kill -HUP $MAINPID"]);
-    // The bug: without /proc/meminfo the server took 1 GiB as the default of its memory limit, on every machine.
+    // Regression: without /proc/meminfo the server took 1 GiB as the default of its memory limit, on every machine.
     assert!(values(&service, "ProcSubset=").is_empty());
     let address = &values(&socket, "ListenStream=")[0];
     assert!(
@@ -114,8 +114,8 @@ fn the_service_and_its_socket_fit_together() {
     );
 }
 
-/// The bug: after five failures within 10 s, such as those of a NATS that is away at boot, the unit stayed dead; and a
-/// typo in the settings was tried five times.
+/// Regression: after five failures within 10 s, such as those of a NATS that is away at boot, the unit stayed dead; and
+/// a typo in the settings was tried five times.
 #[test]
 fn the_service_is_started_again_after_failures_that_may_pass() {
     let unit = fs::read_to_string(packaging().join("systemd/tidewire.service")).unwrap();

@@ -74,7 +74,7 @@ fn it_says_where_it_listens_and_then_that_it_is_ready() {
     }
 }
 
-/// The bug: the framing was left out, so a client that used the line as its address was refused.
+/// Regression: the framing was left out, so a client that used the line as its address was refused.
 #[test]
 fn an_address_that_it_says_has_the_framing_that_clients_need() {
     let directory = tempfile::tempdir().unwrap();

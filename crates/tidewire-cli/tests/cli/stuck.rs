@@ -61,7 +61,7 @@ fn ready(server: &mut Stuck) -> String {
     first.trim_start_matches("listening on ").to_owned()
 }
 
-/// The bug: the main thread waited for stderr, which the log's thread held, and every lane for room in the log.
+/// Regression: the main thread waited for stderr, which the log's thread held, and every lane for room in the log.
 #[test]
 fn a_server_with_a_blocked_stderr_ends_by_a_signal() {
     for lossy in [false, true] {
@@ -123,7 +123,7 @@ fn next_kind(stream: &mut TcpStream) -> Kind {
         .unwrap()
 }
 
-/// The bug: it waited for a reader of its output, until a second signal came.
+/// Regression: it waited for a reader of its output, until a second signal came.
 #[test]
 fn a_subscriber_with_a_blocked_stdout_ends_by_a_signal() {
     let server = tidewire_testkit::TestServer::over_tcp(
@@ -148,7 +148,7 @@ fn a_subscriber_with_a_blocked_stdout_ends_by_a_signal() {
     server.stop();
 }
 
-/// The bug: the run waited for the reader of its progress and did not see that it was told to end.
+/// Regression: the run waited for the reader of its progress and did not see that it was told to end.
 #[test]
 fn a_load_test_without_a_reader_of_its_output_ends_by_a_signal() {
     let server = tidewire_testkit::TestServer::over_tcp(

@@ -240,7 +240,7 @@ fn the_view_of_a_server_outlives_the_server_and_gives_the_screen_back() {
     assert_eq!(top.end(), (Some(0), true));
 }
 
-/// The bug: `q` did nothing, and typed keys were echoed into the picture.
+/// Regression: `q` did nothing, and typed keys were echoed into the picture.
 #[test]
 fn q_ends_the_view_of_a_server_and_other_keys_are_not_shown() {
     let (_server, _, admin) = admin::start(&[]);
@@ -281,7 +281,7 @@ fn lines_on_terminal(command: &mut Command, columns: u16) -> Vec<String> {
     shown.lines().map(str::to_owned).collect()
 }
 
-/// The bug: the final report was wider than the terminal, which cut its words and its table anywhere.
+/// Regression: the final report was wider than the terminal, which cut its words and its table anywhere.
 #[test]
 fn the_report_of_a_load_test_fits_the_terminal() {
     let directory = tempfile::tempdir().unwrap();

@@ -182,7 +182,7 @@ fn flood(address: &str, count: u64, payload_bytes: usize) {
     client.flush().wait().unwrap();
 }
 
-/// The bug: its memory grew with all published messages, to 820 MB in an hour at a pager.
+/// Regression: its memory grew with all published messages, to 820 MB in an hour at a pager.
 #[test]
 fn a_stalled_reader_costs_little_memory_and_learns_its_losses() {
     const PUBLISHED: u64 = 12_000;
@@ -218,7 +218,7 @@ fn a_stalled_reader_costs_little_memory_and_learns_its_losses() {
     assert!(notes.contains(note), "{notes}");
 }
 
-/// The bug: with the server's usual policy a reader that stalled lost half of the messages, and the only notice was
+/// Regression: with the server's usual policy a reader that stalled lost half of the messages, and the only notice was
 /// that the peer closed.
 #[test]
 fn an_interruption_says_that_messages_are_missing() {

@@ -51,7 +51,7 @@ fn topics_go_over_udp() {
     drop(server);
 }
 
-/// The bug: the library can, and the commands refused it.
+/// Regression: the library can, and the commands refused it.
 #[test]
 fn topics_go_over_udp_in_the_format_of_uvrpc() {
     let codec = ["--codec", "uvrpc"];
@@ -139,7 +139,7 @@ fn answers_longer_than_the_question_need_trust_and_both_sides_say_so() {
     assert!(!warned_echo, "{log}");
 }
 
-/// The bug: it started without a warning, and refused every subscriber.
+/// Regression: it started without a warning, and refused every subscriber.
 #[test]
 fn a_pubsub_server_without_possible_subscribers_does_not_start() {
     let log = |arguments: &[&str]| {

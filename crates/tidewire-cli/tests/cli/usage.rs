@@ -161,7 +161,7 @@ fn assert_unwritten(arguments: &[&str], output: &Output) {
     );
 }
 
-/// The bug: `load --json >/dev/full` ended with 0, like all commands that measure or judge.
+/// Regression: `load --json >/dev/full` ended with 0, like all commands that measure or judge.
 #[test]
 fn a_measurement_whose_result_cannot_be_printed_is_a_failure_and_leaves_its_files() {
     let directory = tempfile::tempdir().unwrap();

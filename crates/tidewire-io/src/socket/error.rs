@@ -112,8 +112,7 @@ pub enum SocketError {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The queue of a Unix listener is full; unlike TCP, the kernel does not wait for room. Try again
-    /// shortly.
+    /// The queue of a Unix listener is full; unlike TCP, the kernel does not wait for room. Try again shortly.
     #[error(
         "cannot connect to {address}: more connections wait than its backlog holds; try again shortly"
     )]

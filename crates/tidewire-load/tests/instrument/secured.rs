@@ -87,7 +87,7 @@ fn each_agent_of_a_chat_has_the_name_of_its_own_token() {
     assert_whole(&report);
 }
 
-/// The bug: agents are connections that handlers make, and these had no WebSocket.
+/// Regression: agents are connections that handlers make, and these had no WebSocket.
 #[test]
 fn steps_over_websocket_lose_nothing_with_and_without_tls() {
     let tls = || Server::builder().tls(usual().1.server());

@@ -17,7 +17,7 @@ pub struct Directed<'a> {
 
 /// A request to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked<'a> {
+pub struct ServiceRequest<'a> {
     /// The number that the asking node gave the request.
     pub request: u64,
     /// The time that is left for the answer, in milliseconds. It is no date, because clocks of nodes differ.
@@ -30,7 +30,7 @@ pub struct Asked<'a> {
 
 /// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answered<'a> {
+pub struct ServiceAnswer<'a> {
     /// The run of the asking node that the request is of.
     pub epoch: u64,
     /// The number of the request.
@@ -80,8 +80,8 @@ pub(super) fn decode_directed<'a>(mut reader: Reader<'a>) -> Option<Directed<'a>
     })
 }
 
-pub(super) fn decode_asked<'a>(mut reader: Reader<'a>) -> Option<Asked<'a>> {
-    Some(Asked {
+pub(super) fn decode_asked<'a>(mut reader: Reader<'a>) -> Option<ServiceRequest<'a>> {
+    Some(ServiceRequest {
         request: reader.u64()?,
         left_ms: reader.u32()?,
         service: long_text(&mut reader)?,
@@ -89,7 +89,7 @@ pub(super) fn decode_asked<'a>(mut reader: Reader<'a>) -> Option<Asked<'a>> {
     })
 }
 
-pub(super) fn decode_answered<'a>(mut reader: Reader<'a>) -> Option<Answered<'a>> {
+pub(super) fn decode_answered<'a>(mut reader: Reader<'a>) -> Option<ServiceAnswer<'a>> {
     let (epoch, request) = (reader.u64()?, reader.u64()?);
     let outcome = match reader.u8()? {
         REPLIED => Ok(reader.rest()),
@@ -99,7 +99,7 @@ pub(super) fn decode_answered<'a>(mut reader: Reader<'a>) -> Option<Answered<'a>
         }
         _ => return None,
     };
-    Some(Answered {
+    Some(ServiceAnswer {
         epoch,
         request,
         outcome,
@@ -128,7 +128,7 @@ pub fn encode_directed(from: NodeLife<&str>, directed: &Directed<'_>, out: &mut 
 }
 
 /// Appends a whole packet with a request.
-pub fn encode_asked(from: NodeLife<&str>, asked: &Asked<'_>, out: &mut Vec<u8>) {
+pub fn encode_asked(from: NodeLife<&str>, asked: &ServiceRequest<'_>, out: &mut Vec<u8>) {
     begin(ASKED, from, out);
     out.extend_from_slice(&asked.request.to_le_bytes());
     out.extend_from_slice(&asked.left_ms.to_le_bytes());
@@ -137,7 +137,7 @@ pub fn encode_asked(from: NodeLife<&str>, asked: &Asked<'_>, out: &mut Vec<u8>) 
 }
 
 /// Appends a whole packet with an answer.
-pub fn encode_answered(from: NodeLife<&str>, answered: &Answered<'_>, out: &mut Vec<u8>) {
+pub fn encode_answered(from: NodeLife<&str>, answered: &ServiceAnswer<'_>, out: &mut Vec<u8>) {
     begin(ANSWERED, from, out);
     out.extend_from_slice(&answered.epoch.to_le_bytes());
     out.extend_from_slice(&answered.request.to_le_bytes());
@@ -202,7 +202,7 @@ mod tests {
         encode_directed(ME, &directed, &mut bytes);
         assert_eq!(content(&bytes), Content::Directed(directed));
 
-        let asked = Asked {
+        let asked = ServiceRequest {
             request: 1 << 56,
             left_ms: 5_000,
             service: "resize",
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(content(&bytes), Content::Asked(asked));
 
         for outcome in [Ok(&b"small"[..]), Err((ErrorCode::NotFound, "no image"))] {
-            let answered = Answered {
+            let answered = ServiceAnswer {
                 epoch: 4,
                 request: 8,
                 outcome,
@@ -238,13 +238,13 @@ mod tests {
 
     #[test]
     fn packets_that_are_cut_off_within_their_fields_are_malformed() {
-        let asked = Asked {
+        let asked = ServiceRequest {
             request: 1,
             left_ms: 5_000,
             service: "resize",
             payload: b"",
         };
-        let answered = Answered {
+        let answered = ServiceAnswer {
             epoch: 4,
             request: 8,
             outcome: Err((ErrorCode::Internal, "")),

@@ -40,8 +40,8 @@ use directed::{
     decode_working,
 };
 pub use directed::{
-    Answered, Asked, Directed, Working, encode_answered, encode_asked, encode_directed,
-    encode_given_up, encode_working,
+    Directed, ServiceAnswer, ServiceRequest, Working, encode_answered, encode_asked,
+    encode_directed, encode_given_up, encode_working,
 };
 pub use entry::{Entries, Entry, Here};
 
@@ -103,9 +103,9 @@ pub enum Content<'a> {
     /// A message for a session.
     Directed(Directed<'a>),
     /// A request to a service.
-    Asked(Asked<'a>),
+    Asked(ServiceRequest<'a>),
     /// The answer to a request.
-    Answered(Answered<'a>),
+    Answered(ServiceAnswer<'a>),
     /// Requests that the sender works on.
     Working(Working<'a>),
     /// The sender no longer waits for the answer to a request.

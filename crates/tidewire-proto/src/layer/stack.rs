@@ -524,7 +524,7 @@ mod tests {
     use super::*;
     use crate::layer::FailedLayer;
 
-    /// The bug: a connection of `wss://` kept memory for two more levels.
+    /// Regression: a connection of `wss://` kept memory for two more levels.
     #[test]
     fn a_stack_has_no_memory_for_levels_that_never_come() {
         let layer = || Box::new(FailedLayer(LayerError::Refused)) as Box<dyn Layer>;

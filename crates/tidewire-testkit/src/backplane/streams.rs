@@ -15,7 +15,6 @@ pub(super) struct Streams {
     replaced: usize,
 }
 
-/// The stream of a room or topic.
 #[derive(Clone, Debug)]
 struct Stream {
     epoch: u64,
@@ -31,7 +30,6 @@ impl Streams {
         self.all.contains_key(name)
     }
 
-    /// Loses all streams.
     pub(super) fn clear(&mut self) {
         self.all.clear();
     }
@@ -57,7 +55,6 @@ impl Streams {
         }
     }
 
-    /// Loses the newest packets of each stream.
     pub(super) fn lose_ends(&mut self, packets: usize) {
         for stream in self.all.values_mut() {
             let kept = stream.packets.len().saturating_sub(packets);

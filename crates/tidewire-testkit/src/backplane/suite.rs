@@ -190,7 +190,6 @@ pub fn subscribers_get_what_is_published_at_another_node<E: Engine>(engine: &mut
     }
 }
 
-/// Returns the next event about presence.
 fn next_presence(peer: &mut Peer) -> (PresenceEvent, String) {
     loop {
         match peer.hear().expect("an event, not the end") {

@@ -10,7 +10,7 @@ use tidewire_proto::codec::Codec;
 use super::{CodecKind, Setup};
 use crate::wait::DEADLINE;
 
-/// The bug: a reply and a close after a request with a deferred answer ended the session at once. Without ids both
+/// Regression: a reply and a close after a request with a deferred answer ended the session at once. Without ids both
 /// answers were lost.
 pub(super) fn closes_follow_earlier_messages(setup: &Setup) {
     let (sender, taken) = mpsc::channel();
@@ -63,7 +63,7 @@ pub(super) fn closes_follow_earlier_messages(setup: &Setup) {
     assert_eq!(metrics.deferred_undelivered, 1 - answered);
 }
 
-/// The bug: the server's own output counted as a sign of life of a device that only took it.
+/// Regression: the server's own output counted as a sign of life of a device that only took it.
 pub(super) fn silent_peers_are_closed_although_they_are_sent_messages(setup: &Setup) {
     let mut builder = setup.builder();
     let mut limits = tidewire::Limits::default();

@@ -46,8 +46,8 @@ fn ask(setup: &Setup, client: &Client, payload: &[u8]) -> Request {
     client.request(payload).method(setup.codec.method()).send()
 }
 
-/// The bug: a copy of a request that was not answered yet ended the session, and a copy of a join was refused under its
-/// id.
+/// Regression: a copy of a request that was not answered yet ended the session, and a copy of a join was refused under
+/// its id.
 pub(super) fn copies_of_datagrams_change_nothing(setup: &Setup) {
     for disorder in Disorder::ALL {
         let handled = Arc::new(AtomicU64::new(0));

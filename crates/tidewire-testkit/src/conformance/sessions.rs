@@ -10,7 +10,6 @@ use crate::harness::TestServer;
 use crate::peer::Peer;
 use crate::wait::wait_until;
 
-/// The number of a session.
 struct Number(u64);
 
 /// Numbers sessions in the order in which they send a message, and reports them to the test.

@@ -15,7 +15,6 @@ use crate::harness::TestServer;
 use crate::peer::Peer;
 use crate::wait::DEADLINE;
 
-/// A cell with its server.
 pub(super) struct Cell<'a> {
     pub(super) setup: &'a Setup,
     pub(super) server: &'a TestServer,

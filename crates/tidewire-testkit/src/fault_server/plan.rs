@@ -101,7 +101,6 @@ pub struct Disconnect {
     pub after_deliveries: u64,
 }
 
-/// The fault of one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     Drop,
@@ -176,7 +175,6 @@ impl Chooser {
         self.echo.take()
     }
 
-    /// Flips one bit of a payload.
     pub(super) fn corrupt(&mut self, payload: &mut [u8]) {
         if !payload.is_empty() {
             payload[self.random.usize(0..payload.len())] ^= 1 << self.random.u8(0..8);
@@ -203,7 +201,6 @@ impl Countdown {
         }
     }
 
-    /// Counts one more.
     pub(super) fn advance(&mut self) {
         let Some(every) = self.every else {
             return;

@@ -18,7 +18,6 @@ use super::plan::{Chooser, Countdown, Fault, FaultPlan};
 use super::shared::Peer;
 use super::writer::{Delivery, Outgoing};
 
-/// All rooms of a server.
 #[derive(Debug)]
 pub(super) struct Rooms {
     plan: FaultPlan,
@@ -408,7 +407,6 @@ fn presence(alias: u16, member: &Member, event: PresenceEvent) -> Vec<u8> {
     out
 }
 
-/// Encodes one whole frame.
 pub(super) fn frame(message: &Message<'_>) -> Vec<u8> {
     let mut out = Vec::new();
     Tw1.encode(message, &mut out)

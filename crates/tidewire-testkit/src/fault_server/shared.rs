@@ -158,7 +158,6 @@ pub(super) struct Peer {
     pub(super) connection: u64,
     /// The number of deliveries before it is cut off.
     pub(super) cut_after: AtomicU64,
-    /// Whether it was cut off on purpose.
     pub(super) is_cut: AtomicBool,
 }
 

@@ -15,12 +15,10 @@ use tidewire_proto::message::MemberId;
 
 use super::shared::{Peer, Shared};
 
-/// An item in the queue of a connection.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     /// An answer or a notice, which has no faults.
     Control(Vec<u8>),
-    /// A message of a room.
     Delivery(Delivery),
 }
 
@@ -43,9 +41,8 @@ pub(super) struct Writer {
     peer: Arc<Peer>,
     stream: TcpStream,
     queue: Receiver<Outgoing>,
-    held: HashMap<MemberId, Held>,
+    held: HashMap<MemberId, HeldDelivery>,
     buffer: Vec<u8>,
-    /// Deliveries in `buffer`.
     buffered: u64,
     /// Deliveries written before.
     written: u64,
@@ -54,7 +51,7 @@ pub(super) struct Writer {
 
 /// A delivery that waits for the next one of its sender.
 #[derive(Debug)]
-struct Held {
+struct HeldDelivery {
     frame: Arc<[u8]>,
     until: Instant,
 }
@@ -139,7 +136,7 @@ impl Writer {
             self.push(&held.frame);
             self.shared.ledger().swapped += 1;
         } else if delivery.swap {
-            let held = Held {
+            let held = HeldDelivery {
                 frame: delivery.frame,
                 until: now.max(delivery.due) + HOLD_MAX,
             };
@@ -222,5 +219,4 @@ impl Writer {
 /// times the think time of a test's agents, and well below the time an instrument waits for stragglers.
 const HOLD_MAX: Duration = Duration::from_millis(250);
 
-/// Maximum bytes of one write.
 const BUFFER_BYTES_MAX: usize = 32 << 10;

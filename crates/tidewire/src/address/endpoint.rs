@@ -103,7 +103,6 @@ impl Endpoint {
             && self.excludes(other)
     }
 
-    /// The same endpoint with another port, if it has one.
     pub(crate) fn with_port(self, port: u16) -> Self {
         let at = |mut address: SocketAddr| {
             address.set_port(port);

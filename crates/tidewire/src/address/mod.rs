@@ -164,14 +164,12 @@ impl Address {
         self.framing
     }
 
-    /// Sets the framing of a stream's address that has none.
     pub(crate) fn set_usual_framing(&mut self, framing: StreamFraming) {
         if self.is_stream_socket() {
             self.framing.get_or_insert(framing);
         }
     }
 
-    /// Whether bytes travel through a TCP or Unix socket.
     pub(crate) fn is_stream_socket(&self) -> bool {
         matches!(
             self.kind,
@@ -213,7 +211,6 @@ impl Address {
         }
     }
 
-    /// The endpoint of a listener of this address, which is bound to `local`.
     pub(crate) fn bound(&self, local: SocketAddress) -> Endpoint {
         match (&self.kind, local) {
             (AddressKind::Tls { .. }, SocketAddress::Tcp(at)) => Endpoint::Tls(at),
@@ -357,7 +354,6 @@ fn write_host(
     write!(formatter, "{transport}://{host}:{port}")
 }
 
-/// Splits off the `?framing=` at the end.
 fn split_framing(rest: &str) -> Result<(&str, Option<StreamFraming>), AddressError> {
     let Some((location, parameter)) = rest.rsplit_once('?') else {
         return Ok((rest, None));

@@ -52,7 +52,7 @@ fn framing_follows_a_question_mark() {
     }
 }
 
-/// `no valid port in` was the answer.
+/// Regression: the error was `no valid port in`.
 #[test]
 fn framing_where_there_is_no_stream_is_refused_as_such() {
     for text in [

@@ -30,7 +30,6 @@ pub(crate) struct Failures {
 #[derive(Debug, Default)]
 struct Table {
     by_address: HashMap<IpAddr, Recent>,
-    /// When addresses last made room.
     swept_ns: u64,
     /// Attempts in the queues of all addresses.
     queued: usize,
@@ -67,7 +66,6 @@ impl fmt::Debug for Queued {
 pub(crate) struct Attempt {
     failures: Arc<Failures>,
     address: IpAddr,
-    /// The hash of its token, if any.
     token: Option<u64>,
     /// Whether the table had room for it.
     is_counted: bool,

@@ -200,7 +200,6 @@ pub(crate) struct Admitted {
     /// Messages with this kind, channel and name need no further look-up.
     last: Option<(Kind, u16)>,
     last_name: String,
-    /// The memory that the account holds for the identity.
     held_bytes: usize,
 }
 
@@ -256,7 +255,6 @@ impl Admitted {
         self.rate.as_ref().map(|(_, bucket)| &**bucket)
     }
 
-    /// Whether the identity may do everything.
     pub(crate) fn may_all(&self) -> bool {
         self.may_all
     }

@@ -44,7 +44,6 @@ impl std::fmt::Debug for Sessions {
     }
 }
 
-/// All places of an identity are in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoPlace;
 

@@ -282,7 +282,6 @@ impl Entry {
     }
 }
 
-/// Tokens of unknown users.
 #[derive(Debug, Default)]
 struct WithoutUser {
     count: usize,
@@ -291,7 +290,6 @@ struct WithoutUser {
 }
 
 impl WithoutUser {
-    /// Writes one warning for all of them.
     fn warn(&self, path: &Path) {
         if let Some((line, name)) = &self.first {
             tracing::warn!(
@@ -437,7 +435,7 @@ mod tests {
         assert!(fewer.current(&ann).is_none());
     }
 
-    /// The bug: a token without its user made the whole file unusable, so a reload revoked no token.
+    /// Regression: a token without its user made the whole file unusable, so a reload revoked no token.
     #[test]
     fn a_token_whose_user_was_removed_is_refused_and_the_others_are_not() {
         let folder = tempfile::tempdir().unwrap();

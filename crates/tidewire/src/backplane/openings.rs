@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use tidewire_proto::backplane::{Asked, SequenceKind, encode_asked};
+use tidewire_proto::backplane::{SequenceKind, ServiceRequest, encode_asked};
 
 use super::to_engine::ToEngine;
 use super::{Subject, Wire};
@@ -162,7 +162,7 @@ impl Openings {
 
     fn ask_engine(&self, engine: &ToEngine, wire: &mut dyn Wire) {
         let request = self.asked | QUESTION;
-        let asked = Asked {
+        let asked = ServiceRequest {
             request,
             left_ms: 0,
             service: NO_SERVICE,

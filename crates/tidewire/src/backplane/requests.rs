@@ -17,8 +17,8 @@ use std::time::{Duration, Instant};
 
 use crossbeam_utils::CachePadded;
 use tidewire_proto::backplane::{
-    Answered, Asked, NodeLife, Working, encode_answered, encode_asked, encode_given_up,
-    encode_working,
+    NodeLife, ServiceAnswer, ServiceRequest, Working, encode_answered, encode_asked,
+    encode_given_up, encode_working,
 };
 use tidewire_proto::body::ErrorCode;
 
@@ -106,7 +106,7 @@ impl Requests {
                 service,
                 payload,
             } => {
-                let asked = Asked {
+                let asked = ServiceRequest {
                     request,
                     left_ms: timeout_ms,
                     service: &service,
@@ -148,7 +148,7 @@ impl Requests {
             Ok(payload) => Ok(&payload[..]),
             Err((code, text)) => Err((*code, &text[..])),
         };
-        let answered = Answered {
+        let answered = ServiceAnswer {
             epoch: to.from.epoch,
             request: to.request,
             outcome,
@@ -185,7 +185,7 @@ impl Requests {
     pub(super) fn handle_asked(
         &mut self,
         from: NodeLife<Arc<str>>,
-        asked: &Asked<'_>,
+        asked: &ServiceRequest<'_>,
         now: Instant,
     ) {
         let request = asked.request;
@@ -238,7 +238,7 @@ impl Requests {
         }
     }
 
-    pub(super) fn handle_answered(&mut self, answered: &Answered<'_>) {
+    pub(super) fn handle_answered(&mut self, answered: &ServiceAnswer<'_>) {
         if answered.epoch != self.link.life().epoch
             || self.asked.remove(&answered.request).is_none()
         {

@@ -133,7 +133,7 @@ impl Pending {
             };
             match sent {
                 Ok(id) if self.repeats(head) => {
-                    self.keep(id, RequestCopy::new(head, name, payload))
+                    self.keep(id, RequestCopy::new(head, name, payload));
                 }
                 Ok(_) => {}
                 Err(NotSent::OutputFull) => return,

@@ -26,7 +26,6 @@ impl Write for LogBuffer {
     }
 }
 
-/// The lines that `run` logs, as text.
 pub(crate) fn logged(run: impl FnOnce()) -> String {
     let kept = LogBuffer::default();
     let lines = kept.clone();

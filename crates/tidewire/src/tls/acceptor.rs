@@ -23,7 +23,6 @@ use crate::system::FileState;
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     settings: ServerTls,
-    /// The name of the server's codec.
     protocol: &'static str,
     /// Replaced by a reload. They are read once a connection.
     configs: RwLock<Configs>,
@@ -260,7 +259,6 @@ impl ServerTls {
         [self.chain.file_state(), self.key.file_state(), ca]
     }
 
-    /// The hash of the files' content.
     fn content(&self) -> Result<[u8; 32], TlsError> {
         let mut hash = Sha256::new();
         let ca = match &self.clients {

@@ -34,7 +34,6 @@ pub(crate) struct ClientConfigs {
     reading: Mutex<Reading>,
 }
 
-/// The configuration in use.
 #[derive(Debug)]
 struct CurrentConfig {
     /// It offers no name by ALPN.
@@ -84,7 +83,6 @@ impl ClientConfigs {
         }))
     }
 
-    /// Whether there are files that may change.
     pub(crate) fn has_files(&self) -> bool {
         self.settings.pems().any(|pem| matches!(pem, Pem::File(_)))
     }

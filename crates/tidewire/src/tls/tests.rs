@@ -98,7 +98,7 @@ fn tickets_are_worth_nothing_after_another_certificate_was_taken() {
     assert_eq!(kind(&connector, &acceptor), Full);
 }
 
-/// The bug: at `wss://` a server knew the codec's name only, and browsers, which offer `http/1.1`, were refused.
+/// Regression: at `wss://` a server knew the codec's name only, and browsers, which offer `http/1.1`, were refused.
 #[test]
 fn browsers_agree_on_http_at_wss_and_on_nothing_at_tls() {
     let [(server, client), _] = settings();
@@ -172,7 +172,7 @@ fn files_of_a_client_are_read_again_and_unusable_ones_change_nothing() {
     assert!(!bytes.has_files(), "bytes do not change");
 }
 
-/// The bug: the zone was taken for a part of the name, and `tls://[fe80::1%eth0]` could not be connected to.
+/// Regression: the zone was taken for a part of the name, and `tls://[fe80::1%eth0]` could not be connected to.
 #[test]
 fn the_zone_of_an_address_is_in_no_certificate() {
     let configs = ClientConfigs::load(&settings()[0].1).unwrap();

@@ -212,7 +212,7 @@ fn drops_and_tells_in(mut scene: Scene) -> (usize, usize, usize) {
     (heard, lost, last)
 }
 
-/// The bug: a chat without a policy disconnected slow members, with any policy of its server.
+/// Regression: a chat without a policy disconnected slow members, with any policy of its server.
 #[test]
 fn a_chat_without_a_policy_has_that_of_its_server() {
     let builder = Server::builder().limits(limits());

@@ -16,11 +16,11 @@ use crate::endpoint;
 pub(crate) struct Caller {
     pub(crate) target: Endpoint,
     pub(crate) calls: usize,
-    pub(crate) told: Sender<Told>,
+    pub(crate) told: Sender<CallerEvent>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Told {
+pub(crate) enum CallerEvent {
     Called,
     RefusedAtOnce(String),
     Opened(u64),
@@ -35,7 +35,7 @@ impl Caller {
         limits: Limits,
         target: &str,
         calls: usize,
-    ) -> (Server, Receiver<Told>) {
+    ) -> (Server, Receiver<CallerEvent>) {
         let (told, heard) = channel();
         let server = Server::builder()
             .codec(codec)
@@ -49,7 +49,7 @@ impl Caller {
         (server, heard)
     }
 
-    pub(crate) fn tell(&self, told: Told) {
+    pub(crate) fn tell(&self, told: CallerEvent) {
         // The test may have dropped the receiver.
         let _ = self.told.send(told);
     }
@@ -64,9 +64,9 @@ impl Service for Caller {
             let told = match cx.connections().connect_when_bound(&self.target) {
                 Ok(id) => {
                     cx.connections().set_state(id, Call(call as u64));
-                    Told::Called
+                    CallerEvent::Called
                 }
-                Err(failure) => Told::RefusedAtOnce(text_of(&failure)),
+                Err(failure) => CallerEvent::RefusedAtOnce(text_of(&failure)),
             };
             self.tell(told);
         }
@@ -75,7 +75,7 @@ impl Service for Caller {
 
     fn on_open(&mut self, cx: &mut Context<'_>) {
         let call: &Call = cx.state().expect("a connection of this caller");
-        self.tell(Told::Opened(call.0));
+        self.tell(CallerEvent::Opened(call.0));
         let message = if cx.codec().format().has_ids() {
             Message::with_id(Kind::Request, 0, 1, b"hello")
         } else {
@@ -85,16 +85,16 @@ impl Service for Caller {
     }
 
     fn on_message(&mut self, _: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        self.tell(Told::Heard(message.payload.to_vec()));
+        self.tell(CallerEvent::Heard(message.payload.to_vec()));
         Ok(())
     }
 
     fn on_connect_failed(&mut self, _: &mut Context<'_>, failure: ConnectError) {
-        self.tell(Told::Failed(text_of(&failure)));
+        self.tell(CallerEvent::Failed(text_of(&failure)));
     }
 
     fn on_close(&mut self, _: &mut Context<'_>, reason: CloseReason) {
-        self.tell(Told::Closed(reason));
+        self.tell(CallerEvent::Closed(reason));
     }
 }
 
@@ -103,7 +103,7 @@ pub(crate) fn text_of(failure: &ConnectError) -> String {
     source.map_or_else(|| failure.to_string(), ToString::to_string)
 }
 
-pub(crate) fn next(heard: &Receiver<Told>) -> Told {
+pub(crate) fn next(heard: &Receiver<CallerEvent>) -> CallerEvent {
     heard.recv_timeout(DEADLINE).unwrap()
 }
 

@@ -10,7 +10,7 @@ use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::{DEADLINE, Peer, RoomEvent, TestServer, Wire};
 
-use crate::caller::{Caller, Told, alone, next};
+use crate::caller::{Caller, CallerEvent, alone, next};
 use crate::{codec, echo, endpoint, stop};
 
 #[test]
@@ -179,10 +179,10 @@ fn a_lane_talks_to_itself() {
             },
         })
         .unwrap();
-    assert_eq!(next(&heard), Told::Called);
+    assert_eq!(next(&heard), CallerEvent::Called);
     // The same service opens both ends. Only the calling end received its own request.
-    let told: Vec<Told> = (0..3).map(|_| next(&heard)).collect();
-    let echoed = Told::Heard(b"hello".to_vec());
+    let told: Vec<CallerEvent> = (0..3).map(|_| next(&heard)).collect();
+    let echoed = CallerEvent::Heard(b"hello".to_vec());
     assert!(told.contains(&echoed), "{told:?}");
     assert_eq!(stop(server).sessions_opened, 2);
 }
@@ -200,7 +200,7 @@ impl Service for Mirror {
     fn on_open(&mut self, cx: &mut Context<'_>) {
         match cx.session().peer_agent() {
             Some(_) => self.caller.on_open(cx),
-            None => self.caller.tell(Told::Opened(0)),
+            None => self.caller.tell(CallerEvent::Opened(0)),
         }
     }
 

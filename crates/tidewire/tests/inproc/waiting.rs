@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidewire::{Backoff, Client, ConnectError, ConnectionLimits, Event, Limits, Server, serve};
 use tidewire_testkit::wait_until;
 
-use crate::caller::{Caller, Told, alone, next};
+use crate::caller::{Caller, CallerEvent, alone, next};
 use crate::{codec, connect_failure, echo, stop};
 
 #[test]
@@ -15,7 +15,7 @@ fn connecting_before_binding_waits_by_choice() {
         let target = format!("inproc://late-{name}");
         let (caller, heard) = Caller::start(codec(name), Limits::default(), &target, 3);
         for _ in 0..3 {
-            assert_eq!(next(&heard), Told::Called);
+            assert_eq!(next(&heard), CallerEvent::Called);
         }
         // A server with another name does not wake connections that wait for this one.
         let other = serve(&format!("{target}-not"), echo).unwrap();
@@ -25,10 +25,10 @@ fn connecting_before_binding_waits_by_choice() {
             .listen(&target)
             .unwrap();
         let server = server.start(|_| echo).unwrap();
-        let mut told: Vec<Told> = (0..6).map(|_| next(&heard)).collect();
+        let mut told: Vec<CallerEvent> = (0..6).map(|_| next(&heard)).collect();
         told.sort_by_key(|told| format!("{told:?}"));
-        let hello = || Told::Heard(b"hello".to_vec());
-        let opened = [0, 1, 2].map(Told::Opened);
+        let hello = || CallerEvent::Heard(b"hello".to_vec());
+        let opened = [0, 1, 2].map(CallerEvent::Opened);
         assert_eq!(told[..3], [hello(), hello(), hello()]);
         assert_eq!(told[3..], opened);
         drop(caller);
@@ -129,12 +129,18 @@ fn only_so_many_wait() {
         "inproc://crowded",
         WAITING_MAX + 20,
     );
-    let told: Vec<Told> = (0..WAITING_MAX + 20).map(|_| next(&heard)).collect();
-    let waiting = told.iter().filter(|told| **told == Told::Called).count();
+    let told: Vec<CallerEvent> = (0..WAITING_MAX + 20).map(|_| next(&heard)).collect();
+    let waiting = told
+        .iter()
+        .filter(|told| **told == CallerEvent::Called)
+        .count();
     assert_eq!(waiting, WAITING_MAX);
-    let refusal = told.iter().find(|told| **told != Told::Called).unwrap();
+    let refusal = told
+        .iter()
+        .find(|told| **told != CallerEvent::Called)
+        .unwrap();
     assert!(
-        matches!(refusal, Told::RefusedAtOnce(text) if text.contains("too many connections already wait")),
+        matches!(refusal, CallerEvent::RefusedAtOnce(text) if text.contains("too many connections already wait")),
         "{refusal:?}"
     );
     // The server accepts all waiting connections.

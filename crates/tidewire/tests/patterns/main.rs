@@ -53,12 +53,12 @@ fn ask(client: &Client, name: &str, payload: &[u8]) -> Request {
 }
 
 /// A request that the test answers instead of the service.
-type Taken = (Deferred, Vec<u8>);
+type DeferredTask = (Deferred, Vec<u8>);
 
 /// A server that passes all its requests to the test, which must answer them.
 struct Desk {
     server: TestServer,
-    taken: mpsc::Receiver<Taken>,
+    taken: mpsc::Receiver<DeferredTask>,
 }
 
 impl Desk {
@@ -78,7 +78,7 @@ impl Desk {
         Self { server, taken }
     }
 
-    fn take(&self) -> Taken {
+    fn take(&self) -> DeferredTask {
         self.taken.recv_timeout(DEADLINE).unwrap()
     }
 }

@@ -76,7 +76,7 @@ fn replies_from_other_threads_are_paired_in_every_codec() {
         let server = TestServer::over_tcp(Server::builder().lanes(2), &codec(name), |_| {
             let workers: Vec<_> = (0..3)
                 .map(|_| {
-                    let (sender, tasks) = std::sync::mpsc::channel::<crate::Taken>();
+                    let (sender, tasks) = std::sync::mpsc::channel::<crate::DeferredTask>();
                     std::thread::spawn(move || {
                         for (deferred, question) in tasks {
                             deferred.reply(&answer(&question)).unwrap();

@@ -7,10 +7,10 @@ use tidewire::{Context, Message, RequestError, Server};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{DEADLINE, TestServer, assert_conserved};
 
-use crate::{CODECS_WITH_NAMES, Taken, ask, client_of, codec};
+use crate::{CODECS_WITH_NAMES, DeferredTask, ask, client_of, codec};
 
 /// A server that passes every request to `pool`, and refuses those that the pool refuses.
-fn serve(pool: &Arc<WorkerPool<Taken>>, name: &str) -> TestServer {
+fn serve(pool: &Arc<WorkerPool<DeferredTask>>, name: &str) -> TestServer {
     let pool = Arc::clone(pool);
     TestServer::over_tcp(Server::builder(), &codec(name), move |_| {
         let pool = Arc::clone(&pool);
@@ -34,10 +34,15 @@ fn code_of(result: Result<tidewire::Reply, RequestError>) -> ErrorCode {
 #[test]
 fn a_panic_in_a_worker_is_an_error_reply_and_nothing_else() {
     for name in CODECS_WITH_NAMES {
-        let pool = WorkerPool::new(2, 1024, WhenFull::Refuse, |(deferred, payload): Taken| {
-            assert_ne!(payload, b"panic", "a task that panics on purpose");
-            deferred.reply(&payload.to_ascii_uppercase()).unwrap();
-        });
+        let pool = WorkerPool::new(
+            2,
+            1024,
+            WhenFull::Refuse,
+            |(deferred, payload): DeferredTask| {
+                assert_ne!(payload, b"panic", "a task that panics on purpose");
+                deferred.reply(&payload.to_ascii_uppercase()).unwrap();
+            },
+        );
         let pool = Arc::new(pool.unwrap());
         let server = serve(&pool, name);
         let client = client_of(&server, name);
@@ -72,15 +77,24 @@ fn a_panic_in_a_worker_is_an_error_reply_and_nothing_else() {
 }
 
 /// A pool of one worker and one queued task. The worker waits for the test before it answers.
-fn gated() -> (Arc<WorkerPool<Taken>>, mpsc::Receiver<()>, mpsc::Sender<()>) {
+fn gated() -> (
+    Arc<WorkerPool<DeferredTask>>,
+    mpsc::Receiver<()>,
+    mpsc::Sender<()>,
+) {
     let (started, is_started) = mpsc::channel();
     let (open, gate) = mpsc::channel();
     let gate = std::sync::Mutex::new(gate);
-    let pool = WorkerPool::new(1, 1, WhenFull::Refuse, move |(deferred, payload): Taken| {
-        started.send(()).unwrap();
-        gate.lock().unwrap().recv().unwrap();
-        deferred.reply(&payload).unwrap();
-    });
+    let pool = WorkerPool::new(
+        1,
+        1,
+        WhenFull::Refuse,
+        move |(deferred, payload): DeferredTask| {
+            started.send(()).unwrap();
+            gate.lock().unwrap().recv().unwrap();
+            deferred.reply(&payload).unwrap();
+        },
+    );
     (Arc::new(pool.unwrap()), is_started, open)
 }
 

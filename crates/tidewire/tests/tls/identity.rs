@@ -94,7 +94,7 @@ fn a_client_certificate_of_another_authority_is_refused() {
     }
 }
 
-/// The bug: the account had the same memory for a session with a chain of 60 KiB as for a session without one.
+/// Regression: the account had the same memory for a session with a chain of 60 KiB as for a session without one.
 #[test]
 fn the_chain_of_a_client_is_in_the_memory_account() {
     const CLIENTS: u64 = 24;

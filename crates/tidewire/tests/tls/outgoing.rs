@@ -35,7 +35,7 @@ impl Authenticate for Expiring {
 
 /// The events of a connection that a handler makes.
 #[derive(Debug)]
-enum Seen {
+enum DialerEvent {
     /// Its encryption, the expiry of its credentials, and whether the server takes newer credentials.
     Open(Option<Encryption>, Option<Moment>, bool),
     Renewed(Duration),
@@ -47,7 +47,7 @@ struct Dialer {
     to: Endpoint,
     session: Option<SessionId>,
     expires: Option<Moment>,
-    seen: Sender<Seen>,
+    seen: Sender<DialerEvent>,
 }
 
 impl Service for Dialer {
@@ -59,7 +59,7 @@ impl Service for Dialer {
                 .set_credentials(session, Token::new("3600").unwrap());
             match set {
                 Ok(renews) => assert!(!renews),
-                Err(failure) => self.seen.send(Seen::Failed(failure)).unwrap(),
+                Err(failure) => self.seen.send(DialerEvent::Failed(failure)).unwrap(),
             }
             self.session = Some(session);
             return None;
@@ -69,7 +69,7 @@ impl Service for Dialer {
             && before != now
         {
             self.expires = None;
-            self.seen.send(Seen::Renewed(now - before)).unwrap();
+            self.seen.send(DialerEvent::Renewed(now - before)).unwrap();
         }
         None
     }
@@ -80,12 +80,12 @@ impl Service for Dialer {
         let token = Token::new("7200").unwrap();
         let renews = cx.connections().set_credentials(id, token).unwrap();
         assert_eq!(renews, cx.connections().takes_credentials(id));
-        let seen = Seen::Open(cx.session().encryption(), self.expires, renews);
+        let seen = DialerEvent::Open(cx.session().encryption(), self.expires, renews);
         self.seen.send(seen).unwrap();
     }
 
     fn on_connect_failed(&mut self, _: &mut Context<'_>, failure: ConnectError) {
-        self.seen.send(Seen::Failed(failure)).unwrap();
+        self.seen.send(DialerEvent::Failed(failure)).unwrap();
     }
 }
 
@@ -93,12 +93,12 @@ fn server() -> TestServer {
     serve_as(Server::builder().authenticate(Expiring), usual().1.server())
 }
 
-fn dial(server: &TestServer, tls: ClientTls) -> (Server, Receiver<Seen>) {
+fn dial(server: &TestServer, tls: ClientTls) -> (Server, Receiver<DialerEvent>) {
     let builder = Server::builder().outgoing_tls(tls);
     dial_to(server.address(), builder)
 }
 
-fn dial_to(to: &Endpoint, builder: ServerBuilder) -> (Server, Receiver<Seen>) {
+fn dial_to(to: &Endpoint, builder: ServerBuilder) -> (Server, Receiver<DialerEvent>) {
     let (sender, seen) = channel();
     let dialer = builder.start(|_| Dialer {
         to: to.clone(),
@@ -113,7 +113,8 @@ fn dial_to(to: &Endpoint, builder: ServerBuilder) -> (Server, Receiver<Seen>) {
 fn a_handler_connects_over_tls_and_renews_its_credentials() {
     let server = server();
     let (dialer, seen) = dial(&server, usual().0.client());
-    let Seen::Open(Some(encryption), Some(_), true) = seen.recv_timeout(DEADLINE).unwrap() else {
+    let DialerEvent::Open(Some(encryption), Some(_), true) = seen.recv_timeout(DEADLINE).unwrap()
+    else {
         panic!("it is open, encrypted, and expires");
     };
     assert_eq!(encryption.protocol, "TLSv1.3");
@@ -121,7 +122,7 @@ fn a_handler_connects_over_tls_and_renews_its_credentials() {
         encryption.cipher_suite.starts_with("TLS13_"),
         "{encryption:?}"
     );
-    let Seen::Renewed(longer) = seen.recv_timeout(DEADLINE).unwrap() else {
+    let DialerEvent::Renewed(longer) = seen.recv_timeout(DEADLINE).unwrap() else {
         panic!("newer credentials are confirmed");
     };
     assert!(longer > Duration::from_secs(1_800), "{longer:?}");
@@ -135,7 +136,7 @@ fn a_handler_refuses_a_server_with_another_name() {
     let failed = seen.recv_timeout(DEADLINE).unwrap();
     let fault = CloseReason::Layer(LayerError::Tls(TlsFault::WrongHost));
     assert!(
-        matches!(&failed, Seen::Failed(ConnectError::Closed(reason)) if *reason == fault),
+        matches!(&failed, DialerEvent::Failed(ConnectError::Closed(reason)) if *reason == fault),
         "{failed:?}"
     );
 }
@@ -151,7 +152,7 @@ fn settings_of_tls_leave_plain_connections_alone() {
     // The server has no authenticator, so it takes no newer credentials.
     let opened = seen.recv_timeout(DEADLINE).unwrap();
     assert!(
-        matches!(opened, Seen::Open(None, None, false)),
+        matches!(opened, DialerEvent::Open(None, None, false)),
         "{opened:?}"
     );
 }
@@ -172,14 +173,14 @@ fn a_handler_sends_no_credentials_to_another_machine_in_plain_text() {
     let (_dialer, seen) = dial_to(&remote, Server::builder());
     let failed = seen.recv_timeout(DEADLINE).unwrap();
     assert!(
-        matches!(&failed, Seen::Failed(ConnectError::PlaintextCredentials { endpoint }) if *endpoint == remote),
+        matches!(&failed, DialerEvent::Failed(ConnectError::PlaintextCredentials { endpoint }) if *endpoint == remote),
         "{failed:?}"
     );
     let ended = seen.recv_timeout(DEADLINE).unwrap();
     assert!(
         matches!(
             ended,
-            Seen::Failed(ConnectError::Closed(CloseReason::Service))
+            DialerEvent::Failed(ConnectError::Closed(CloseReason::Service))
         ),
         "{ended:?}"
     );
@@ -187,7 +188,7 @@ fn a_handler_sends_no_credentials_to_another_machine_in_plain_text() {
     let (_dialer, seen) = dial_to(&remote, allowed);
     let opened = seen.recv_timeout(DEADLINE).unwrap();
     assert!(
-        matches!(opened, Seen::Open(None, None, false)),
+        matches!(opened, DialerEvent::Open(None, None, false)),
         "{opened:?}"
     );
 }

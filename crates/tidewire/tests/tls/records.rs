@@ -80,7 +80,7 @@ fn an_end_is_in_order_only_with_its_record() {
     assert_eq!(read_all(&mut client), b"answer");
 }
 
-/// The bug: a peer that closed before the end of its handshake was counted as refusing with alert 0.
+/// Regression: a peer that closed before the end of its handshake was counted as refusing with alert 0.
 #[test]
 fn a_peer_that_closes_during_the_handshake_is_cut_and_refuses_nothing() {
     let (mut client, mut server) = sides();

@@ -82,7 +82,7 @@ fn the_system_does_not_trust_the_authority_of_a_test() {
     server.stop();
 }
 
-/// The bug: a CA file replaced the authorities of the system.
+/// Regression: a CA file replaced the authorities of the system.
 #[test]
 fn a_ca_file_is_trusted_beside_the_system_and_refuses_by_the_same_faults() {
     let (authority, identity) = usual();

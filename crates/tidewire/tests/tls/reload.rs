@@ -153,7 +153,7 @@ fn a_client_comes_back_with_the_certificate_and_the_authorities_that_its_files_h
     server.stop();
 }
 
-/// The bug: each SIGHUP, such as that of logrotate, read the same certificate again, said so, and made all tickets
+/// Regression: each SIGHUP, such as that of logrotate, read the same certificate again, said so, and made all tickets
 /// useless.
 #[test]
 fn a_certificate_that_is_the_same_is_not_taken_again() {

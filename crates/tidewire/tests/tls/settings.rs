@@ -104,7 +104,7 @@ fn a_key_that_others_may_read_is_refused_and_one_of_a_group_is_not() {
     }
 }
 
-/// The bug: files of authorities that all users may write were accepted, so any user could make certificates for
+/// Regression: files of authorities that all users may write were accepted, so any user could make certificates for
 /// clients.
 #[test]
 fn authorities_that_others_may_write_are_refused() {

@@ -12,7 +12,7 @@ const TOPICS: u64 = 100;
 const ROUNDS: u64 = 50;
 
 /// The events of a subscription after the client has received all frames.
-struct Heard {
+struct ReceivedEvents {
     /// Topic and number, in the order of their delivery.
     messages: Vec<(String, u64)>,
     gaps: u64,
@@ -37,8 +37,8 @@ fn publish_rounds(server: &TestServer, client: &Client, subscriptions: u64) {
 }
 
 /// Takes all waiting events. Conservation gives the end: each published message is delivered or reported as missing.
-fn hear(subscription: &Subscription) -> Heard {
-    let mut heard = Heard {
+fn hear(subscription: &Subscription) -> ReceivedEvents {
+    let mut heard = ReceivedEvents {
         messages: Vec::new(),
         gaps: 0,
         lost: 0,
@@ -146,7 +146,7 @@ fn each_subscription_has_its_own_policy_and_bounds() {
     let first = first.wait().unwrap();
     let all = client.subscribe(">").events_max(1 << 20).wait().unwrap();
     publish_rounds(&server, &client, 3);
-    let rounds = |heard: Heard| {
+    let rounds = |heard: ReceivedEvents| {
         let rounds: Vec<u64> = heard.messages.iter().map(|(_, round)| *round).collect();
         (rounds, heard.lost)
     };

@@ -56,11 +56,11 @@ trait Calculator {
 }
 
 /// A call that waits for its answer, with its argument.
-type Held = (u64, DeferredReply<Result<Vec<u64>, CalculatorError>>);
+type HeldReply = (u64, DeferredReply<Result<Vec<u64>, CalculatorError>>);
 
 /// Answers at once where it can, and leaves the other calls to the test.
 struct Abacus {
-    held: mpsc::Sender<Held>,
+    held: mpsc::Sender<HeldReply>,
     notes: Vec<String>,
     calls_of_flaky: usize,
     /// The token of the last unanswered call.
@@ -68,7 +68,7 @@ struct Abacus {
 }
 
 impl Abacus {
-    fn new(held: mpsc::Sender<Held>) -> Self {
+    fn new(held: mpsc::Sender<HeldReply>) -> Self {
         Self {
             held,
             notes: Vec::new(),
@@ -141,7 +141,7 @@ impl Calculator for Abacus {
 struct Running {
     server: TestServer,
     codec: AnyCodec,
-    held: mpsc::Receiver<Held>,
+    held: mpsc::Receiver<HeldReply>,
 }
 
 impl Running {

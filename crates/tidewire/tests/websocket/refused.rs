@@ -246,7 +246,7 @@ fn a_ping_flood_ends_the_session() {
     server.stop();
 }
 
-/// The bug: a session that ended for its unread pongs was neither logged nor counted as refused.
+/// Regression: a session that ended for its unread pongs was neither logged nor counted as refused.
 #[test]
 fn unread_pongs_end_the_session_with_a_counter_and_a_log_line() {
     let logs = Logs::capture();

@@ -135,7 +135,7 @@ fn bad_requests_are_refused_with_their_reason() {
     }
 }
 
-/// The bug: the parser ends a line and a head at a line feed alone, and the rest was discarded unread. So a foreign
+/// Regression: the parser ends a line and a head at a line feed alone, and the rest was discarded unread. So a foreign
 /// origin, and a whole second request, passed after such an end.
 #[test]
 fn a_line_feed_alone_ends_neither_a_line_nor_the_head() {

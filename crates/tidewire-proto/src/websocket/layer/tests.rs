@@ -325,7 +325,7 @@ fn a_layer_fits_a_block_of_192_bytes() {
     assert!(size_of::<WebSocketLayer>() <= 192);
 }
 
-/// The bug: the log did not name the other origin of a page.
+/// Regression: the log did not name the other origin of a page.
 #[test]
 fn a_refused_handshake_shows_what_was_refused() {
     let refused = |lines: &str| {

@@ -39,7 +39,7 @@ fn foreign_pages_are_refused_and_listed_ones_are_not() {
     assert!(origins("null").allow("null", "api.example"));
 }
 
-/// The bug: the page of a development server at another port of this machine was refused.
+/// Regression: the page of a development server at another port of this machine was refused.
 #[test]
 fn a_page_of_this_machine_may_connect_to_this_machine() {
     let none = Origins::default();
@@ -61,7 +61,7 @@ fn a_page_of_this_machine_may_connect_to_this_machine() {
     }
 }
 
-/// The bug: these were accepted, and never matched a browser's origin.
+/// Regression: these were accepted, and never matched a browser's origin.
 #[test]
 fn an_origin_loses_the_parts_that_browsers_leave_out() {
     for (text, origin) in [

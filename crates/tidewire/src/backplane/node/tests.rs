@@ -6,8 +6,8 @@ use std::time::Instant;
 use crossbeam_utils::CachePadded;
 use tidewire_proto::backplane::entry::encode_here;
 use tidewire_proto::backplane::{
-    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, Asked, Content, Entry, NodeLife, Packet,
-    SequenceKind, SequencePoint, encode_alive, encode_asked, encode_sequence,
+    ALIVE_ANSWERS, ALIVE_ASKS, ALIVE_ECHO, ALIVE_LEAVES, Content, Entry, NodeLife, Packet,
+    SequenceKind, SequencePoint, ServiceRequest, encode_alive, encode_asked, encode_sequence,
 };
 use tidewire_proto::codec::{Codec, Decoded, Presence};
 use tidewire_proto::message::{Kind, MemberId, PresenceEvent};
@@ -250,7 +250,7 @@ fn told(sent: &[(String, Vec<u8>)]) -> Vec<(bool, u32)> {
 fn an_engine_that_comes_back_with_tiny_packets_leaves_the_node_cut_off() {
     let mut rig = Rig::start(Limits::default());
     rig.receive(|other, out| {
-        let asked = Asked {
+        let asked = ServiceRequest {
             request: 1,
             left_ms: 60_000,
             service: "echo",

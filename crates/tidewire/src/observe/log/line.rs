@@ -11,20 +11,17 @@ use super::LogFormat;
 /// A line that the log writes about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Notice {
-    /// The log begins.
     Opened,
     /// The queue was full.
     Dropped {
         /// Lines dropped since the last notice.
         lines: u64,
-        /// Lines dropped since the beginning.
         total: u64,
     },
     /// The target could not be written.
     Failed {
         /// Lines that failed since the last write.
         lines: u64,
-        /// Lines that failed since the beginning.
         total: u64,
     },
 }

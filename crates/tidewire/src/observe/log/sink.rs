@@ -32,11 +32,8 @@ pub(super) struct Sink<W> {
     pub(super) tally: Arc<Tally>,
     /// The target accepted only a part of a line.
     torn: bool,
-    /// Dropped lines that the log has reported.
     dropped_told: u64,
-    /// The time of the last check for lost lines.
     told_at: Instant,
-    /// Failed lines that the log has reported.
     failed_told: u64,
     /// The failure was reported on stderr, and nothing has been written since.
     failing: bool,

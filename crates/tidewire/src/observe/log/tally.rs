@@ -36,9 +36,7 @@ pub(super) struct Tally {
     offered: AtomicU64,
     written: AtomicU64,
     failed: AtomicU64,
-    /// Lines dropped after the end.
     late: AtomicU64,
-    /// Lines that the queue dropped.
     full: OnceLock<ErrorCounter>,
     closed: AtomicBool,
     lock: Mutex<()>,
@@ -76,7 +74,6 @@ impl Tally {
         total
     }
 
-    /// Lines dropped because the queue was full.
     pub(super) fn dropped_by_queue(&self) -> u64 {
         self.full
             .get()

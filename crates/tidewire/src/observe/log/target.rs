@@ -24,11 +24,9 @@ use super::{LogError, LogFormat, open_file, parse_filter};
 pub(super) struct Orders {
     /// The time from which threads do not wait long for a target that accepts nothing.
     hurries: OnceLock<Instant>,
-    /// The file that replaces the current one.
     next: Mutex<Option<File>>,
     /// The file of the last open. `None` for a target that is no file.
     opened: Mutex<Option<(u64, u64)>>,
-    /// The filter of the program's subscriber.
     filter: OnceLock<reload::Handle<Targets, Registry>>,
 }
 

@@ -115,7 +115,6 @@ impl Drop for Log {
 }
 
 impl Write for LogWriter {
-    /// Takes one whole line.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.tally.offer() && self.queue.write_all(line).is_err() {
             // This thread waited for a place when the log ended.

@@ -141,7 +141,6 @@ impl Exporter {
         }
     }
 
-    /// The time for a post, or `None` if the end has come.
     fn time_left(&self) -> Option<Duration> {
         let Some(deadline) = self.deadline else {
             return Some(OTLP_POST_TIMEOUT);
@@ -209,7 +208,6 @@ fn add(count: &AtomicU64, spans: u64) {
     count.fetch_add(spans, Ordering::SeqCst);
 }
 
-/// The time for which spans are gathered.
 const GATHER_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The pause before a batch is posted again. It doubles up to the maximum, so that a collector that starts is not

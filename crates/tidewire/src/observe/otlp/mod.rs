@@ -278,7 +278,6 @@ impl Tally {
     }
 }
 
-/// The lanes' end of the queue.
 #[derive(Debug)]
 struct Queue {
     spans: Sender<SpanData>,

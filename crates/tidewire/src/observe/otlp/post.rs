@@ -79,11 +79,9 @@ impl Collector {
 }
 
 impl PostError {
-    /// Whether the same batch may be taken later.
     pub(super) fn may_pass(&self) -> bool {
         !matches!(self, Self::Refused(_))
     }
 }
 
-/// An answer has a number and a short text.
 const ANSWER_BYTES_MAX: u64 = 64 * 1024;

@@ -7,16 +7,13 @@ use tidewire_proto::message::Kind;
 use super::Traced;
 use crate::observe::LaneCounters;
 
-/// A connection being made.
 #[derive(Debug, Default)]
 pub(crate) struct Connecting;
 
-/// The handling of a message, or the closing of a session.
 #[must_use = "a span ends where its guard does"]
 #[derive(Debug)]
 pub(crate) struct SpanGuard;
 
-/// Bytes on their way through a socket.
 #[must_use = "a span ends where its guard does"]
 #[derive(Debug)]
 pub(crate) struct Moving;

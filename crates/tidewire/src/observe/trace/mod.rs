@@ -40,7 +40,6 @@ pub(crate) use present::{Connecting, Moving, SpanGuard};
 pub(crate) trait Traced {
     fn id(&self) -> impl fmt::Display;
 
-    /// The peer's address, if it has one.
     fn peer(&self) -> Option<impl fmt::Display>;
 
     fn is_outgoing(&self) -> bool;

@@ -47,7 +47,6 @@ impl Connecting {
         Self((!span.is_disabled()).then(|| Box::new(span)))
     }
 
-    /// The session is open for messages.
     pub(crate) fn end(&mut self) {
         if let Some(span) = self.0.take() {
             span.record("opened", true);
