@@ -115,7 +115,8 @@ impl Routes {
     }
 
     async fn get(&self, parts: &Parts, path: &str) -> Result<Answer, Refused> {
-        // These have no figures, so that a browser can show the form for the token, and a load balancer needs none.
+        // These pages have no figures, so a browser can show the form for the token, and a load balancer needs no
+        // token.
         match path {
             "/" => return Ok(page::index()),
             "/admin.js" => return Ok(page::script()),

@@ -175,7 +175,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -129,7 +129,7 @@ pub fn bytes_held() -> i64 {
 }
 
 fn count(bytes: usize) {
-    // These have no destructors, so they stay reachable until the thread has ended.
+    // Thread-locals without destructors stay reachable until the thread has ended.
     let before = COUNT.replace(COUNT.get().wrapping_add(1));
     if before == 0 {
         IS_COUNTING.store(true, Ordering::Relaxed);

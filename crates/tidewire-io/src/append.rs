@@ -160,7 +160,7 @@ pub struct Appender {
     /// The caller's number for messages with frames of the pattern, and the length of their payloads.
     key: u32,
     payload_bytes: usize,
-    /// The same length while the vector has room; otherwise a length that no slice has.
+    /// The payload length while the vector has room; otherwise a length that no slice has.
     armed_payload_bytes: usize,
     /// The bits of an id that matter, and their required value. An id of one byte must equal the last one, because most
     /// messages have the same id, and a range check takes longer.

@@ -236,7 +236,7 @@ mod tests {
             work_for_ns(5_000_000);
             tell.send((ThreadClock::of_this_thread(), thread_cpu_ns()))
                 .unwrap();
-            // It lives until the test has read its clock.
+            // The thread lives until the test has read its clock.
             ended.recv().unwrap_err();
         });
         let (clock, before_ns) = told.recv().unwrap();

@@ -59,7 +59,7 @@ fn a_thread_counts_its_allocations_and_the_process_its_held_bytes() {
     let elsewhere = std::thread::spawn(move || {
         mark_this_thread();
         let marked = marked_allocations();
-        // Another thread frees the buffer than the one that took it.
+        // The buffer is freed by another thread than its allocator.
         let freed = allocations_of(|| drop(buffer));
         let marked_then = marked_allocations();
         let allocated = allocations_of(|| drop(black_box(Box::new([0_u64; 8]))));

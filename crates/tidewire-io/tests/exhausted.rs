@@ -40,7 +40,7 @@ fn every_operation_reports_the_limit_and_recovers_when_it_is_raised() {
     }
 
     for _ in 0..2 {
-        // It accepts twice: the failure does not lose the waiting connection.
+        // The listener accepts twice: the failure does not lose the waiting connection.
         let refused = listener.accept().unwrap_err();
         assert!(matches!(
             refused,

@@ -33,7 +33,7 @@ fn in_child(what: &str, work: impl FnOnce()) {
 fn echo() -> Server {
     tidewire::serve("tcp://127.0.0.1:0", |cx, message| match message.payload {
         b"wait" => {
-            // It has no answer as long as the session lasts.
+            // The request has no answer as long as the session lasts.
             std::mem::forget(cx.defer());
             Ok(())
         }

@@ -26,7 +26,7 @@ pub(crate) struct Service {
     pub(crate) methods: Vec<Method>,
 }
 
-/// One of its methods.
+/// A method of a service.
 pub(crate) struct Method {
     pub(crate) ident: Ident,
     /// Documentation and similar attributes, which the client's method gets too.

@@ -155,7 +155,7 @@ fn receive(node: &mut Node, wire: &NatsWire, message: &Message) {
         }
         return;
     };
-    // One without a sequence is not of JetStream.
+    // A message without a sequence is not of JetStream.
     if let Some(offset) = offset_of(message) {
         node.handle_appended(name, HistoryMessage { offset, packet }, Instant::now());
     }

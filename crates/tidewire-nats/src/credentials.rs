@@ -96,7 +96,7 @@ impl UserPair {
     }
 }
 
-/// It has a secret.
+/// The pair has a secret, so its content is not shown.
 impl std::fmt::Debug for UserPair {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.write_str("UserPair(..)")

@@ -87,7 +87,7 @@ impl Reader {
         let last = info.state.last_sequence;
         let epoch = epoch_of(&info);
         let newest = (last + 1).saturating_sub(self.limits.messages_max as u64);
-        // One that ends before this sequence is another stream than the node knows.
+        // A stream that ends before this sequence is not the stream that the node knows.
         let is_other = self.from > last && self.from < u64::MAX;
         let from = if is_other { 0 } else { self.from };
         let from = from.max(newest).max(info.state.first_sequence);

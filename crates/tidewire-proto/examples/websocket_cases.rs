@@ -165,7 +165,7 @@ impl Echo {
         if self.masks.is_none() {
             self.stream.shutdown(std::net::Shutdown::Write)?;
         }
-        // It may also reset the connection, and has its answer all the same.
+        // The peer may also reset the connection after it has its answer.
         while self
             .stream
             .read(&mut [0; 1 << 10])

@@ -26,14 +26,14 @@ use thiserror::Error;
 pub enum Proxied {
     /// The proxy's own connection, such as a health check, with the proxy's address.
     Local,
-    /// One over TCP.
+    /// A connection over TCP.
     Tcp {
         /// The address of the client.
         source: SocketAddr,
         /// The address that the client connected to.
         destination: SocketAddr,
     },
-    /// One without IP addresses: over a Unix socket, or of a kind that the proxy does not know.
+    /// A connection without IP addresses: over a Unix socket, or of a kind that the proxy does not know.
     Unknown,
 }
 
@@ -59,7 +59,7 @@ pub enum ProxyHeader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ProxyError {
-    /// Other bytes came in its place.
+    /// Other bytes came in place of a header.
     #[error("there is no PROXY header; let the proxy send one, or take its address off the list")]
     Missing,
     /// The line of version 1 has another form.

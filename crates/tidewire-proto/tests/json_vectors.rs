@@ -96,7 +96,7 @@ fn every_line_is_the_message_that_the_frame_is() {
         });
         let again = written(kind, &message);
         if matches!(kind, JsonKind::List | JsonKind::Whisper) {
-            // These are written as the request that they stand for.
+            // These kinds are written as their request.
             translate(again.trim_end(), |translated| {
                 assert_eq!(*translated, message);
             });

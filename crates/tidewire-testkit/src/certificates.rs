@@ -44,13 +44,13 @@ impl Authority {
         Self { pem, issuer }
     }
 
-    /// Its own certificate.
+    /// The authority's own certificate.
     #[must_use]
     pub fn pem(&self) -> Pem {
         Pem::bytes(self.pem.as_bytes())
     }
 
-    /// Its own certificate as text.
+    /// The authority's own certificate as text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.pem

@@ -140,7 +140,7 @@ impl TestServer {
         self.address().to_string()
     }
 
-    /// Its present counters.
+    /// The server's present counters.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.server.metrics()

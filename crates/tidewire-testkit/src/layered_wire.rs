@@ -130,7 +130,7 @@ impl<W: Read + Write> Read for LayeredWire<W> {
                     return Ok(count);
                 }
             }
-            // It reads at most the reader's length, so that a reader of small pieces takes small pieces here, too.
+            // Reads at most the reader's length, so that a reader of small pieces takes small pieces here, too.
             self.receive(buffer)?;
             self.answer();
         }

@@ -51,13 +51,13 @@ impl NatsServer {
         find()
     }
 
-    /// Its port, which stays the same.
+    /// The server's port, which stays the same.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its address for clients without a user.
+    /// The server's address for clients without a user.
     #[must_use]
     pub fn address(&self) -> String {
         format!("nats://127.0.0.1:{}", self.port)
@@ -195,7 +195,7 @@ fn find() -> Option<PathBuf> {
             println!("skipped: {advice}");
         }
     }
-    // It runs in another directory.
+    // The program runs in another directory.
     found.map(|it| it.canonicalize().unwrap_or(it))
 }
 

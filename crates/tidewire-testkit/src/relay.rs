@@ -9,11 +9,11 @@ use std::time::Duration;
 /// The changes that the relay makes to the datagrams of both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disorder {
-    /// It sends each datagram twice.
+    /// Sends each datagram twice.
     Double,
-    /// It sends a datagram after the next, if the next has arrived.
+    /// Sends a datagram after the next, if the next has arrived.
     Reorder,
-    /// It sends each datagram again, three datagrams later.
+    /// Sends each datagram again, three datagrams later.
     Replay,
 }
 

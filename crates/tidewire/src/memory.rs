@@ -28,7 +28,7 @@ pub(crate) use shares::{Holder, MemoryShares};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum Pressure {
-    /// There is room.
+    /// Less than the thresholds below is held.
     Normal,
     /// Three quarters of the limit are held: new connections are refused, and some sessions are closed to release
     /// memory.

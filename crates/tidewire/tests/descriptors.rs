@@ -19,7 +19,7 @@ fn a_server_without_descriptors_refuses_newcomers_and_serves_again_when_some_are
     let server = TestServer::over_tcp(Server::builder(), &codec, |_| echo);
     let mut early = server.peer();
     descriptors::lower_limit(500).unwrap();
-    // One descriptor is left for the client's side. The server finds none for its side but the spare one.
+    // One descriptor is left for the client's side. The server has only its spare descriptor.
     let held = descriptors::exhaust(1);
     for number in 1..=3 {
         let mut refused = Peer::silent(Wire::connect(server.address()).unwrap(), &codec);

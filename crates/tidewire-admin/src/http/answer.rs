@@ -14,7 +14,7 @@ use serde_json::json;
 pub(crate) type Answer = Response<Body>;
 
 pub(crate) enum Body {
-    /// All of it. `None` once it was sent.
+    /// A complete body. `None` once it was sent.
     Whole(Option<Bytes>),
     Events(EventFrames),
 }

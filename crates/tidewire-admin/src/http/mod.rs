@@ -53,11 +53,11 @@ pub(crate) trait Site: Send + Sync + 'static {
 /// The ends of requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RequestEnd {
-    /// It was answered, perhaps by the server's failure.
+    /// The request was answered, perhaps by the server's failure.
     Answered,
-    /// It was refused, or the path does not exist.
+    /// The request was refused, or its path does not exist.
     Refused,
-    /// It was no HTTP, too large, too slow, or its connection was cut.
+    /// The request was no HTTP, too large, too slow, or its connection was cut.
     Broken,
 }
 

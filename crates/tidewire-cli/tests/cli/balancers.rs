@@ -25,7 +25,7 @@ struct Foreign(Child);
 
 impl Drop for Foreign {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The program may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -76,7 +76,7 @@ fn on_terminal(command: &mut Command) -> Vec<u8> {
         let count = screen.read(&mut buffer).unwrap();
         shown.push_str(str::from_utf8(&buffer[..count]).unwrap());
     }
-    // It may have ended by itself.
+    // The process may have ended.
     let _ = child.kill();
     child.wait().unwrap();
     let lines = shown.rsplit_once('\n').map_or("", |(lines, _)| lines);

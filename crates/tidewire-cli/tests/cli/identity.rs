@@ -19,7 +19,7 @@ fn new_token(folder: &Path, name: &str) -> String {
         Process::start(&["token", "new", name, "--file", &file.display().to_string()]).wait();
     assert_eq!(ended.status.code(), Some(0), "{}", ended.text());
     let token = ended.text().trim().to_owned();
-    // It is printed once, and only its hash is kept.
+    // The token is printed once, and only its hash is kept.
     assert_eq!(token.len(), 64);
     assert!(!fs::read_to_string(file).unwrap().contains(&token));
     token

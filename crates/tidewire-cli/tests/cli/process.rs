@@ -134,7 +134,7 @@ impl Process {
 
     /// Waits so long until it ends by itself.
     pub(crate) fn wait_for(mut self, patience: Duration) -> Ended {
-        // Its output ends when it does, or shortly before.
+        // The output ends with the process, or shortly before.
         let deadline = Instant::now() + patience;
         loop {
             match self.lines.recv_timeout(deadline - Instant::now()) {
@@ -159,7 +159,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended long ago.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

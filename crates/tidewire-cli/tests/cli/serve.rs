@@ -220,7 +220,7 @@ fn a_drain_cut_off_at_its_deadline_is_a_failure_that_says_so() {
     greedy
         .set_write_timeout(Some(Duration::from_secs(1)))
         .unwrap();
-    // It reads none of its echoes, until the server cannot write and therefore does not read either.
+    // The client reads no echoes, until the server cannot write and therefore does not read either.
     let block = [b'x'; 64 * 1024];
     while greedy.write(&block).is_ok() {}
     server.signal(Signal::INT);

@@ -44,7 +44,7 @@ impl Stuck {
 
 impl Drop for Stuck {
     fn drop(&mut self) {
-        // It may have ended long ago.
+        // The process may have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -99,7 +99,7 @@ fn a_second_signal_ends_a_server_with_a_blocked_stderr() {
     ];
     let mut server = Stuck::start(command(&arguments).stdout(Stdio::piped()).stderr(stderr));
     let address = ready(&mut server);
-    // It is accepted and never closes, so the drain waits for it.
+    // The connection is accepted and never closes, so the drain waits for it.
     let mut holder = TcpStream::connect(address.trim_start_matches("tcp://")).unwrap();
     holder.write_all(&tidewire_testkit::hello_frame()).unwrap();
     assert_eq!(next_kind(&mut holder), Kind::Welcome);
@@ -174,7 +174,7 @@ fn a_load_test_without_a_reader_of_its_output_ends_by_a_signal() {
         std::thread::yield_now();
     }
     load.signal(Signal::INT);
-    // It does not end by its time limit, which writes no report. Its output cannot be written, and that is an error.
+    // The run does not end by its time limit, which writes no report. The output cannot be written, which is an error.
     assert_eq!(load.code(), Some(1));
     assert!(directory.path().join("report.json").is_file());
     drop((out_reader, error_reader));

@@ -95,7 +95,7 @@ impl Person {
 
 impl Drop for Person {
     fn drop(&mut self) {
-        // It may have ended long ago.
+        // The process may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

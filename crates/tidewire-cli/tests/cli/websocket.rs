@@ -69,7 +69,7 @@ fn a_chat_page_is_served_at_the_path_of_its_websocket() {
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     assert!(answer.contains("script-src 'sha256-"), "{answer}");
     assert!(answer.contains("<title>Tidewire chat</title>"));
-    // It loads nothing from elsewhere.
+    // The page loads nothing from elsewhere.
     assert!(!answer.contains("src=") && !answer.contains("https://"));
     // The WebSocket is at the same path. This returns when its member is in the room.
     let _chat = Process::chat(&address, "ann");

@@ -92,7 +92,7 @@ fn step(
             drain(&mut connection.near);
         }
         12 => {
-            // It reads a part, so that readiness outlives the read.
+            // The read takes a part, so that readiness outlives it.
             let _ = connection.near.read(&mut [0; 3]);
         }
         13..=14 => fill(&mut connection.near),

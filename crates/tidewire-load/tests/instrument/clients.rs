@@ -210,7 +210,7 @@ fn an_unframed_datagram_of_uvrpc_is_all_that_its_client_sends_over_udp() {
     let codec = AnyCodec::by_name("uvrpc").unwrap();
     let decoded = codec.for_datagrams().decode(&datagram[..count], 2_048);
     assert!(decoded.is_ok(), "{decoded:?}");
-    // Its first bytes are the frame's own and not its length.
+    // The first bytes belong to the frame and are not its length.
     let length = u32::from_be_bytes(datagram[..4].try_into().unwrap());
     assert_ne!(length as usize, count - 4);
     // No server answers, and the report tells so.

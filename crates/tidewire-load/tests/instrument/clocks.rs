@@ -124,7 +124,7 @@ fn a_jumping_wall_clock_changes_nothing() {
     let proof = prove_with(plan, &steps, |options| {
         options.clock = Clock::Other(Arc::clone(&jumping) as _);
     });
-    // Its readings are the beginning of the run, and the end a year earlier. The clock is not read otherwise.
+    // The clock is read only for the beginning of the run, and for the end a year earlier.
     assert_eq!(jumping.looks.load(Ordering::SeqCst), 2);
     assert_eq!(proof.report.start_time_utc, "2027-01-16T08:00:00.000Z");
     assert_eq!(proof.report.end_time_utc, "2026-01-15T08:00:00.000Z");
@@ -193,7 +193,7 @@ fn a_part_that_waits_for_its_start_does_not_look_at_the_wall_again() {
     proof.assert_passed();
     assert_eq!(proof.step().total_sent, proof.server.messages);
     assert!(proof.step().test_duration_secs >= waits.as_secs_f64());
-    // Its translation of the start, its beginning, its end.
+    // Readings: the translation of the start, the beginning, and the end.
     assert_eq!(clock.looks.load(Ordering::SeqCst), 3);
 }
 

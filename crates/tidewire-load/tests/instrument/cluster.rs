@@ -24,7 +24,7 @@ use crate::workloads::{only, scenario};
 struct Node {
     address: SocketAddr,
     is_up: Arc<AtomicBool>,
-    /// It does not come back.
+    /// The server does not come back.
     is_broken: bool,
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }

@@ -162,7 +162,7 @@ fn a_node_that_reads_a_stream_keeps_the_exact_limit_of_bytes() {
     let Some(engine) = NatsEngine::start_with_streams() else {
         return;
     };
-    // Each takes 13 bytes more.
+    // Each message takes 13 bytes more.
     let history = History {
         bytes_max: 3 * (300 + 13),
         ..History::last(100)

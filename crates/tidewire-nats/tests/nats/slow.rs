@@ -76,7 +76,7 @@ impl Strait {
 impl Drop for Strait {
     fn drop(&mut self) {
         self.valve.set(false, true);
-        // It takes this connection, and sees the end.
+        // The thread accepts this connection, and sees the end.
         let _ = TcpStream::connect(self.address);
         if let Some(thread) = self.accepting.take() {
             let _ = thread.join();
@@ -92,7 +92,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, goes_on: impl Fn() -> bool) {
         && to.write_all(&buffer[..count]).is_ok()
     {}
     for side in [from, to] {
-        // It may be down already.
+        // The socket may be closed already.
         let _ = side.shutdown(Shutdown::Both);
     }
 }

@@ -205,7 +205,7 @@ fn permissions_that_are_too_narrow_are_an_error_at_the_start() {
         let mut settings = settings("one");
         settings.keeps_histories = number >= plain;
         if number > without_jetstream {
-            // It may do all that a node does.
+            // This user may do all that a node does.
             let builder = Server::builder().backplane(nats, settings);
             let chat = Chat::new().history(History::last(10));
             let server = TestServer::over_tcp(builder, &tw1(), move |_| chat.clone());

@@ -12,7 +12,7 @@ use crate::message::{Kind, MemberId};
 pub enum PlacementBody<'a> {
     /// The client is in a room.
     Joined {
-        /// Its number in the room.
+        /// The client's number in the room.
         member: MemberId,
         /// How many members the room has.
         members: u32,

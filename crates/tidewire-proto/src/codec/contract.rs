@@ -75,7 +75,7 @@ pub enum BrokenContract {
     IsComplete {
         /// The offset of the frame.
         at: usize,
-        /// Its length according to the codec.
+        /// The frame's length according to the codec.
         frame_bytes: usize,
     },
     /// The same bytes in pieces gave another frame, or another number of frames.

@@ -177,8 +177,8 @@ pub enum Opening {
     Nothing,
     /// [`Hello`](crate::message::Kind::Hello) and [`Welcome`](crate::message::Kind::Welcome).
     Hello,
-    /// The same, or any other frame. Such a frame opens the connection, as if a hello without credentials had come
-    /// before, and there is no welcome.
+    /// A hello, or any other frame. Another frame opens the connection like a hello without credentials, and there is
+    /// no welcome.
     OptionalHello,
 }
 
@@ -230,7 +230,7 @@ pub enum Text {
     No,
     /// Frames are UTF-8 text that ends in a line feed.
     Lines,
-    /// The same, and people type them, key by key.
+    /// Lines of UTF-8 text that people type, key by key.
     Typed,
 }
 

@@ -142,7 +142,7 @@ pub struct FrameTemplate<'a> {
     payload_bytes: usize,
     /// Whether only the first [`WORD_BYTES`] of a frame are compared.
     is_short: bool,
-    /// Their required value, and a mask of the bits that count.
+    /// The required value of the first eight bytes, and a mask of the compared bits.
     word: u64,
     mask: u64,
     /// Whether the id is the four bytes after them. Otherwise it is within them.

@@ -38,9 +38,9 @@ struct PeerAgent(Box<str>);
 pub(super) enum ControlFrame {
     /// The frame was for the handshake, or wrong.
     Handled(Handled),
-    /// It is a ping.
+    /// The frame is a ping.
     Ping,
-    /// It is the peer's go-away.
+    /// The frame is the peer's go-away.
     GoAway,
 }
 

@@ -218,7 +218,7 @@ impl CloseReason {
     pub const fn go_away_code(self) -> Option<GoAwayCode> {
         match self {
             Self::Handshake(HandshakeError::Refused { .. }) => None,
-            // Its client would only replace the newer session in turn.
+            // The replaced client would only replace the newer session in turn.
             Self::Replaced { was_silent: false } => Some(GoAwayCode::Removed),
             // These bytes tell a TLS client that this side does not speak TLS.
             Self::Layer(LayerError::Tls(TlsFault::UnexpectedTls)) => {

@@ -77,8 +77,8 @@ impl<T> Correlator<T> {
     /// # Errors
     /// The table is full; `value` comes back with the error. Requests given up count as long as their replies are
     /// pending, except with ids of 32 bits.
-    // It is inlined into the caller that makes the value. Passed through memory, the value would be read in larger
-    // pieces than it was written in, and the processor would wait.
+    // Inlined into the caller that makes the value. Passed through memory, the value would be read in larger pieces
+    // than it was written in, and the processor would wait.
     #[inline(always)]
     pub fn insert(&mut self, value: T) -> Result<u32, (WindowFull, T)> {
         let full = WindowFull {

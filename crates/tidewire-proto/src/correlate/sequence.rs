@@ -35,7 +35,7 @@ impl<T> Sequences<T> {
         if self.pending_replies() >= PENDING_MAX {
             return Err(value);
         }
-        // One of the 255 is free, so the loop ends.
+        // At least one of the 255 sequences is free, so the loop ends.
         loop {
             self.last = self.last.checked_add(1).unwrap_or(1);
             if let Some(slot @ Slot::Free) = self.slots.get_mut(usize::from(self.last)) {

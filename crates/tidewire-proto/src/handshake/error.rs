@@ -37,7 +37,7 @@ pub enum HandshakeError {
          have {LONG_CREDENTIALS_BYTES_MAX}"
     )]
     CredentialsTooLong {
-        /// Their length.
+        /// The credentials' length.
         bytes: u16,
         /// The longest that is taken.
         bytes_max: u16,

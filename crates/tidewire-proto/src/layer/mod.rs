@@ -194,7 +194,7 @@ impl RecordHeader {
         self.count += bytes.len();
     }
 
-    /// Its bytes.
+    /// The header's bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.count]

@@ -45,9 +45,9 @@ pub use reader::{Frames, Received, Side};
 /// The limits of the head of a handshake, which is the request or the answer with its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Its bytes, with the empty line. At most [`RECORD_BYTES_MAX`](crate::layer::RECORD_BYTES_MAX) count.
+    /// The head's bytes, with the empty line. At most [`RECORD_BYTES_MAX`](crate::layer::RECORD_BYTES_MAX) count.
     pub bytes_max: usize,
-    /// Its headers.
+    /// The number of headers in a head.
     pub headers_max: usize,
 }
 

@@ -8,9 +8,9 @@ use crate::layer::WebSocketFault;
 /// A side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// It accepted the connection. Its peer masks frames.
+    /// The side that accepted the connection. Its peer masks frames.
     Server,
-    /// It opened the connection, and masks frames.
+    /// The side that opened the connection, and masks frames.
     Client,
 }
 
@@ -208,7 +208,7 @@ impl Frames {
         header_bytes: usize,
         network: &[u8],
     ) -> Result<usize, WebSocketFault> {
-        // It has at most 125 bytes.
+        // A control frame has at most 125 bytes.
         let payload_bytes = usize::try_from(header.payload_bytes).unwrap_or(usize::MAX);
         let Some(payload) = network[header_bytes..].get(..payload_bytes) else {
             return Ok(0);

@@ -53,7 +53,7 @@ struct Port {
     node: String,
     events: Sender<Event>,
     subscriptions: HashSet<String>,
-    /// Neither sends nor receives, without noticing.
+    /// The node neither sends nor receives, without noticing.
     is_silent: bool,
 }
 

@@ -280,7 +280,7 @@ pub fn requests_of_a_node_that_is_gone_fail<E: Engine>(engine: &mut E) {
         Err(RequestError::Refused { text, .. }) => assert!(text.contains("is gone"), "{text}"),
         other => panic!("{other:?}"),
     }
-    // Its token has no caller to answer.
+    // The token has no caller to answer.
     held.reply(b"too late").expect("a short reply");
     drop(client);
     let metrics = front.stop();

@@ -23,7 +23,7 @@ pub fn the_last_value_of_a_topic_is_the_same_on_all_nodes<E: Engine>(engine: &mu
         for (index, client) in clients.iter().enumerate() {
             let value = format!("{round} by {index}");
             publish(client, "state.door", &value);
-            // It has its place in the order now, so that every later subscriber gets it.
+            // The value has its place in the order now, so every later subscriber receives it.
             assert_eq!(near.hear(), value);
             for server in &servers {
                 let mut reader = Reader::subscribe(server, "state.door", None);

@@ -88,7 +88,7 @@ impl CodecKind {
         }
     }
 
-    /// Its name in the matrix.
+    /// The codec's name in the matrix.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -51,7 +51,7 @@ pub(super) fn exact_topics_reach_subscribers(cell: &Cell<'_>) {
             assert_eq!(delivered(subscriber), number.to_string());
         }
     }
-    // It is the first message it receives: the weather news went to others.
+    // This is the first message: the weather news went to others.
     assert_eq!(delivered(&mut other), "sunny");
 }
 
@@ -99,7 +99,7 @@ pub(super) fn rooms_reach_every_codec(cell: &Cell<'_>) {
         })
         .collect();
     let hear = |member: &mut Peer| match cell.setup.codec {
-        // These also announce members and authors.
+        // These codecs also announce members and authors.
         CodecKind::Tw1 | CodecKind::Lines | CodecKind::Json => {
             String::from_utf8_lossy(&member.next_message().1).into_owned()
         }

@@ -84,9 +84,9 @@ pub struct Behaviour {
 
 #[derive(Clone, Copy)]
 enum Run {
-    /// It starts its own server, talks to it, and checks it.
+    /// The behaviour starts its own server, talks to it, and checks it.
     Alone(fn(&Setup)),
-    /// It talks to the server that it shares with others of its kind.
+    /// The behaviour uses the server that behaviours of this kind share.
     Shared(fn(&Cell<'_>)),
 }
 

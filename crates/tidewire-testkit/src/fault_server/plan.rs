@@ -77,7 +77,7 @@ impl Every {
 /// A pause of everything: reading, logging in and delivering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stall {
-    /// It begins with the message of this number, from 1, before that message is delivered.
+    /// The number of the message, from 1, before which the fault begins.
     pub at_message: u64,
     /// The duration.
     pub duration: Duration,

@@ -280,7 +280,7 @@ impl ByAddress {
         }
     }
 
-    /// Also identifies peers over UDP with an address that is [not proven](AuthRequest::is_address_proven). Use it only
+    /// Identifies also peers over UDP with an address that is [not proven](AuthRequest::is_address_proven). Use it only
     /// in a network without forged sender addresses.
     #[must_use]
     pub fn accept_unproven(mut self) -> Self {

@@ -139,7 +139,7 @@ impl Identity {
         &self.permissions
     }
 
-    /// Its limits.
+    /// The identity's own limits.
     #[must_use]
     pub fn own_limits(&self) -> &IdentityLimits {
         &self.limits
@@ -167,7 +167,7 @@ impl Identity {
         self.proof.as_ref()
     }
 
-    /// Its name in chats. Anonymous peers choose their name.
+    /// The identity's name in chats. Anonymous peers choose their name.
     pub(crate) fn chat_name(&self) -> Option<&str> {
         (!self.is_anonymous).then_some(&self.name)
     }
@@ -192,7 +192,7 @@ impl IdentityLimits {
 #[derive(Debug)]
 pub(crate) struct Admitted {
     pub(crate) identity: Arc<Identity>,
-    /// Its place among the sessions of the identity; `None` if they are not counted.
+    /// The session's place among the sessions of the identity; `None` if sessions are not counted.
     pub(crate) place: Option<Place>,
     /// The rate limit of the identity, and the use by its sessions.
     rate: Option<(Rate, Arc<SharedBucket>)>,

@@ -11,18 +11,18 @@ use tidewire_proto::topic::{Pattern, PatternBuf, TopicError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action<'a> {
-    /// It publishes to this topic.
+    /// Publishing to this topic.
     Publish(&'a str),
-    /// It subscribes to this pattern.
+    /// Subscribing to this pattern.
     Subscribe(&'a str),
-    /// It joins this room.
+    /// Joining this room.
     Join(&'a str),
-    /// It says something in this room, or whispers to a member.
+    /// Sending a message to this room or to a member.
     Say(&'a str),
-    /// It calls this method, or sends the method a one-way message. A method without a name is `#` and its channel,
-    /// such as `#0`.
+    /// Calling this method, or sending it a one-way message. A method without a name is `#` and its channel, such as
+    /// `#0`.
     Call(&'a str),
-    /// It needs no permission, such as a leave, or its service makes the check.
+    /// An action without permission, such as a leave, or with a check by the service.
     Free,
 }
 
@@ -32,7 +32,7 @@ pub enum Action<'a> {
 pub struct Access {
     allow: Vec<PatternBuf>,
     deny: Vec<PatternBuf>,
-    /// The same patterns in lower case, if they differ.
+    /// The patterns in lower case, if they differ.
     lower: Option<Box<Self>>,
 }
 

@@ -30,19 +30,19 @@ pub struct Token(Arc<str>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// It is empty, or only white space.
+    /// The text is empty, or only white space.
     #[error("the token is empty")]
     Empty,
-    /// It does not fit a hello.
+    /// The token does not fit a hello.
     #[error(
         "the token has {bytes} bytes; a hello takes {LONG_CREDENTIALS_BYTES_MAX} at most over tls:// and wss://, and \
          {CREDENTIALS_BYTES_MAX} elsewhere"
     )]
     TooLong {
-        /// Its length.
+        /// The token's length.
         bytes: usize,
     },
-    /// It has a space, a line end or another character that no token has.
+    /// The token has a space, a line end or another character that no token has.
     #[error("the token has a space, a line end or a control character within it; use one token")]
     Character,
 }
@@ -69,7 +69,7 @@ pub enum TokenReadError {
     Token {
         /// The file.
         path: PathBuf,
-        /// Its text.
+        /// The mistake in its text.
         source: TokenError,
     },
 }

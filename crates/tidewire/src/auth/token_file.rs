@@ -78,7 +78,7 @@ struct Entry {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TokenFileError {
-    /// It cannot be read or written.
+    /// The file cannot be read or written.
     #[error("cannot use the token file {}: {source}", path.display())]
     Io {
         /// The file.

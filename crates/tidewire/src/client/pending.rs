@@ -85,7 +85,7 @@ enum NotSent {
     Encode(EncodeError),
     /// The caller does not want the outcome any more.
     Abandoned,
-    /// It is a flush, and messages that were sent before it may be lost.
+    /// The request is a flush, and earlier messages may be lost.
     MayBeLost {
         messages: u64,
     },

@@ -38,7 +38,7 @@ pub struct Subscription {
     client: Client,
     pattern: Arc<str>,
     queue: Arc<TopicQueue>,
-    /// Its registration as a stream.
+    /// The registration of this stream.
     waiter: Waiter,
     has_ended: bool,
 }

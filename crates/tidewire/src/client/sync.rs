@@ -110,7 +110,7 @@ pub(super) struct OnceWaker(OnceLock<Weak<LaneWaker>>);
 
 impl OnceWaker {
     pub(super) fn set(&self, waker: &Arc<LaneWaker>) {
-        // It belongs to one lane, so `set` is called once.
+        // A waker belongs to one lane, so `set` is called once.
         let _ = self.0.set(Arc::downgrade(waker));
     }
 }

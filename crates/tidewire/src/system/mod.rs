@@ -44,7 +44,7 @@ pub struct FileState {
     identity: (u64, u64),
     bytes: u64,
     modified_ns: i128,
-    /// Its mode or owner changed then, too, which decides whether it is trusted.
+    /// The time of the last change of content, mode or owner. Mode and owner decide whether the file is trusted.
     changed_ns: i128,
 }
 

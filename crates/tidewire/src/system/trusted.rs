@@ -21,8 +21,8 @@ use thiserror::Error;
 /// The reason why a file must be trusted. See [`open_trusted`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// It decides about access: users, tokens, issuers, public keys, authorities. Others may read it and must not write
-    /// it.
+    /// The file decides about access: users, tokens, issuers, public keys, authorities. Others may read it and must not
+    /// write it.
     Decides,
     /// Whoever reads it can pass as its owner: keys, tokens, shared secrets.
     Secret,
@@ -56,7 +56,7 @@ pub enum Untrusted {
         /// The permission bits.
         mode: u32,
     },
-    /// Another user owns it, and so can change it.
+    /// Another user owns the file, and so can change it.
     #[error(
         "{} belongs to user {owner}, who can change it; give it to root or to the user of this process (`chown \
          {process}`), and check what is in it",
@@ -78,7 +78,7 @@ pub enum OpenError {
     /// The system's error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Others could have changed or read it.
+    /// Other users could have changed or read the file.
     #[error(transparent)]
     Untrusted(#[from] Untrusted),
 }

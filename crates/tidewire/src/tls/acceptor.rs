@@ -34,7 +34,7 @@ pub(crate) struct Acceptor {
     used: Mutex<[u8; 32]>,
 }
 
-/// They differ in the name that ALPN agrees on.
+/// Two configurations with different names for ALPN.
 #[derive(Debug)]
 struct Configs {
     /// For `tls://`, with the codec's name.

@@ -36,7 +36,7 @@ pub(crate) struct ClientConfigs {
 
 #[derive(Debug)]
 struct CurrentConfig {
-    /// It offers no name by ALPN.
+    /// The configuration without a name for ALPN.
     base: ClientConfig,
     /// Configurations with a name, which share the tickets of `base`. There are two names: the codec's name and
     /// [`HTTP`].
@@ -208,7 +208,7 @@ impl Connector {
         })
     }
 
-    /// The same with another name to offer. They share the tickets.
+    /// A connector that offers another name and shares the tickets.
     pub(crate) fn with_protocol(&self, protocol: &'static str) -> Self {
         let protocol = Some(protocol);
         Self {

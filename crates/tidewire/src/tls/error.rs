@@ -116,7 +116,7 @@ pub enum PemError {
         /// The error of the system.
         source: io::Error,
     },
-    /// Others could have read the key, or changed it or the authorities.
+    /// Other users could have read or changed the key, or changed the authorities.
     #[error("the {} {source}", part.name())]
     Untrusted {
         /// The part that was read.

@@ -92,7 +92,7 @@ impl Layer for TlsLayer {
         }
         let was_ready = self.is_ready();
         let mut rest = network;
-        // It fails only when plaintext was left in it, which is taken below each time.
+        // The call fails only if rustls still holds plaintext, which is taken below each time.
         let used = self
             .connection
             .read_tls(&mut rest)

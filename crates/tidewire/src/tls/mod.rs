@@ -57,7 +57,7 @@ pub struct ServerTls {
 /// Whether a server asks clients for a certificate.
 #[derive(Clone, Debug)]
 enum ClientAuth {
-    /// It does not ask.
+    /// The server requests no certificate.
     Off,
     /// A certificate must be signed by this authority. A client without a certificate is accepted.
     Optional(Pem),

@@ -80,7 +80,7 @@ impl WebSocketAcceptor {
 #[derive(Debug)]
 pub(crate) struct WebSocketConnector {
     terms: Arc<ClientTerms>,
-    /// Its keys come from the system. Each connection has its own masks.
+    /// Random keys from the system. Each connection has its own masks.
     random: RandomState,
 }
 

@@ -56,7 +56,7 @@ impl Relay {
     pub(crate) fn cut(&self) {
         self.state.swallows.store(false, Ordering::SeqCst);
         for end in self.state.open.lock().unwrap().drain(..) {
-            // It may have ended by itself.
+            // The connection may have ended.
             let _ = end.shutdown(Shutdown::Both);
         }
     }

@@ -91,7 +91,7 @@ fn many_returning_clients_that_do_not_read_cost_little_and_delay_no_other() {
             let each = metrics.memory_bytes / STALLED;
             assert!(each < EACH_MAX, "{each} bytes: {metrics:?}");
         }
-        // One of them reads on after all, and gets everything.
+        // One client reads later, and receives everything.
         for expected in 0..KEPT + LIVE {
             let mut told = std::iter::from_fn(|| stalled[0].receive());
             let told = told.find(|told| told.kind != Kind::Ping);

@@ -291,7 +291,7 @@ fn a_client_sends_nothing_new_after_go_away() {
             wait_until("nothing new is sent", || {
                 match client.request(b"new").wait() {
                     Err(RequestError::NotConnected) => Some(()),
-                    // It crossed the go-away, or came before it.
+                    // The request crossed the go-away, or came before it.
                     Err(RequestError::Refused {
                         code: ErrorCode::Draining,
                         ..

@@ -367,7 +367,7 @@ fn the_connection_of_a_slow_subscriber_is_soon_gone_from_the_kernel() {
     let url = server.url();
     let port: u16 = url.rsplit(':').next().unwrap().parse().unwrap();
     let local = format!(":{port:04X}");
-    // Its peer lives and does not read.
+    // The peer lives and does not read.
     wait_until("the kernel has no unfinished end at this port", || {
         let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
         let mut rows = table

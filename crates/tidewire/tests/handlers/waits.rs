@@ -82,7 +82,7 @@ fn a_wait_on_a_lane_fails_at_once_and_says_why() {
             "{form}: {text}"
         );
     }
-    // These have no place for an error. The panic ends the session that waits, and no other.
+    // These calls have no place for an error. The panic ends only the session that waits.
     let mut bystander = server.peer();
     for (number, form) in ["event", "event for", "broadcast", "close"]
         .iter()

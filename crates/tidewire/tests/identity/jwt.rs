@@ -33,7 +33,7 @@ fn a_jwt_identifies_the_peer() {
     let server = serve_with(keys(&key, "a"), |_| tell_name);
     let client = connect(&server, Some(&token(&key, "a", &claims("ann", 600)))).unwrap();
     assert_eq!(name_of(&client), "ann");
-    // One that only the issuer knows has the default permissions, which are none here.
+    // A user that only the issuer knows has the default permissions, which are none here.
     let stranger = connect(&server, Some(&token(&key, "a", &claims("eve", 600)))).unwrap();
     let outcome = stranger.request(b"").wait();
     assert_eq!(code(outcome), ErrorCode::Forbidden);

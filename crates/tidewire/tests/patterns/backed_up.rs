@@ -57,7 +57,7 @@ fn requests_that_wait_for_a_full_output_fail_at_their_deadlines() {
         let hasty = client.request(b"hasty").timeout(Duration::from_millis(20));
         assert_eq!(hasty.wait().unwrap_err(), RequestError::TimedOut);
     }
-    // Its own deadline is far, so the end of the connection ends its wait.
+    // The request's own deadline is far, so the end of the connection ends its wait.
     drop(server);
     let error = patient.wait().unwrap_err();
     assert_ne!(error, RequestError::TimedOut);

@@ -138,7 +138,7 @@ fn an_id_that_is_still_waiting_cannot_be_used_again() {
         peer.send(&request(7));
         peer.send(&request(8));
         let (first, second) = (desk.take(), desk.take());
-        // It is answered, so its id is free again.
+        // The request is answered, so its id is free again.
         second.0.reply(b"eight").unwrap();
         assert_eq!(peer.answer().id, 8, "{name}");
         peer.send(&request(8));

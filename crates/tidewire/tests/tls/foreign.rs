@@ -62,7 +62,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // It fails if the program has ended.
+        // The call fails if the program has ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -47,7 +47,7 @@ pub fn intake(bytes: &[u8]) {
             break;
         }
     }
-    // It is an end in order, or a cut.
+    // The end is in order, or a cut.
     let _ = side.handle_network_end();
 }
 

@@ -36,7 +36,7 @@ impl Authenticate for Expiring {
 /// The events of a connection that a handler makes.
 #[derive(Debug)]
 enum DialerEvent {
-    /// Its encryption, the expiry of its credentials, and whether the server takes newer credentials.
+    /// The connection's encryption, the expiry of its credentials, and whether the server takes newer credentials.
     Open(Option<Encryption>, Option<Moment>, bool),
     Renewed(Duration),
     Failed(ConnectError),

@@ -47,7 +47,7 @@ impl Relay {
     /// Ends both connections, without the records of TLS.
     fn cut(self) {
         for socket in self.sockets.lock().unwrap().iter() {
-            // It fails if the other side has ended.
+            // The call fails if the other side has ended.
             let _ = socket.shutdown(Shutdown::Both);
         }
         self.thread.join().unwrap();
@@ -64,7 +64,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, piece_bytes: usize) {
             _ => break,
         }
     }
-    // It fails if the socket has ended.
+    // The call fails if the socket has ended.
     let _ = to.shutdown(Shutdown::Write);
 }
 

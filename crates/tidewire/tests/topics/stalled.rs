@@ -32,7 +32,7 @@ fn publish_rounds(server: &TestServer, client: &Client, subscriptions: u64) {
     }
     let frames = before + TOPICS * ROUNDS * subscriptions;
     wait_for("all has come", || client.metrics().frames_in >= frames);
-    // Its reply comes after them, so they are in their queues.
+    // The reply comes after the messages, so the messages are in their queues.
     client.request(b"").wait().unwrap();
 }
 

@@ -72,7 +72,7 @@ fn a_json_payload_is_passed_on_unchanged() {
         r#"{"kind":"say","json":null}"#,
         Message::new(Kind::Say, 0, b"null"),
     );
-    // Neither is a value that this program could hold.
+    // These are no values that this program could hold.
     for json in ["1e999", &"9".repeat(400), r#""\ud800""#, r#""[\"[{""#] {
         check(
             &format!(r#"{{"kind":"say","json":{json}}}"#),

@@ -121,7 +121,7 @@ impl Codec for Uvrpc {
     fn layout(&self, frame: &[u8], message: &Message<'_>) -> Option<FrameLayout> {
         let start = match (self.framing, message.kind) {
             (LENGTH, _) => LENGTH_BYTES,
-            // These have formats of their own in datagrams.
+            // In datagrams these kinds have their own formats.
             (Framing::Datagrams, Kind::Subscribe | Kind::Deliver) => return None,
             (Framing::Datagrams, _) => 0,
             (LEGACY, _) => return None,

@@ -35,7 +35,7 @@ struct Set {
 /// The text is no set, or no key of it can check tokens.
 pub(super) fn read(text: &[u8]) -> Result<Vec<SetKey>, JwtKeyError> {
     let set: Set = serde_json::from_slice(text).map_err(|error| {
-        // Its text has a place and no content.
+        // The text of the parser's error has a place and no content.
         JwtKeyError::Set(format!(
             "{:?} error at line {}",
             error.classify(),

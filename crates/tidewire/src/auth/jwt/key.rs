@@ -30,13 +30,13 @@ pub enum JwtKeyError {
          HS512"
     )]
     Algorithm(String),
-    /// It is not a public key in PEM.
+    /// The bytes are no public key in PEM.
     #[error("it is not a public key in PEM ({0}); `openssl pkey -in PRIVATE -pubout` writes one")]
     Format(String),
-    /// It is the key of another algorithm.
+    /// The key is for another algorithm.
     #[error("it is not a key of {0}; check the algorithm and the file")]
     OtherAlgorithm(JwtAlgorithm),
-    /// It is an RSA key that can be broken.
+    /// The RSA key is too short and can be broken.
     #[error("an RSA key of {bits} bits is too short; use one of at least 2048 bits, or ES256")]
     WeakKey {
         /// Its length.
@@ -55,7 +55,7 @@ pub enum JwtKeyError {
         "the secret is a key in PEM, DER or JSON; use random bytes, or an algorithm such as ES256"
     )]
     SecretIsKey,
-    /// It is no set of keys.
+    /// The bytes are no set of keys.
     #[error("it is no set of keys in JSON ({0}); such a file has `{{\"keys\": [..]}}`")]
     Set(String),
     /// No key of a set checks signatures of tokens.

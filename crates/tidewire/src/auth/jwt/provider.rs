@@ -69,7 +69,7 @@ impl Verifier<Vec<u8>> for Key {
             Algorithm::PS384 => by_public_key(&signature::RSA_PSS_2048_8192_SHA384),
             Algorithm::PS512 => by_public_key(&signature::RSA_PSS_2048_8192_SHA512),
             Algorithm::EdDSA => by_public_key(&signature::ED25519),
-            // One that a later version of `jsonwebtoken` adds.
+            // An algorithm that a later version of `jsonwebtoken` adds.
             _ => Err(ring::error::Unspecified),
         };
         verified.map_err(|_| Error::new())

@@ -21,12 +21,12 @@ pub(super) struct Collector {
 /// A batch was not taken.
 #[derive(Debug, Error)]
 pub(super) enum PostError {
-    /// It may be taken later: the collector cannot be reached, or is overloaded.
+    /// The batch may be taken later: the collector cannot be reached, or is overloaded.
     #[error("{0}")]
     Unreachable(ureq::Error),
     #[error("the collector answered with status {0}")]
     Overloaded(u16),
-    /// It will never be taken.
+    /// The collector will never take the batch.
     #[error("the collector answered with status {0}; check the path of the URL and the headers")]
     Refused(u16),
 }
