@@ -279,7 +279,7 @@ struct Slot {
 struct Occupied {
     level: usize,
     slot: usize,
-    /// The first tick the slot stands for.
+    /// The first tick of the slot.
     start: u64,
 }
 

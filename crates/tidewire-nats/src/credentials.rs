@@ -103,7 +103,7 @@ impl std::fmt::Debug for UserPair {
     }
 }
 
-/// The lines that stand between two lines of dashes.
+/// The lines between two lines of dashes.
 fn entries(text: &str) -> impl Iterator<Item = &str> {
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let entry = |index: usize| {

@@ -54,7 +54,7 @@ pub(crate) struct ConnectionAge {
 
 impl ConnectionAge {
     /// When a session that opened at this time is asked to end: up to a tenth before the maximum age, by a hash of its
-    /// number. Otherwise clients that connected together would all come back together.
+    /// number. Otherwise clients that connected together would all reconnect together.
     pub(crate) fn end_ns(self, opened_ns: u64, session: u64) -> u64 {
         let hash = session
             .wrapping_add(opened_ns)

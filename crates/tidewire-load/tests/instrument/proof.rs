@@ -1,4 +1,4 @@
-//! One run against a fault server, with the checks that every report must stand.
+//! One run against a fault server, with the checks that every report must pass.
 
 use std::fs;
 use std::path::Path;

@@ -184,7 +184,7 @@ fn a_slow_receiver_is_named() {
     assert!(worst.iter().map(|one| one.late).sum::<u64>() <= step.late.unwrap());
 }
 
-/// A step that hears a slow server out.
+/// A step that waits for the replies of a slow server.
 fn patient(concurrency: u32, duration_secs: f64) -> Step {
     Step {
         drain_ms: LONGER_THAN_A_SECOND,

@@ -430,7 +430,7 @@ fn slow_receivers_are_reported_apart() {
     let report = run_against("tw1", |_| chat.clone(), lines, |_| {});
     assert_whole(&report, "slow");
     let (step, detail) = only(&report);
-    // Three send and hear each other; the other two only listen.
+    // Three send and receive from each other. The other two only listen.
     assert_eq!((step.total_sent, step.expected_received), (150, 150 * 2));
     let slow = detail.slow_receivers.unwrap();
     assert_eq!((slow.receivers, slow.expected), (2, 150 * 2));

@@ -44,7 +44,7 @@ pub struct SentSequences {
 struct SentSequence {
     next: SequencePoint,
     used: u64,
-    /// Whether messages were sent since the point was last told alone.
+    /// Whether messages were sent since the point was last sent alone.
     is_unmarked: bool,
 }
 
@@ -328,7 +328,7 @@ mod tests {
         assert_eq!(mark(&mut sent, now).1.len(), 2, "somebody asked");
     }
 
-    /// Regression: a point that could not be sent was not told again, so a loss of the last message stayed unknown.
+    /// Regression: a point that could not be sent was not sent again, so a loss of the last message stayed unknown.
     #[test]
     fn a_point_that_was_not_sent_is_told_at_the_next_time() {
         let mut sent = SentSequences::default();

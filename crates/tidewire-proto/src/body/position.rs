@@ -157,7 +157,7 @@ pub fn split_delivery<'a>(message: &Message<'a>) -> Result<(Option<u64>, &'a [u8
     }
 }
 
-/// The epoch that stands for the newest messages. No history has it.
+/// The epoch that means the newest messages. No history has it.
 const EPOCH_OF_NEWEST: u64 = u64::MAX;
 /// Stands for an unknown number of missing messages.
 const UNKNOWN: u64 = u64::MAX;

@@ -146,7 +146,7 @@ reasons! {
     /// may.
     HandshakeLimit = "handshake_limit", Overloaded, none,
         "the handshakes of its address are too many, or hold more memory than they may";
-    /// The connection reached the maximum age that the server allows, and was asked to come back.
+    /// The connection reached the maximum age that the server allows, and was asked to connect again.
     ConnectionAge = "connection_age", GoingAway, Shutdown,
         "the connection reached its maximum age; connect again";
     /// The peer wanted the page of a WebSocket server, and got it.

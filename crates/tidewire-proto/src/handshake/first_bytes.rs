@@ -93,7 +93,7 @@ fn is_text(sample: &[u8]) -> bool {
             .all(|c| !c.is_control() || matches!(c, '\t' | '\r' | '\n'))
 }
 
-/// The beginnings of protocols. NATS stands before HTTP, because a method of HTTP has the same word.
+/// The beginnings of protocols. NATS comes before HTTP, because a method of HTTP has the same word.
 const PREFIXES: &[(&[u8], FirstBytes)] = &[
     (b"INFO {", FirstBytes::Nats),
     (b"CONNECT {", FirstBytes::Nats),

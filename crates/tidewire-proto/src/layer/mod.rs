@@ -1,6 +1,6 @@
 //! Layers over a byte stream, without input and output: TLS, WebSocket, or one over the other.
 //!
-//! Problem: TLS and WebSocket both stand between the bytes of a socket and the frames of a codec, on servers and on
+//! Problem: TLS and WebSocket are both between the bytes of a socket and the frames of a codec, on servers and on
 //! clients, and may be stacked. Approach: a [`Layer`] turns network bytes into plaintext and plaintext into network
 //! bytes. It owns no socket, clock or thread. A [`Stack`] chains layers, keeps the bytes that wait between them, and
 //! bounds their number.

@@ -106,7 +106,7 @@ pub(super) fn check_whole(
     }
 }
 
-/// Whether no carriage return and no line feed stands alone.
+/// Whether every carriage return and line feed is a part of a line end.
 fn has_whole_line_ends(head: &[u8]) -> bool {
     let mut returned = false;
     head.iter().all(|byte| {

@@ -194,7 +194,7 @@ impl Frames {
         if !self.payload.is_final {
             return Ok(None);
         }
-        // A control frame leaves no payload, and may stand where no message has begun.
+        // A control frame leaves no payload, and may come outside of a message.
         self.payload.is_final = false;
         match self.message.take() {
             Some((MessageKind::Text, _)) if !self.cut.is_empty() => Err(WebSocketFault::BadText),

@@ -84,7 +84,7 @@ pub fn joins_and_leaves_during_a_cut_are_told_once_behind_it<E: Engine>(engine: 
     let mut eva = member(&one, "eva");
     let mut bob = member(&two, "bob");
     ann.hear_of("bob");
-    // He may hear of both in any order.
+    // The events may come in any order.
     ann.say(b"hello");
     presence_until(&mut bob, "hello");
     engine.cut();

@@ -76,9 +76,9 @@ pub struct Reader {
     joined: Joined,
     /// The position of the last message.
     pub position: Option<Position>,
-    /// The missing messages that the last join was told of.
+    /// The missing messages that the reply to the last join reported.
     pub recovered: Option<Option<u64>>,
-    /// The missing messages that gaps have told.
+    /// The missing messages that gaps have reported.
     pub lost: u64,
 }
 

@@ -88,7 +88,7 @@ impl Cluster {
     /// Ends the cluster.
     ///
     /// # Panics
-    /// A message was lost that was not told.
+    /// A message was lost without a report.
     pub fn stop(self) {
         drop((self.author, self.readers));
         for server in self.servers {

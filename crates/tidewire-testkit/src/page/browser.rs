@@ -21,7 +21,7 @@ pub struct Browser {
     output: BufReader<ChildStdout>,
     session: Option<String>,
     last_id: u64,
-    /// Everything it told without being asked.
+    /// The browser's events.
     events: Vec<Value>,
 }
 

@@ -89,8 +89,8 @@ impl IdentitySessions {
         wake_all(wakes);
     }
 
-    /// Lets a newcomer wait for a place. Returns the sessions that may give way, oldest first; `None` if too many wait
-    /// already.
+    /// Lets a newcomer wait for a place. Returns the sessions that may be replaced, oldest first; `None` if too many
+    /// wait already.
     pub(crate) fn await_place(
         &self,
         identity: &Identity,

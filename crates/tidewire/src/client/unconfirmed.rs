@@ -24,10 +24,10 @@ pub(super) struct Unconfirmed {
     confirmed: u64,
     /// The value of `sent` when the latest flush of each slot was sent.
     at_flush: Vec<u64>,
-    /// Messages of earlier connections that may be lost, and messages that were not sent. No flush has told them.
+    /// Messages of earlier connections that may be lost, and messages that were not sent. No flush has reported them.
     lost: u64,
     refused: u64,
-    /// The first refusal that no flush has told.
+    /// The first refusal that no flush has reported.
     refusal: Option<Refusal>,
 }
 

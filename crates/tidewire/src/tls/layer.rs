@@ -191,8 +191,8 @@ pub(super) fn failed(error: &Error) -> Box<dyn Layer> {
     Box::new(FailedLayer(TlsFault::NotReady.into()))
 }
 
-/// Converts an error into a fault for both operators. The log has the library's own words, in which names of the peer
-/// may stand.
+/// Converts an error into a fault for both operators. The log has the library's own text, which may contain names of
+/// the peer.
 fn explain(error: Error) -> LayerError {
     tracing::debug!(error = escaped(error.to_string().as_bytes()), "TLS failed");
     let fault = match error {

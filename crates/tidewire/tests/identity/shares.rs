@@ -52,7 +52,7 @@ fn subscribe(peer: &mut Peer, topics: &[String]) -> Option<usize> {
     Some(agreed)
 }
 
-/// Publishes to itself, and hears everything.
+/// Publishes to itself, and receives everything.
 fn exchange(peer: &mut Peer, topic: &str) {
     for number in 0..20_u8 {
         peer.send(&Message::new(Kind::Publish, 0, &[number]).with_name(topic));

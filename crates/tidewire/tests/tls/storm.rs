@@ -53,7 +53,7 @@ impl Standing {
         }
     }
 
-    /// Does something while the lane stands still.
+    /// Does something while the lane is blocked.
     fn meanwhile<T>(&self, work: impl FnOnce() -> T) -> T {
         std::thread::scope(|scope| {
             let client = &self.client;

@@ -1,4 +1,4 @@
-//! Handshakes and frames that a server or client must refuse: the peer hears why, and the counters say it.
+//! Handshakes and frames that a server or client must refuse: the peer receives the reason, and the counters have it.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -169,15 +169,10 @@ fn a_line_that_is_not_json_is_refused_at_its_byte() {
 
 #[test]
 fn a_fault_says_what_to_change() {
+    let no_object = "a message is a JSON object, such as {\"kind\":\"ping\"}";
     let cases = [
-        (
-            "[1]",
-            "a message is a JSON object, such as {\"kind\":\"ping\"}",
-        ),
-        (
-            "7",
-            "a message is a JSON object, such as {\"kind\":\"ping\"}",
-        ),
+        ("[1]", no_object),
+        ("7", no_object),
         (
             r#"{"channel":1}"#,
             "field \"kind\" is missing; it must be a kind of message, such as \"join\", \"say\", \"request\", \
