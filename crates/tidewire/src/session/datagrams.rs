@@ -1,4 +1,4 @@
-//! What a session over UDP drops of what comes: datagrams that come too late or too early, and copies of requests.
+//! The drops of a session over UDP: datagrams that come too late or too early, and copies of requests.
 
 use tidewire_io::datagram::Datagram;
 use tidewire_proto::codec::RequestIds;
