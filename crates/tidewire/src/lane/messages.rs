@@ -239,9 +239,9 @@ mod tests {
         assert!(!lane.core.has_messages());
     }
 
-    /// Batches behind a flood must stay in the mailbox. Taken early, they would pile up here without a bound.
+    /// Batches after a flood must stay in the mailbox. Taken early, they would pile up here without a bound.
     #[test]
-    fn batches_behind_a_flood_fill_the_mailbox() {
+    fn batches_after_a_flood_fill_the_mailbox() {
         let mut lane = lane(&Server::builder());
         let (slot, _far) = lane.open_session();
         for _ in 0..4 * WORK_PER_TURN_MAX {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_behind_a_flood_is_not_delayed_by_many_turns() {
+    fn a_drain_after_a_flood_is_not_delayed_by_many_turns() {
         let mut lane = lane(&Server::builder());
         let (slot, _far) = lane.open_session();
         let flood = 2 * WORK_PER_TURN_MAX;

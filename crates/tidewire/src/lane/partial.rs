@@ -107,7 +107,7 @@ pub(super) fn keep_partial(core: &mut Core, slot: usize, rest: &[u8]) {
         let sessions = &mut core.sessions;
         return sessions
             .relief
-            .charge_kept_nothing(&sessions.table[slot], &sessions.outputs);
+            .charge_kept_nothing(slot, &sessions.table, &sessions.outputs);
     }
     let mut kept = core.sessions.outputs.take_buffer();
     kept.extend_from_slice(rest);

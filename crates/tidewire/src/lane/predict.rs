@@ -39,7 +39,7 @@ pub(super) fn form_of<C: Codec + ?Sized>(
 }
 
 /// Serves the frames at the front of `rest` that differ from `predicted` only in id and payload. Returns the input
-/// behind them and their number. The template of `predicted` has this [form](form_of).
+/// after them and their number. The template of `predicted` has this [form](form_of).
 #[inline(always)]
 pub(super) fn predict<'a, S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     cx: &mut Context<'_>,
@@ -80,7 +80,7 @@ fn checksum(name: &[u8]) -> u64 {
 }
 
 /// Header prediction: serves the frames at the front of `input` whose header is that of `frame`, until the session
-/// stops. Returns the input behind them. `frame` was served, so the kind and the length of the others need no check.
+/// stops. Returns the input after them. `frame` was served, so the kind and the length of the others need no check.
 ///
 /// It is a function of its own, so that its loop has all registers, and the compiler knows the common parts of the
 /// codec's templates. Each form of template has a copy, because a loop that asks for the form takes 25 instructions for

@@ -201,7 +201,7 @@ pub(super) fn handle_bytes<S: Service, C: Codec + ?Sized>(
     if outcome.0 > 0 {
         session.connection.input_mut().note_end();
     }
-    let has_unanswered = session.unanswered.is_some();
+    let has_unanswered = session.has_deferred();
     if has_unanswered || core.sessions.outputs.of(slot).held_bytes() >= LARGE_OUTPUT_BYTES {
         core.sessions.charge_kept(slot);
     }

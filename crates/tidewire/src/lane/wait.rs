@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_in_vain_is_tried_ever_less_and_what_is_not_always() {
+    fn spins_become_rare_after_failures_and_not_after_success() {
         let mut backoff = SpinBackoff::default();
         let mut waits_until_the_next_look = || {
             let mut waits = 1;

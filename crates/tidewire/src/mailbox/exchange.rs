@@ -272,7 +272,7 @@ impl Exchange {
         !self.node_batch.items.is_empty() || self.batches.iter().any(|batch| !batch.is_empty())
     }
 
-    /// Whether another lane is so far behind that this lane must not read.
+    /// Whether a lane has so many unposted messages for another lane that it must not read.
     #[inline]
     pub(crate) fn is_backed_up(&self) -> bool {
         let is_long = |batch: &Vec<u8>| batch.len() > UNPOSTED_BYTES_MAX;

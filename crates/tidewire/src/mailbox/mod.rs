@@ -303,7 +303,7 @@ mod tests {
 
     /// Regression: a message posted while the lane ended was dropped, and a connection stayed counted.
     #[test]
-    fn what_is_posted_while_a_lane_ends_is_taken_by_it_or_given_back() {
+    fn a_message_posted_while_a_lane_ends_is_taken_or_given_back() {
         const EACH: usize = 1000;
         let mailbox = mailbox();
         let post_all = || {

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_bounded() {
+    fn the_bytes_of_spare_buffers_are_bounded() {
         let mut pool = BufferPool::default();
         for _ in 0..100 {
             pool.put(Vec::with_capacity(1 << 20));

@@ -1,4 +1,4 @@
-//! The drops of a session over UDP: datagrams that come too late or too early, and copies of requests.
+//! A session over UDP drops datagrams that come while it is not read, and copies of requests.
 
 use tidewire_io::datagram::Datagram;
 use tidewire_proto::codec::RequestIds;
@@ -37,15 +37,13 @@ impl Session {
         let Some(peer) = self.stream.datagram_mut() else {
             return false;
         };
-        if peer.is_repeated(ids, id) || is_pending {
-            counters.requests_repeated.add(1);
-            return true;
+        let arrival = peer.note_request(ids, id, is_pending);
+        match arrival {
+            None => counters.requests_repeated.add(1),
+            Some(Arrival::InTurn | Arrival::Again) => {}
+            Some(Arrival::After { missing }) => counters.requests_missing.add(u64::from(missing)),
+            Some(Arrival::Late) => counters.requests_late.add(1),
         }
-        match peer.note_arrival(ids, id) {
-            Arrival::InTurn | Arrival::Again => {}
-            Arrival::After { missing } => counters.requests_missing.add(u64::from(missing)),
-            Arrival::Late => counters.requests_late.add(1),
-        }
-        false
+        arrival.is_none()
     }
 }

@@ -151,6 +151,7 @@ impl Logs {
 
     /// Skips a session's own messages, so that they do not hold the logs. Returns whether it wants the next piece of a
     /// history.
+    #[inline]
     pub(super) fn pass_own(&mut self, session: &mut Session) -> bool {
         let mut wants_history = false;
         for membership in &mut session.memberships {

@@ -58,7 +58,8 @@ pub(crate) use memberships::{MembershipEnd, SlowSubscriber};
 pub(crate) use open_sessions::{OpenSessions, SessionShared};
 pub(crate) use output::{Output, OutputLoan};
 pub(crate) use outputs::Outputs;
-pub(crate) use pending::{NOWHERE, PendingRequests, QueuedReply};
+use pending::PendingRequests;
+pub(crate) use pending::{NOWHERE, QueuedReply};
 pub(crate) use reading::Read;
 pub(crate) use relief::{MEMBERSHIP_BYTES, Relief};
 pub(crate) use repeated::{RepeatedFrame, frame_pattern};
@@ -188,7 +189,7 @@ pub(crate) struct Session {
     timer: Option<WheelTimer>,
     interest: Interest,
     /// Requests whose answers are deferred. `None` until the first one.
-    pub(crate) unanswered: Option<Box<PendingRequests>>,
+    unanswered: Option<Box<PendingRequests>>,
 }
 
 /// The identity of a session's peer, and the data by which other parts find the session.

@@ -17,7 +17,7 @@ use crate::limits::Limits;
 
 /// The requests of a session that are not answered yet.
 #[derive(Debug)]
-pub(crate) enum PendingRequests {
+pub(super) enum PendingRequests {
     /// Replies carry ids.
     Unordered {
         entries: Slab<Entry>,
@@ -36,7 +36,7 @@ pub(crate) enum PendingRequests {
 }
 
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(super) struct Entry {
     request_id: u32,
     token: Arc<Token>,
 }
@@ -52,7 +52,7 @@ pub(crate) enum QueuedReply {
 }
 
 impl PendingRequests {
-    pub(crate) fn new(ordered: bool) -> Self {
+    fn new(ordered: bool) -> Self {
         if ordered {
             Self::Ordered {
                 queue: VecDeque::new(),
@@ -67,7 +67,7 @@ impl PendingRequests {
         }
     }
 
-    pub(crate) fn len(&self) -> usize {
+    fn len(&self) -> usize {
         match self {
             Self::Unordered { entries, .. } => entries.len(),
             Self::Ordered { queue, .. } => queue.len(),
@@ -75,7 +75,7 @@ impl PendingRequests {
     }
 
     /// Whether a request with this id is not answered yet.
-    pub(crate) fn has(&self, request_id: u32) -> bool {
+    pub(super) fn has(&self, request_id: u32) -> bool {
         match self {
             Self::Unordered { live, .. } => live.contains_key(&request_id),
             Self::Ordered { .. } => false,
@@ -83,7 +83,7 @@ impl PendingRequests {
     }
 
     /// Adds a request that is answered later and returns its position. `None` if another pending request has its id.
-    pub(crate) fn push(&mut self, request_id: u32, token: Arc<Token>) -> Option<u64> {
+    fn push(&mut self, request_id: u32, token: Arc<Token>) -> Option<u64> {
         match self {
             Self::Unordered { entries, live } => {
                 let key = entries.vacant_key();
@@ -105,7 +105,7 @@ impl PendingRequests {
     }
 
     /// Adds a reply to the queue, if replies have an order.
-    pub(crate) fn queue_reply(&mut self, reply: QueuedReply) {
+    fn queue_reply(&mut self, reply: QueuedReply) {
         if let Self::Ordered { queue, bytes, .. } = self {
             *bytes += reply.held_bytes();
             queue.push_back(reply);
@@ -120,11 +120,12 @@ impl PendingRequests {
         }
     }
 
-    /// Whether reading must pause until some requests are answered: there are too many, or the queue holds too many
-    /// bytes.
-    pub(crate) fn is_full(&self, limits: &Limits) -> bool {
+    /// Whether reading must pause until some requests are answered: there are too many, the queue holds too many bytes,
+    /// or the session ends after the answers.
+    fn must_wait(&self, limits: &Limits) -> bool {
         self.len() >= limits.connections.deferred_max()
             || self.held_bytes() > limits.connections.queue_bytes_max()
+            || self.is_ending()
     }
 
     /// Whether the session ends after the answers to earlier requests.
@@ -267,6 +268,49 @@ impl Session {
         )
     }
 
+    /// Whether a request was deferred.
+    #[inline]
+    pub(crate) fn has_deferred(&self) -> bool {
+        self.unanswered.is_some()
+    }
+
+    /// Whether reading waits for answers.
+    pub(crate) fn awaits_answers(&self) -> bool {
+        self.connection.input().is_paused_by(PauseReason::Answers)
+    }
+
+    /// Adds a request that is answered later and returns its position. `None` if another pending request has its id.
+    pub(crate) fn defer(
+        &mut self,
+        request_id: u32,
+        token: Arc<Token>,
+        ordered: bool,
+        limits: &Limits,
+    ) -> Option<u64> {
+        let unanswered = self
+            .unanswered
+            .get_or_insert_with(|| Box::new(PendingRequests::new(ordered)));
+        let position = unanswered.push(request_id, token);
+        self.pause_for_answers(limits);
+        position
+    }
+
+    /// Adds a reply after those that earlier requests wait for.
+    pub(crate) fn queue_reply(&mut self, reply: QueuedReply, limits: &Limits) {
+        if let Some(unanswered) = self.unanswered.as_deref_mut() {
+            unanswered.queue_reply(reply);
+            self.pause_for_answers(limits);
+        }
+    }
+
+    /// Pauses reading if too many requests wait, or if the session ends after their answers.
+    fn pause_for_answers(&mut self, limits: &Limits) {
+        let unanswered = self.unanswered.as_deref();
+        if unanswered.is_some_and(|unanswered| unanswered.must_wait(limits)) {
+            self.connection.input_mut().pause(PauseReason::Answers);
+        }
+    }
+
     /// Cancels a request whose caller does not want the answer any more.
     pub(crate) fn cancel_request(&mut self, request_id: u32) {
         if let Some(PendingRequests::Unordered { entries, live }) = self.unanswered.as_deref_mut()
@@ -352,10 +396,8 @@ impl LaneSessions {
         let session = &self.table[slot];
         let waiting = session.unanswered_count();
         let limits = &self.config.limits;
-        let must_wait = session
-            .unanswered
-            .as_ref()
-            .is_some_and(|unanswered| unanswered.is_ending() || unanswered.is_full(limits));
+        let unanswered = session.unanswered.as_deref();
+        let must_wait = unanswered.is_some_and(|unanswered| unanswered.must_wait(limits));
         if !must_wait {
             self.table.resume(slot, PauseReason::Answers);
         }

@@ -187,9 +187,14 @@ impl Relief {
     /// Charges a session after a read or write that kept no bytes. Two calls in a turn cost 20 instructions more if
     /// they are not inlined, 1 % of a turn with one message.
     #[inline(always)]
-    pub(crate) fn charge_kept_nothing(&mut self, session: &Session, outputs: &Outputs) {
-        if self.kept_bytes[session.id.slot()] > 0 {
-            self.charge_buffers(session, outputs);
+    pub(crate) fn charge_kept_nothing(
+        &mut self,
+        slot: usize,
+        table: &SessionTable,
+        outputs: &Outputs,
+    ) {
+        if self.kept_bytes[slot] > 0 {
+            self.charge_buffers(&table[slot], outputs);
         }
     }
 

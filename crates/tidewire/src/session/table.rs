@@ -37,10 +37,12 @@ impl SessionTable {
         self.slab.get_mut(slot)
     }
 
+    #[inline]
     pub(crate) fn len(&self) -> usize {
         self.slab.len()
     }
 
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.slab.is_empty()
     }
@@ -127,16 +129,19 @@ impl SessionTable {
     }
 
     /// Whether a session waits for its removal.
+    #[inline]
     pub(crate) fn has_closed(&self) -> bool {
         !self.closed.is_empty()
     }
 
     /// Takes a closed session from the list, for its removal.
+    #[inline]
     pub(crate) fn take_closed(&mut self) -> Option<usize> {
         self.closed.pop()
     }
 
     /// Removes a reason not to read a session. Lists the session if the lane reads it again.
+    #[inline]
     pub(crate) fn resume(&mut self, slot: usize, reason: PauseReason) {
         if self[slot].connection.input_mut().resume(reason) {
             self.resumed.push(slot);
@@ -148,6 +153,7 @@ impl SessionTable {
         self.resumed.push(slot);
     }
 
+    #[inline]
     pub(crate) fn has_resumed(&self) -> bool {
         !self.resumed.is_empty()
     }
@@ -169,6 +175,7 @@ impl SessionTable {
         self.awake.capacity()
     }
 
+    #[inline]
     pub(crate) fn has_awake(&self) -> bool {
         !self.awake.is_empty()
     }

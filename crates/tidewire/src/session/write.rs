@@ -81,7 +81,7 @@ impl LaneSessions {
             Ok(true) => {
                 self.handle_flushed(slot);
                 self.relief
-                    .charge_kept_nothing(&self.table[slot], &self.outputs);
+                    .charge_kept_nothing(slot, &self.table, &self.outputs);
                 return;
             }
             Ok(false) => {
@@ -308,7 +308,7 @@ mod tests {
     /// Two members take turns, so each one's own messages split the other's into many slices. The test covers few
     /// slices, many slices, and more than one write takes.
     #[test]
-    fn what_own_messages_cut_up_is_written_whole_and_in_order() {
+    fn messages_between_own_messages_are_written_whole_and_in_order() {
         let mut lane = lane(&Server::builder());
         let (slots, mut peers): (Vec<_>, Vec<_>) =
             [(); 2].map(|()| lane.open_session()).into_iter().unzip();

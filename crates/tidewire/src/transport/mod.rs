@@ -1,4 +1,4 @@
-//! Ways for bytes to travel, behind one type that a session holds.
+//! The transports of sessions, in one type that a session holds.
 //!
 //! # The contract
 //!
@@ -368,7 +368,7 @@ impl AnyTransport {
     }
 }
 
-/// Calls the transport behind a connection.
+/// Calls the transport of a connection.
 macro_rules! each {
     ($transport:expr, $stream:ident => $call:expr) => {
         match $transport {

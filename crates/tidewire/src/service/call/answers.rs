@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use tidewire_proto::body::ErrorBody;
 use tidewire_proto::codec::{AnyCodec, Codec};
-use tidewire_proto::connection::PauseReason;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 
@@ -12,9 +11,7 @@ use super::CallState;
 use crate::broker::{RemoteTicket, StoreQuestion};
 use crate::engine::{Core, Replies};
 use crate::service::{Deferred, HandlerError, HandlerResult, Ticket};
-use crate::session::{
-    CloseReason, NOWHERE, PendingRequests, QueuedReply, SendError, SessionId, encode_within,
-};
+use crate::session::{CloseReason, NOWHERE, QueuedReply, SendError, SessionId, encode_within};
 
 /// Whether a request asks only whether all before it was handled: it has neither a method nor a payload.
 pub(in crate::service) fn is_flush(message: &Message<'_>) -> bool {
@@ -37,19 +34,13 @@ impl CallState {
         }
         let ordered = !core.config.codec.format().has_ids();
         let request_id = self.current.id;
-        let limit = core.config.limits.connections.deferred_max();
         core.counters.deferred.add(1);
         let mut position = None;
         if let Some(session) = core.sessions.table.find_mut(self.id) {
-            let unanswered = session
-                .unanswered
-                .get_or_insert_with(|| Box::new(PendingRequests::new(ordered)));
-            position = unanswered.push(request_id, Arc::clone(&token));
+            let limits = &core.config.limits;
+            position = session.defer(request_id, Arc::clone(&token), ordered, limits);
             self.keeps_order = ordered;
-            if unanswered.len() >= limit.max(1) {
-                session.connection.input_mut().pause(PauseReason::Answers);
-                self.stopped = true;
-            }
+            self.stopped |= session.awaits_answers();
         }
         self.update_fast_reply_limit(&core.sessions);
         if position.is_none() {
@@ -190,16 +181,9 @@ impl CallState {
     }
 
     fn queue_reply(&mut self, core: &mut Core, reply: QueuedReply) {
-        let Some(session) = core.sessions.table.find_mut(self.id) else {
-            return;
-        };
-        let ends = matches!(reply, QueuedReply::Inexpressible);
-        if let Some(unanswered) = session.unanswered.as_deref_mut() {
-            unanswered.queue_reply(reply);
-            if ends || unanswered.is_full(&core.config.limits) {
-                session.connection.input_mut().pause(PauseReason::Answers);
-                self.stopped = true;
-            }
+        if let Some(session) = core.sessions.table.find_mut(self.id) {
+            session.queue_reply(reply, &core.config.limits);
+            self.stopped |= session.awaits_answers();
         }
     }
 

@@ -10,7 +10,7 @@ use tidewire_proto::room::Policy;
 use super::{ReliefPass, SESSION_BYTES};
 use crate::memory::{Holder, Pressure};
 use crate::observe::DropReason;
-use crate::session::{CloseReason, Membership};
+use crate::session::{CloseReason, Membership, Session};
 
 /// A kind of sessions that can release memory.
 #[derive(Default)]
@@ -198,14 +198,20 @@ impl ReliefPass<'_> {
         }
     }
 
-    /// Returns the sessions that can release memory, by kind. Outgoing connections are not among them.
+    /// The sessions that may be closed for their memory. Outgoing connections are not among them.
+    pub(super) fn accepted(&self) -> impl Iterator<Item = &Session> {
+        let sessions = (&*self.table).into_iter().map(|(_, session)| session);
+        sessions.filter(|session| {
+            let connection = &session.connection;
+            !connection.handshake().is_outgoing() && !connection.is_closed()
+        })
+    }
+
+    /// Returns the sessions that can release memory, by kind.
     fn payers(&self) -> [Payers; 3] {
         let [mut handshakes, mut half_frames, mut behind] = [(); 3].map(|()| Payers::default());
-        for (slot, session) in &*self.table {
-            let connection = &session.connection;
-            if connection.handshake().is_outgoing() || connection.is_closed() {
-                continue;
-            }
+        for session in self.accepted() {
+            let (slot, connection) = (session.id.slot(), &session.connection);
             let age = self.table.age_of(session.id);
             let held = SESSION_BYTES + self.relief.kept_bytes[slot];
             let partial = connection.input();

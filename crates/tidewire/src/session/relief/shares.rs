@@ -19,10 +19,7 @@ impl ReliefPass<'_> {
     pub(super) fn measure_shares(&mut self) -> HashMap<Holder, usize> {
         let mut held: HashMap<Holder, usize> = HashMap::new();
         let mut others = 0;
-        for (_, session) in &*self.table {
-            if session.connection.handshake().is_outgoing() || session.connection.is_closed() {
-                continue;
-            }
+        for session in self.accepted() {
             match self.relief.holder_of(session) {
                 Some(holder) => {
                     *held.entry(holder).or_default() += self.relief.held_by(session, self.logs);
@@ -49,14 +46,15 @@ impl ReliefPass<'_> {
         bytes: usize,
     ) -> (usize, usize) {
         let mut newest: Vec<(Reverse<u32>, usize, Holder)> = Vec::new();
-        for (slot, session) in &*self.table {
-            if session.connection.handshake().is_outgoing() || session.connection.is_closed() {
-                continue;
-            }
+        for session in self.accepted() {
             if let Some(holder) = self.relief.holder_of(session)
                 && above.contains_key(&holder)
             {
-                newest.push((Reverse(self.table.age_of(session.id)), slot, holder));
+                newest.push((
+                    Reverse(self.table.age_of(session.id)),
+                    session.id.slot(),
+                    holder,
+                ));
             }
         }
         newest.sort_unstable_by_key(|(age, ..)| *age);

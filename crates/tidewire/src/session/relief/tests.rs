@@ -57,7 +57,7 @@ fn phase<S: Service>(lane: &Lane<S>, slot: usize) -> Phase {
 }
 
 #[test]
-fn who_is_furthest_behind_pays_and_the_others_stay() {
+fn the_slowest_subscribers_lose_memory_and_the_others_stay() {
     let mut lane = small_lane();
     let (far_behind, _far) = stall(&mut lane, "a", Policy::Disconnect);
     let (behind, _near) = stall(&mut lane, "b", Policy::Disconnect);
@@ -255,7 +255,7 @@ fn newcomers_are_told_and_counted_while_memory_is_short() {
     lane.core.sessions.relief.memory.resize(12 * SIXTEENTH, 0);
 }
 
-/// Regression: up to 1,024 replies of any size waited behind a deferred one, a gigabyte for one session.
+/// Regression: up to 1,024 replies of any size waited for a deferred one, a gigabyte for one session.
 #[test]
 fn replies_that_wait_in_line_are_bounded_in_bytes() {
     let mut limits = Limits::default();

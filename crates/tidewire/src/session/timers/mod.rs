@@ -188,7 +188,7 @@ mod tests {
 
     /// Every idle session has a place in the slab and a timer, so a larger type would cost memory for each session.
     #[test]
-    fn what_services_keep_makes_no_session_and_no_timer_larger() {
+    fn sessions_and_timer_keys_keep_their_size() {
         assert_eq!(size_of::<TimerKey>(), 16);
         // The feature `trace` makes sessions larger.
         if !cfg!(feature = "trace") {

@@ -1,6 +1,6 @@
 //! Rooms and topics of a codec whose deliveries have a header for each subscriber.
 //!
-//! The logs hold the part that all subscribers share. [`Deliveries`] copies it behind the headers for each write. Only
+//! The logs hold the part that all subscribers share. [`Deliveries`] copies it after the headers for each write. Only
 //! lanes with such a codec write this way.
 
 use std::io::{ErrorKind, IoSlice};
@@ -24,7 +24,7 @@ impl Membership {
     }
 }
 
-/// Appends a frame for one subscriber that is in no log, behind its header if the codec has one.
+/// Appends a frame for one subscriber that is in no log, after its header if the codec has one.
 #[cold]
 pub(crate) fn append_with_header(
     codec: &AnyCodec,

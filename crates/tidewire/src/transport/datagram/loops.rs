@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_anything_new_is_never_dropped() {
+    fn a_peer_that_sends_anything_new_loses_no_datagram() {
         let numbered = |number: u64| [&[b'x'; 40][..], &number.to_le_bytes()].concat();
         assert_eq!(dropped("raw", 500_000, numbered), 0);
         let now_and_then = |number: u64| match number % 4 {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_answered_is_never_dropped() {
+    fn datagrams_that_are_not_answered_are_never_dropped() {
         let codec = AnyCodec::by_name("raw").unwrap();
         let mut watch = LoopWatch::default();
         assert!((0..500_000).all(|_| !watch.look(b"the same", &codec)));

@@ -139,15 +139,16 @@ impl DatagramPeer {
         self.loop_watch.look(bytes, codec)
     }
 
-    /// Notes the id of a request. Returns whether it is that of an earlier request.
-    pub(crate) fn is_repeated(&mut self, ids: RequestIds, id: u32) -> bool {
+    /// Notes the id of a request, which may be pending. Returns `None` for a copy of an earlier request.
+    pub(crate) fn note_request(
+        &mut self,
+        ids: RequestIds,
+        id: u32,
+        is_pending: bool,
+    ) -> Option<Arrival> {
         // A session that is never asked anything keeps no ids.
-        ids == RequestIds::Bits32 && self.recent.get_or_insert_default().note(id)
-    }
-
-    /// Notes the id of a new request.
-    pub(crate) fn note_arrival(&mut self, ids: RequestIds, id: u32) -> Arrival {
-        self.arrivals.note(ids, id)
+        let is_recent = ids == RequestIds::Bits32 && self.recent.get_or_insert_default().note(id);
+        (!is_recent && !is_pending).then(|| self.arrivals.note(ids, id))
     }
 
     /// Plans a count of the drops at the session's own socket. Returns false if one is planned already.

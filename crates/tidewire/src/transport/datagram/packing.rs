@@ -26,7 +26,7 @@ pub(crate) struct Packing {
     start: usize,
     /// The end of the last frame that was noted.
     end: usize,
-    /// The size of the frames that [`Packing::appendable`] allows behind `end`. They are not noted one by one.
+    /// The size of the frames that [`Packing::appendable`] allows after `end`. They are not noted one by one.
     appended_frame_bytes: usize,
 }
 
@@ -169,7 +169,7 @@ impl Packing {
         Some(Run { end, segment_bytes })
     }
 
-    /// Notes that this many datagrams behind the first `sent` bytes were sent. Returns the offset of the next one.
+    /// Notes that this many datagrams after the first `sent` bytes were sent. Returns the offset of the next one.
     pub(crate) fn consume(&mut self, mut sent: usize, mut datagrams: usize) -> usize {
         while let Some(run) = self.full.get(self.next) {
             let count = (run.end - sent) / run.datagram_bytes;
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_appended_after_a_part_went_follows_it() {
+    fn frames_appended_after_a_partial_send_follow_the_rest() {
         let (_, mut packing) = packing("tw1", 10);
         packing.handle_frame(8);
         packing.handle_frame(16);

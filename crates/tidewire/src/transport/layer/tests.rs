@@ -115,7 +115,7 @@ fn assert_bounded_and_whole((mut near, mut far): (LayeredStream, LayeredStream))
     assert!(blocked > 0, "the test was to fill the socket");
 }
 
-/// The bug: after a failure behind plaintext that was not read yet, a write said that it would block. The socket took
+/// The bug: when a failure followed plaintext that was not read yet, a write said that it would block. The socket took
 /// bytes, so a session that did not read woke its lane for ever.
 #[test]
 fn after_a_failure_writes_fail_and_the_plaintext_before_it_is_read_first() {
