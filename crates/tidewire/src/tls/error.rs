@@ -9,7 +9,7 @@ use crate::system::Untrusted;
 /// TLS settings cannot be used.
 ///
 /// ```
-/// use tidewire::tls::{Pem, PemError, PemPart, ServerTls, TlsError};
+/// use tidewire::tls::{Pem, PemPart, ServerTls, TlsError};
 /// use tidewire::{Context, Message, ServeError, Server};
 ///
 /// let error = Server::builder()
@@ -19,20 +19,66 @@ use crate::system::Untrusted;
 ///     .unwrap_err();
 /// let part = PemPart::Chain;
 /// assert!(
-///     matches!(error, ServeError::Tls(TlsError::Pem(PemError::Unreadable { part: it, .. })) if it == part)
+///     matches!(error, ServeError::Tls(TlsError::Unreadable { part: it, .. }) if it == part)
 /// );
 ///
 /// let empty = ServerTls::new(Pem::bytes(*b"no certificate"), Pem::bytes(*b"no key"));
 /// let error = empty.layer("tw1").err();
-/// assert!(matches!(error, Some(TlsError::Pem(PemError::Empty { part: it, .. })) if it == part));
+/// assert!(matches!(error, Some(TlsError::Empty { part: it, .. }) if it == part));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file with certificates or a key cannot be used.
-    #[error(transparent)]
-    Pem(#[from] PemError),
+    /// The file cannot be read.
+    #[error("cannot read the {} {path}: {source}; check the path, and that this user may read it", part.name())]
+    Unreadable {
+        /// The part that was read.
+        part: PemPart,
+        /// The path.
+        path: String,
+        /// The error of the system.
+        source: io::Error,
+    },
+    /// Others could have read the key, or changed it or the authorities.
+    #[error("the {} {source}", part.name())]
+    Untrusted {
+        /// The part that was read.
+        part: PemPart,
+        /// The fault of the file.
+        source: Untrusted,
+    },
+    /// The file is too long.
+    #[error(
+        "the {} {origin} is longer than {limit} bytes; give only what belongs to this side", part.name()
+    )]
+    TooLong {
+        /// The part that was read.
+        part: PemPart,
+        /// The path, or a name for the bytes.
+        origin: String,
+        /// The greatest length in bytes.
+        limit: usize,
+    },
+    /// The file has no entry of the kind that is needed.
+    #[error("the {} {origin} has no {} in PEM: it needs a line `-----BEGIN \
+        {}-----`", part.name(), part.name(), label(*part))]
+    Empty {
+        /// The part that was read.
+        part: PemPart,
+        /// The path, or a name for the bytes.
+        origin: String,
+    },
+    /// The file is not PEM.
+    #[error("the {} {origin} is not PEM: {detail}; make it again, or convert it with `openssl`", part.name())]
+    Malformed {
+        /// The part that was read.
+        part: PemPart,
+        /// The path, or a name for the bytes.
+        origin: String,
+        /// The fault, in words.
+        detail: String,
+    },
     /// The key does not belong to the certificate.
     #[error(
         "the key {key} is not the key of the certificate {chain}: give the pair that was made together"
@@ -100,61 +146,6 @@ impl PemPart {
             Self::Authorities => "CA file",
         }
     }
-}
-
-/// Certificates or a key cannot be read from PEM. [`TlsError`] has an example.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum PemError {
-    /// The file cannot be read.
-    #[error("cannot read the {} {path}: {source}; check the path, and that this user may read it", part.name())]
-    Unreadable {
-        /// The part that was read.
-        part: PemPart,
-        /// The path.
-        path: String,
-        /// The error of the system.
-        source: io::Error,
-    },
-    /// Other users could have read or changed the key, or changed the authorities.
-    #[error("the {} {source}", part.name())]
-    Untrusted {
-        /// The part that was read.
-        part: PemPart,
-        /// The fault of the file.
-        source: Untrusted,
-    },
-    /// The file is too long.
-    #[error(
-        "the {} {origin} is longer than {limit} bytes; give only what belongs to this side", part.name()
-    )]
-    TooLong {
-        /// The part that was read.
-        part: PemPart,
-        /// The path, or a name for the bytes.
-        origin: String,
-        /// The greatest length in bytes.
-        limit: usize,
-    },
-    /// The file has no entry of the kind that is needed.
-    #[error("the {} {origin} has no {} in PEM: it needs a line `-----BEGIN \
-        {}-----`", part.name(), part.name(), label(*part))]
-    Empty {
-        /// The part that was read.
-        part: PemPart,
-        /// The path, or a name for the bytes.
-        origin: String,
-    },
-    /// The file is not PEM.
-    #[error("the {} {origin} is not PEM: {detail}; make it again, or convert it with `openssl`", part.name())]
-    Malformed {
-        /// The part that was read.
-        part: PemPart,
-        /// The path, or a name for the bytes.
-        origin: String,
-        /// The fault, in words.
-        detail: String,
-    },
 }
 
 fn label(part: PemPart) -> &'static str {

@@ -25,7 +25,7 @@ mod tests;
 pub(crate) use acceptor::{Acceptor, protocol};
 pub use acceptor::{TlsLayers, TlsReloader};
 pub(crate) use connector::{ClientConfigs, Connector, OutgoingTls};
-pub use error::{PemError, PemPart, TlsError};
+pub use error::{PemPart, TlsError};
 pub use pem::Pem;
 pub use tidewire_proto::layer::{CertificateNames, Encryption, TlsAlert, TlsFault};
 

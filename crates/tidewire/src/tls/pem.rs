@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustls::pki_types::pem::{Error as FormatError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::error::{PemError, PemPart};
+use super::error::{PemPart, TlsError};
 use crate::system::{FileState, OpenError, Trust, open_trusted};
 
 /// Certificates or a key in PEM. A path converts into it. [`TlsError`](crate::tls::TlsError) has an example.
@@ -44,7 +44,7 @@ impl Pem {
     pub(super) fn certificates(
         &self,
         part: PemPart,
-    ) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    ) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let bytes = self.read(part)?;
         let entries: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
         let entries = entries.map_err(|error| self.malformed(part, &error))?;
@@ -54,7 +54,7 @@ impl Pem {
         }
     }
 
-    pub(super) fn key(&self) -> Result<PrivateKeyDer<'static>, PemError> {
+    pub(super) fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
         let part = PemPart::Key;
         PrivateKeyDer::from_pem_slice(&self.read(part)?).map_err(|error| match error {
             FormatError::NoItemsFound => self.empty(part),
@@ -62,7 +62,7 @@ impl Pem {
         })
     }
 
-    pub(super) fn read(&self, part: PemPart) -> Result<Vec<u8>, PemError> {
+    pub(super) fn read(&self, part: PemPart) -> Result<Vec<u8>, TlsError> {
         let limit = match part {
             PemPart::Chain => CHAIN_BYTES_MAX,
             PemPart::Key => KEY_BYTES_MAX,
@@ -73,7 +73,7 @@ impl Pem {
             Self::Bytes(bytes) => bytes.to_vec(),
         };
         match bytes.len() > limit {
-            true => Err(PemError::TooLong {
+            true => Err(TlsError::TooLong {
                 part,
                 origin: self.origin(),
                 limit,
@@ -82,13 +82,13 @@ impl Pem {
         }
     }
 
-    fn empty(&self, part: PemPart) -> PemError {
+    fn empty(&self, part: PemPart) -> TlsError {
         let origin = self.origin();
-        PemError::Empty { part, origin }
+        TlsError::Empty { part, origin }
     }
 
-    fn malformed(&self, part: PemPart, error: &FormatError) -> PemError {
-        PemError::Malformed {
+    fn malformed(&self, part: PemPart, error: &FormatError) -> TlsError {
+        TlsError::Malformed {
             part,
             origin: self.origin(),
             detail: error.to_string(),
@@ -97,14 +97,14 @@ impl Pem {
 }
 
 /// Reads a file up to one byte beyond the limit.
-fn read_file(path: &Path, part: PemPart, limit: usize) -> Result<Vec<u8>, PemError> {
-    let unreadable = |source| PemError::Unreadable {
+fn read_file(path: &Path, part: PemPart, limit: usize) -> Result<Vec<u8>, TlsError> {
+    let unreadable = |source| TlsError::Unreadable {
         part,
         path: path.display().to_string(),
         source,
     };
     let refused = |error| match error {
-        OpenError::Untrusted(source) => PemError::Untrusted { part, source },
+        OpenError::Untrusted(source) => TlsError::Untrusted { part, source },
         OpenError::Io(source) => unreadable(source),
     };
     let file = match part {

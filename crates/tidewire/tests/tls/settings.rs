@@ -4,14 +4,11 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use tempfile::TempDir;
-use tidewire::tls::{PemError, PemPart, ServerTls, TlsError};
+use tidewire::tls::{PemPart, ServerTls, TlsError};
 use tidewire_testkit::certificates::usual;
 
-fn error(tls: &ServerTls) -> PemError {
-    match tls.layer("tw1").unwrap_err() {
-        TlsError::Pem(error) => error,
-        other => panic!("another error: {other}"),
-    }
+fn error(tls: &ServerTls) -> TlsError {
+    tls.layer("tw1").unwrap_err()
 }
 
 /// A file that only its owner may read.
@@ -34,7 +31,7 @@ fn files_that_cannot_be_used_are_named_with_a_remedy() {
     let missing = error(&tls("/nowhere/server.pem", &key));
     assert!(matches!(
         missing,
-        PemError::Unreadable {
+        TlsError::Unreadable {
             part: PemPart::Chain,
             ..
         }
@@ -47,7 +44,7 @@ fn files_that_cannot_be_used_are_named_with_a_remedy() {
     let no_key = error(&tls(&chain, "/nowhere/server.key"));
     let part = PemPart::Key;
     assert!(
-        matches!(&no_key, PemError::Unreadable { part: found, .. } if *found == part),
+        matches!(&no_key, TlsError::Unreadable { part: found, .. } if *found == part),
         "{no_key}"
     );
     // A directory opens, and cannot be read.
@@ -63,14 +60,14 @@ fn files_that_cannot_be_used_are_named_with_a_remedy() {
         (&key, &key, PemPart::Chain),
     ] {
         let error = error(&tls(chain, key));
-        let is_empty = matches!(error, PemError::Empty { part: found, .. } if found == part);
+        let is_empty = matches!(error, TlsError::Empty { part: found, .. } if found == part);
         assert!(is_empty, "{error}");
     }
 
     let long = file(&directory, "long.pem", &identity.chain.repeat(2_000));
     assert!(fs::metadata(&long).unwrap().len() > 1 << 20);
     let too_long = error(&tls(&long, &key));
-    assert!(matches!(too_long, PemError::TooLong { .. }), "{too_long}");
+    assert!(matches!(too_long, TlsError::TooLong { .. }), "{too_long}");
 
     let broken = file(
         &directory,
@@ -79,7 +76,7 @@ fn files_that_cannot_be_used_are_named_with_a_remedy() {
     );
     let malformed = error(&tls(&broken, &key));
     assert!(
-        matches!(malformed, PemError::Malformed { .. }),
+        matches!(malformed, TlsError::Malformed { .. }),
         "{malformed}"
     );
 }

@@ -153,7 +153,7 @@ fn settings_that_cannot_be_used_are_refused_where_the_upstream_is_made() {
     let upstream = Upstream::new("tls://127.0.0.1:1").unwrap();
     let missing = ClientTls::new().only_ca("/nowhere/ca.pem");
     let error = upstream.tls(missing).unwrap_err();
-    assert!(matches!(error, TlsError::Pem(_)), "{error}");
+    assert!(matches!(error, TlsError::Unreadable { .. }), "{error}");
     let plain = Upstream::new("tcp://127.0.0.1:1").unwrap();
     let missing = ClientTls::new().only_ca("/nowhere/ca.pem");
     assert!(plain.tls(missing).is_ok(), "there is no TLS at tcp://");
