@@ -4,17 +4,15 @@ use std::fmt;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Message;
 
 use super::format::with_encoded;
-use super::{Format, FormatError};
+use super::{CallError, Format};
 use crate::service::Context;
 use crate::service::Deferred;
 use crate::service::{HandlerError, HandlerResult};
-use crate::session::SendError;
 use crate::session::SessionId;
 
 /// A handle to answer a typed call later, from any thread: a worker, a task, a timer. `R` is the type of the answer, as
@@ -51,20 +49,7 @@ use crate::session::SessionId;
 pub struct DeferredReply<R> {
     /// `None` if the caller wants no answer.
     deferred: Option<Deferred>,
-    reply: fn(&R, Deferred) -> Result<(), ReplyError>,
-}
-
-/// An answer could not be sent. The caller gets an internal error. An error of [`DeferredReply::send`];
-/// [`DeferredReply`] has an example.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum ReplyError {
-    /// The value cannot be encoded.
-    #[error("the answer cannot be encoded")]
-    Format(#[from] FormatError),
-    /// The payload does not fit a frame of the codec.
-    #[error("the answer cannot be sent: {0}")]
-    Send(#[from] SendError),
+    reply: fn(&R, Deferred) -> Result<(), CallError>,
 }
 
 impl<R> DeferredReply<R> {
@@ -72,13 +57,13 @@ impl<R> DeferredReply<R> {
     /// the answer is counted in `deferred_undelivered`. If the caller wants no answer, none is sent.
     ///
     /// # Errors
-    /// [`ReplyError::Format`] if the answer cannot be encoded, and [`ReplyError::Send`] if it does not fit a frame of
+    /// [`CallError::Format`] if the answer cannot be encoded, and [`CallError::Send`] if it does not fit a frame of
     /// the codec.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "it is given away as a returned value would be"
     )]
-    pub fn send(self, answer: R) -> Result<(), ReplyError> {
+    pub fn send(self, answer: R) -> Result<(), CallError> {
         match self.deferred {
             Some(deferred) => (self.reply)(&answer, deferred),
             None => Ok(()),
@@ -182,10 +167,7 @@ pub fn no_such_method() -> HandlerError {
     HandlerError::new(ErrorCode::NotFound, "no such method")
 }
 
-fn answer_later<F: Format, R: Serialize>(
-    outcome: &R,
-    deferred: Deferred,
-) -> Result<(), ReplyError> {
+fn answer_later<F: Format, R: Serialize>(outcome: &R, deferred: Deferred) -> Result<(), CallError> {
     let mut deferred = Some(deferred);
     let sent = with_encoded::<F, _, _>(outcome, |payload| {
         deferred.take().map(|deferred| deferred.reply(payload))
@@ -197,7 +179,7 @@ fn answer_later<F: Format, R: Serialize>(
             if let Some(deferred) = deferred {
                 deferred.refuse(ErrorCode::Internal, CANNOT_ENCODE);
             }
-            Err(error.into())
+            Err(CallError::Answer(error))
         }
     }
 }

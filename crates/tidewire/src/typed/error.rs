@@ -61,12 +61,15 @@ pub enum CallError<E = Infallible> {
     /// The arguments cannot be encoded. Nothing was sent.
     #[error("the arguments cannot be sent: {0}")]
     Arguments(#[source] FormatError),
+    /// The answer of a [`DeferredReply`](super::DeferredReply) cannot be encoded. The caller gets an internal error.
+    #[error("the answer cannot be encoded")]
+    Answer(#[source] FormatError),
     /// The method ran, but its answer cannot be decoded. A type of the service differs between the two sides.
     #[error("the answer cannot be decoded: {0}")]
     MalformedAnswer(#[source] FormatError),
     /// There was no answer, or a refusal that is not the method's own error: see [`RequestError`].
     #[error(transparent)]
-    Request(RequestError),
+    Request(#[from] RequestError),
 }
 
 impl<E> CallError<E> {

@@ -31,7 +31,7 @@ mod call;
 mod error;
 mod format;
 
-pub use answer::{DeferredReply, ReplyError};
+pub use answer::DeferredReply;
 pub use call::{TypedCall, TypedRequest};
 pub use error::CallError;
 pub use format::{Format, FormatError, Postcard};

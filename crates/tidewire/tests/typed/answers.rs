@@ -4,9 +4,9 @@ use std::error::Error;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
-use tidewire::typed::{CallError, DeferredReply, ReplyError};
+use tidewire::typed::{CallError, DeferredReply};
 use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
-use tidewire::{AnyCodec, Kind, Limits, Message, RequestError, Router, SendError, Server};
+use tidewire::{AnyCodec, Kind, Limits, Message, RequestError, Router, Server};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
 
@@ -194,7 +194,7 @@ impl Oddities for Curious {
     fn make_later(&self, number: u32, reply: DeferredReply<Odd>) {
         let sent = reply.send(Odd(number));
         match number {
-            0 => assert!(matches!(sent, Err(ReplyError::Format(_))), "{sent:?}"),
+            0 => assert!(matches!(sent, Err(CallError::Answer(_))), "{sent:?}"),
             _ => sent.unwrap(),
         }
     }
@@ -208,7 +208,7 @@ impl Oddities for Curious {
         match count {
             0..3000 => sent.unwrap(),
             _ => assert!(
-                matches!(sent, Err(ReplyError::Send(SendError::Encode(_)))),
+                matches!(sent, Err(CallError::Request(RequestError::Encode(_)))),
                 "{sent:?}"
             ),
         }

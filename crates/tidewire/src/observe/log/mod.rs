@@ -127,6 +127,9 @@ pub enum LogError {
         /// The error of the system.
         source: io::Error,
     },
+    /// The system has no thread for the export of spans.
+    #[error("cannot start the thread that exports spans: {0}; see `ulimit -u`")]
+    ExportThread(#[source] io::Error),
     /// The log has no filter, because it was opened for a custom subscriber.
     #[error("this log has no filter of its own; set that of the program's subscriber")]
     NotStarted,

@@ -27,7 +27,6 @@ mod endpoint;
 mod exporter;
 mod post;
 
-use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -38,13 +37,13 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::OTelSdkResult;
 use opentelemetry_sdk::trace::{SdkTracerProvider, Span, SpanData, SpanProcessor};
-use thiserror::Error;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
+use super::log::LogError;
 use crate::limits::{OTLP_FLUSH_TIMEOUT, OTLP_QUEUE_SPANS_MAX};
 use exporter::Exporter;
 use post::Collector;
@@ -98,15 +97,6 @@ pub struct SpanMetrics {
     pub dropped: u64,
 }
 
-/// An export cannot start. An error of [`OtlpBuilder::start`]; [`OtlpBuilder`] has an example.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum OtlpError {
-    /// The system has no thread for it.
-    #[error("cannot start the thread that exports spans: {0}; see `ulimit -u`")]
-    Thread(#[source] io::Error),
-}
-
 impl OtlpBuilder {
     /// An export to the collector at `url`, such as `http://127.0.0.1:4318`. The default path is OTLP's, `/v1/traces`.
     ///
@@ -157,8 +147,8 @@ impl OtlpBuilder {
     /// those of `OTEL_TRACES_SAMPLER`, `OTEL_TRACES_SAMPLER_ARG` and `OTEL_RESOURCE_ATTRIBUTES`.
     ///
     /// # Errors
-    /// [`OtlpError::Thread`] if the system has no thread for it.
-    pub fn start(self) -> Result<SpanExport, OtlpError> {
+    /// [`LogError::ExportThread`] if the system has no thread for it.
+    pub fn start(self) -> Result<SpanExport, LogError> {
         let mut resource = Resource::builder().build();
         if let Some(name) = self.service_name.filter(|_| is_unnamed(&resource)) {
             resource = Resource::builder().with_service_name(name).build();
@@ -174,7 +164,7 @@ impl OtlpBuilder {
                 exporter.run();
                 drop::<Sender<()>>(closes_at_end);
             })
-            .map_err(OtlpError::Thread)?;
+            .map_err(LogError::ExportThread)?;
         let provider = SdkTracerProvider::builder()
             .with_resource(resource)
             .with_span_processor(Queue {
