@@ -152,7 +152,10 @@ impl Share {
             }));
             if chosen.is_err() {
                 counters.handler_panics.add(1);
-                tracing::error!(session = %session.id, "the predicate of a broadcast panicked; the session does not get it");
+                tracing::error!(
+                    session = %session.id,
+                    "the predicate of a broadcast panicked; the session does not get it"
+                );
             }
             if !chosen.unwrap_or(false) {
                 continue;

@@ -107,8 +107,8 @@ impl ReliefPass<'_> {
                 released,
                 closed,
                 unlogged,
-                "near the memory limit, raise `memory_bytes_max` if these are not attacks; further relief is counted, and not \
-                 logged for 10 s"
+                "near the memory limit, raise `memory_bytes_max` if these are not attacks; further relief is counted, \
+                 and not logged for 10 s"
             );
         }
     }
