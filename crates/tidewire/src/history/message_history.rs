@@ -66,7 +66,7 @@ impl MessageHistory {
         })
     }
 
-    /// The one who numbers the messages.
+    /// The side that numbers the messages.
     #[inline]
     pub(crate) fn numbering(&self) -> Numbering {
         self.numbering
@@ -93,7 +93,7 @@ impl MessageHistory {
     }
 
     pub(super) fn is_held(&self) -> bool {
-        // A lane that lets go of it after this is a member or subscriber, who is seen elsewhere.
+        // A lane that releases the history after this has a member or subscriber, which the caller looks for.
         self.holds.load(Ordering::Acquire) > 0
     }
 
@@ -220,8 +220,8 @@ impl MessageHistory {
         }
     }
 
-    /// Returns the offset of the first message for a member that asks for those behind `since`, and how much of what it
-    /// asks for there is.
+    /// Returns the offset of the first message for a member that asks for the messages after `since`, and how much of
+    /// what the member asks for there is.
     pub(crate) fn plan(
         &self,
         records: &mut Records,
@@ -283,7 +283,7 @@ impl Records {
         found.map(|(_, has)| *has)
     }
 
-    /// The offset of a position. One of a former epoch has nothing of this one.
+    /// The offset of a position. A position of a former epoch has nothing of this epoch.
     fn offset_of(&self, has: Position) -> u64 {
         match has.epoch == self.last.epoch {
             true => has.offset,
@@ -336,11 +336,10 @@ impl Records {
 /// Bytes that a frame adds to a kept message, at most.
 const FRAME_BYTES: u64 = 24;
 
-/// Bytes beyond its limit that the history of a node keeps for lanes that are behind. Nothing stops the other nodes
-/// meanwhile.
+/// Bytes beyond its limit that the history of a node keeps for lanes that are late. The other nodes go on sending.
 const BEHIND_BYTES_MAX: usize = 1 << 20;
 
-/// Messages of a node that are too large to keep and wait for lanes that are behind.
+/// Messages of a node that are too large to keep and wait for lanes that are late.
 const PASSING_MAX: usize = 16;
 
 /// The largest history, so that the index of its ring counts bytes in 32 bits.

@@ -1,4 +1,4 @@
-//! The earlier messages of rooms and topics, for new members and for those who come back.
+//! The earlier messages of rooms and topics, for new members and for members who come back.
 //!
 //! A history belongs to a name and to the whole server. It remains after the room's last member has left. It gives each
 //! message an offset, under its lock, and so decides the order of the messages on all lanes. It knows up to which
@@ -21,18 +21,19 @@
 //!
 //! # Who numbers the messages
 //!
-//! On a server alone it is the lane that sends a message: [`Numbering::Here`]. On a node of a cluster it is the
-//! carrier, so that a message has the same offset on all nodes: [`Numbering::Carrier`].
+//! On a server alone, the lane that sends a message numbers it: [`Numbering::Here`]. On a node of a cluster, the
+//! carrier numbers it, so that a message has the same offset on all nodes: [`Numbering::Carrier`].
 //!
 //! ```text
 //!   Here:     lane: say ── lock, offset, record ── own log, other lanes
-//!   Carrier:  lane: say ─▶ node ─▶ carrier (decides the order) ─▶ every node with members: record ─▶ its lanes
+//!   Carrier:  lane: say ─▶ node ─▶ carrier (decides the order) ─▶ every node with members: record ─▶ lanes
 //! ```
 //!
-//! A lane neither records nor delivers a message that the carrier numbers; it gives it to the node. The node records
-//! each message when the carrier gives it back, its own ones too. From there on both are the same: a lane gets a
-//! message of the node like one of another lane, and takes from the history what it does not have yet. A history is on
-//! a node while the room has members there, or the topic subscribers. A join or a subscription waits until it is.
+//! A lane neither records nor delivers a message that the carrier numbers. The lane gives the message to the node. The
+//! node records each message when the carrier gives it back, also the messages of this node. The rest is the same in
+//! both ways: a lane gets a message of the node like a message of another lane, and takes from the history what it does
+//! not have yet. A history is on a node while the room has members there, or the topic subscribers. A join or a
+//! subscription waits until the history is there.
 
 mod frames;
 mod limits;
@@ -55,7 +56,7 @@ pub(crate) use node_history::{NodeHistory, Readiness};
 pub(crate) use ring::Record;
 pub(crate) use server::ServerHistories;
 
-/// The one who gives the messages of a history their offsets, and so their order.
+/// The side that gives the messages of a history their offsets, and so their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Numbering {
     /// This server.

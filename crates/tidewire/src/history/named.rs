@@ -16,8 +16,8 @@ use crate::broker::Position;
 #[derive(Debug)]
 pub(super) struct NamedHistories {
     table: Mutex<HistoryTable>,
-    /// The epoch of the first history. Further ones count on from it. It is random, so that the positions of a former
-    /// run of the program are in other epochs.
+    /// The epoch of the first history. Further histories count on from this epoch. The epoch is random, so that the
+    /// positions of a former run of the program are in other epochs.
     epoch_first: u64,
     /// Counts messages, and so shows which room was silent for the longest time.
     clock: Arc<AtomicU64>,

@@ -51,7 +51,7 @@ impl ServerHistories {
         }
     }
 
-    /// The one who numbers the messages: this server if it is alone, else the carrier. `None` if the server keeps no
+    /// The side that numbers the messages: this server if it is alone, else the carrier. `None` if the server keeps no
     /// history: a node that had only its own messages would miss those of other nodes in silence.
     pub(crate) fn numbering(&self) -> Option<Numbering> {
         match &self.link {
@@ -138,7 +138,7 @@ impl ServerHistories {
     /// Whether a room or topic whose messages the carrier numbers can be entered now. If not, the node is asked to open
     /// its history.
     ///
-    /// A failure is told to all that waited for it. Whoever comes later makes the node try again.
+    /// All joins that waited get the failure. A later join makes the node try again.
     pub(crate) fn readiness(
         &self,
         name: &RoomOrTopic,

@@ -27,7 +27,7 @@ pub use refusal::{
 };
 
 pub(crate) use deliveries::{EARLY_SWEEP_BYTES, FRAME_OVERHEAD_BYTES_MAX, GROWTH_STEP_BYTES};
-pub(crate) use directory::{Directory, Shown};
+pub(crate) use directory::{Directory, ShownMember};
 pub(crate) use shared_room::SharedRoom;
 pub(crate) use topics::{PUBLISHED_OVERHEAD_BYTES, RECORDED_OVERHEAD_BYTES, Routes};
 

@@ -26,7 +26,7 @@ pub(super) struct WaitingJoins {
     joins: Vec<WaitingJoin>,
     /// Joins whose name is taken.
     for_names: Vec<WaitingName>,
-    /// Whether the service has got one of them again.
+    /// Whether the service gets a join again now.
     is_repeating: bool,
     /// The answers of the node that the lane has seen.
     answers: u64,

@@ -220,7 +220,8 @@ impl RoomActions<'_, '_> {
         code: GoAwayCode,
         text: &str,
     ) -> Result<(), RoomError> {
-        let id = self.cx.core.rooms().session_of(name);
+        let directory = self.cx.core.rooms.open().directory();
+        let id = directory.names().find(name);
         let id = id.ok_or(RoomError::NoSuchMember)?;
         if id.lane() == self.cx.lane() {
             self.cx.close_session_with(id, code, text);

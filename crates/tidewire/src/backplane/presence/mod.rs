@@ -20,7 +20,7 @@ use super::to_lanes::ToLanes;
 use super::{Subject, Wire};
 use crate::config::Config;
 use crate::observe::LaneCounters;
-use crate::room::{Directory, SharedRoom, Shown};
+use crate::room::{Directory, SharedRoom, ShownMember};
 use local_room::LocalRoom;
 
 /// The rooms with members on this node.
@@ -417,13 +417,13 @@ impl Presence {
                 local.rename(old.member, &new);
             }
             self.show(room, &old, PresenceEvent::Left, lanes);
-            let shown = Shown { name: new, ..old };
+            let shown = ShownMember { name: new, ..old };
             self.show(room, &shown, PresenceEvent::Joined, lanes);
         }
     }
 
     /// Tells the members of this node of a change, unless the room is too large.
-    fn show(&self, room: &str, shown: &Shown, event: PresenceEvent, lanes: &mut ToLanes) {
+    fn show(&self, room: &str, shown: &ShownMember, event: PresenceEvent, lanes: &mut ToLanes) {
         if shown.members > self.config.limits.rooms.presence_members_max() {
             return;
         }

@@ -33,14 +33,14 @@ pub(in crate::room) struct LaneLogs<'l> {
 /// A frame at the end of a log.
 #[derive(Clone, Copy, Debug)]
 #[must_use = "other lanes and nodes may need the frame"]
-pub(in crate::room) struct Appended {
+pub(in crate::room) struct NewFrame {
     pub(super) alias: u16,
     pub(super) bytes: usize,
     /// The other lanes with members, and the node if messages go to other nodes.
     pub(super) others: LaneSet,
 }
 
-impl Appended {
+impl NewFrame {
     /// Whether other lanes or nodes need the frame.
     #[inline(always)]
     pub(in crate::room) fn is_for_others(&self) -> bool {
@@ -99,7 +99,7 @@ impl OpenRooms {
         bytes_expected: usize,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
         skip: impl FnOnce(&RoomLog, u64, usize) -> u64,
-    ) -> Result<Option<Appended>, EncodeError> {
+    ) -> Result<Option<NewFrame>, EncodeError> {
         let LaneLogs {
             logs,
             relief,
@@ -128,7 +128,7 @@ impl OpenRooms {
         if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
             self.note_growth(logs, relief, alias, due_ns, changed_bits);
         }
-        Ok(Some(Appended {
+        Ok(Some(NewFrame {
             alias,
             bytes,
             others,
@@ -166,7 +166,7 @@ impl LaneDeliveries<'_> {
         alias: u16,
         bytes_expected: usize,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Result<Option<Appended>, EncodeError> {
+    ) -> Result<Option<NewFrame>, EncodeError> {
         let (logs, _) = LaneLogs::of(self.sessions, self.exchange);
         let open = &mut self.open;
         open.append(logs, alias, bytes_expected, encode, |_, _, _| 0)

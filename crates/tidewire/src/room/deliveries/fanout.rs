@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
-use super::appending::Appended;
+use super::appending::NewFrame;
 use super::{LaneDeliveries, OpenRooms, Origin, Room};
 use crate::mailbox::{BatchEntry, LaneSet};
 use crate::observe::DropReason;
@@ -118,7 +118,8 @@ impl LaneDeliveries<'_> {
         }
     }
 
-    /// Returns whether a sweep of this room makes no system call. Members over sockets are mostly among the first ones.
+    /// Returns whether a sweep of this room makes no system call. Members over sockets are mostly among the first
+    /// members.
     fn is_in_process(&self, room: &Room) -> bool {
         let mut members = room.members.iter();
         members.all(|slot| self.sessions[*slot].stream.step_bytes() < usize::MAX)
@@ -162,15 +163,15 @@ impl LaneDeliveries<'_> {
     }
 
     /// Sends the newest frame of a log to other lanes, and its message to other nodes. `offset` is the offset of the
-    /// message in the history of the room. Call it only if [`Appended::is_for_others`]: most messages end before it.
+    /// message in the history of the room. Call it only if [`NewFrame::is_for_others`]: most messages end before it.
     #[inline(never)]
     pub(in crate::room) fn send_on(
         &mut self,
-        appended: Appended,
+        appended: NewFrame,
         offset: Option<u64>,
         origin: &Origin<'_>,
     ) {
-        let Appended {
+        let NewFrame {
             alias,
             bytes,
             others,
@@ -207,7 +208,7 @@ impl LaneDeliveries<'_> {
         let alias = shared.alias;
         if self.open.has(alias) {
             let appended = self.append(alias, bytes_expected, encode)?;
-            if let Some(appended) = appended.filter(Appended::is_for_others) {
+            if let Some(appended) = appended.filter(NewFrame::is_for_others) {
                 self.send_on(appended, offset, origin);
             }
             return Ok(());

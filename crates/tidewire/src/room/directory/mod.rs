@@ -32,7 +32,7 @@ pub(crate) use names::NameConflict;
 use names::Names;
 use opening::Openings;
 use remote::RemoteMembers;
-pub(crate) use remote::Shown;
+pub(crate) use remote::ShownMember;
 
 /// All names, rooms and patterns.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(crate) struct Directory {
 
 /// The result of entering a room.
 #[derive(Debug)]
-pub(crate) struct Entered {
+pub(crate) struct Entrance {
     pub(in crate::room) room: Arc<SharedRoom>,
     pub(in crate::room) members: usize,
 }
@@ -145,7 +145,7 @@ impl Directory {
         member: &Member,
         lane: usize,
         owner: Option<IpAddr>,
-    ) -> Result<Entered, EnterError> {
+    ) -> Result<Entrance, EnterError> {
         let skeleton = name_skeleton(room);
         let mut state = self.lock();
         if !state.rooms.contains_key(room) {
@@ -179,13 +179,13 @@ impl Directory {
         };
         entry.members.insert(member.id, Arc::clone(&member.name));
         entry.lanes.enter(&entry.shared, Receiver::Lane(lane));
-        Ok(Entered {
+        Ok(Entrance {
             room: Arc::clone(&entry.shared),
             members: entry.count(),
         })
     }
 
-    /// Removes a member from a room. The last one of this node closes the room here. Returns how many remain on all
+    /// Removes a member from a room. The last member of this node closes the room here. Returns how many remain on all
     /// nodes.
     pub(crate) fn exit(&self, alias: u16, member: MemberId, lane: usize) -> usize {
         let mut state = self.lock();
@@ -299,7 +299,7 @@ impl Directory {
         Ok(shared)
     }
 
-    /// Removes a subscriber from a pattern. The last one removes the pattern.
+    /// Removes a subscriber from a pattern. The last subscriber removes the pattern.
     pub(crate) fn unsubscribe(&self, shared: &SharedRoom, lane: usize) {
         let mut state = self.lock();
         if let Some(link) = &self.backplane {

@@ -1,9 +1,9 @@
 //! Rooms and patterns that a node subscribes to before they have members.
 //!
-//! Whoever is told that it has joined must get what other nodes send from then on, or be told what is missing. So the
-//! first join of a room on a node waits, some milliseconds, until the engine has the node's subscription. Later joins
-//! find members and do not wait. Nor does a join on a node whose members were told that it is cut off, nor one that a
-//! handler makes by [`RoomActions::join`](crate::RoomActions::join).
+//! A session that is told that it has joined must get what other nodes send from then on, or be told what is missing.
+//! So the first join of a room on a node waits, some milliseconds, until the engine has the subscription of the node.
+//! Later joins find members and do not wait. Two other joins do not wait: a join on a node whose members were told that
+//! the node is cut off, and a join that a handler makes by [`RoomActions::join`](crate::RoomActions::join).
 //!
 //! Rejected: a gap notice after the join, because neither node knows how many messages were sent in between.
 
@@ -16,8 +16,8 @@ use tidewire_proto::topic::Pattern;
 use super::Directory;
 use crate::broker::RoomOrTopic;
 
-/// The rooms and patterns that the node has subscribed to for a join, each with whether the subscription stands. A
-/// pattern has the name of a topic here.
+/// The rooms and patterns that the node subscribes to for a join, each with whether the subscription stands. A pattern
+/// has the name of a topic here.
 #[derive(Debug, Default)]
 pub(super) struct Openings(Mutex<HashMap<RoomOrTopic, bool>>);
 
@@ -67,7 +67,8 @@ impl Directory {
         self.histories().note_answer();
     }
 
-    /// Forgets that the subscription of a room or pattern has been made. It has members now, or nobody has joined.
+    /// Forgets that the subscription of a room or pattern was made, because the room has members now, or no session has
+    /// joined.
     pub(crate) fn forget_opening(&self, name: &RoomOrTopic) {
         self.openings.lock().remove(name);
         self.histories().note_answer();
@@ -82,5 +83,5 @@ impl Directory {
     }
 }
 
-/// Subscriptions without members. Joins beyond them do not wait.
+/// Most subscriptions without members. Joins beyond this limit do not wait.
 const OPENINGS_MAX: usize = 4_096;

@@ -37,7 +37,7 @@ pub(crate) struct RemoteMember {
 
 /// A change of who is shown in a room, and the size of the room after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Shown {
+pub(crate) struct ShownMember {
     pub(crate) member: MemberId,
     pub(crate) name: Arc<str>,
     pub(crate) members: usize,
@@ -91,7 +91,7 @@ impl Directory {
         member: MemberId,
         (node, number): (&Arc<str>, MemberId),
         name: &str,
-    ) -> Option<Shown> {
+    ) -> Option<ShownMember> {
         // A session that takes the name after this look enters its room later, and then the node renames the member.
         let is_taken = self.names.find(name).is_some();
         let mut state = self.lock();
@@ -114,7 +114,7 @@ impl Directory {
         let is_new = others.listed.insert(member, remote).is_none();
         let members = entry.count();
         state.remote_listed += usize::from(is_new);
-        Some(Shown {
+        Some(ShownMember {
             member,
             name: shown,
             members,
@@ -122,7 +122,7 @@ impl Directory {
     }
 
     /// Removes a remote member from a room. Returns how it was shown.
-    pub(crate) fn remove_remote(&self, room: &str, member: MemberId) -> Option<Shown> {
+    pub(crate) fn remove_remote(&self, room: &str, member: MemberId) -> Option<ShownMember> {
         let mut state = self.lock();
         let entry = state.rooms.get_mut(room)?;
         let others = entry.remote.as_mut()?;
@@ -132,7 +132,7 @@ impl Directory {
         }
         let members = entry.count();
         state.remote_listed -= 1;
-        Some(Shown {
+        Some(ShownMember {
             member,
             name: removed.shown,
             members,
@@ -153,7 +153,7 @@ impl Directory {
 
     /// Shows the remote member of this name with its node from now on, because a member of this node has the name.
     /// Returns its number with the old name, and the new name.
-    pub(crate) fn rename_remote(&self, room: &str, name: &str) -> Option<(Shown, Arc<str>)> {
+    pub(crate) fn rename_remote(&self, room: &str, name: &str) -> Option<(ShownMember, Arc<str>)> {
         let mut state = self.lock();
         let entry = state.rooms.get_mut(room)?;
         let members = entry.count();
@@ -163,7 +163,7 @@ impl Directory {
         let shown: Arc<str> = format!("{name}@{}", remote.node).into();
         let name = std::mem::replace(&mut remote.shown, Arc::clone(&shown));
         others.by_shown.insert(Arc::clone(&shown), member);
-        let old = Shown {
+        let old = ShownMember {
             member,
             name,
             members,

@@ -1,4 +1,4 @@
-//! Sending the history of a room or topic to those who join, and to those who come back with their position.
+//! Sending the history of a room or topic to sessions that join, and to sessions that come back with their position.
 //!
 //! A history that fits is sent at once, after the reply. A larger one is sent in pieces: the subscriber leaves the log
 //! of its lane, and gets the next piece whenever its output is empty. Messages that are sent meanwhile are in the
@@ -148,7 +148,7 @@ impl LaneHistories<'_> {
         let (mut next, mut bytes, mut count) = (from, 0, 0);
         let appended = self.sessions.append_to(id, |_, codec, out| {
             let (start, mut scratch) = (out.len(), Vec::new());
-            // An epoch that begins lower ends before the next message of the former one.
+            // An epoch that begins lower ends before the next message of the former epoch.
             if next <= records.epoch_start() || next > end + 1 {
                 // The number of missing messages of the former epoch is unknown.
                 next = records.epoch_start() + 1;
@@ -245,7 +245,7 @@ const FIRST_PIECE_BYTES: usize = 16 * 1024;
 /// Most bytes of a further piece: as many as most sockets accept in one write.
 const PIECE_BYTES_MAX: usize = 64 * 1024;
 
-/// Bytes of a piece while memory is short, or many sessions want one.
+/// Bytes of a piece while memory is short, or while many sessions want a piece.
 const PIECE_BYTES_MIN: usize = 4 * 1024;
 
 /// Bytes of histories that a lane sends in a turn before it goes on with live messages.

@@ -29,11 +29,6 @@ impl LaneRooms<'_> {
         self.table.open.directory().name_of(alias)
     }
 
-    /// Returns the session of a member, on any lane.
-    pub(crate) fn session_of(&self, name: &str) -> Option<SessionId> {
-        self.table.open.directory().names().find(name)
-    }
-
     /// Checks that a session of this lane is in a room.
     pub(super) fn check_member(&self, id: SessionId, alias: u16) -> Result<(), RoomError> {
         let session = self.sessions.table.find(id);
@@ -91,7 +86,8 @@ impl LaneRooms<'_> {
         self.leave(id, alias)
     }
 
-    /// Takes the oldest departure, of this session if one is given. Departures are kept from the first call on.
+    /// Takes the oldest departure, or the oldest of this session if a session is given. Departures are kept from the
+    /// first call on.
     pub(crate) fn take_departure(&mut self, id: Option<SessionId>) -> Option<Departure> {
         let departures = self.table.departures.0.get_or_insert_default();
         let is_it = |departure: &Departure| id.is_none_or(|id| departure.id == id);

@@ -264,7 +264,7 @@ impl LaneTopics<'_> {
     }
 }
 
-/// Frames a message for one pattern, without a template. It serves the rare cases: a second call of
+/// Frames a message for one pattern, without a template, in the rare cases. A second call of
 /// [`LaneTopics::append_published`] keeps the compiler from inlining that function, which costs each message 36
 /// instructions.
 fn append_without_offset(
