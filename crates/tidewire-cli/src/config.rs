@@ -85,18 +85,18 @@ fn flags(command: &Command) -> impl Iterator<Item = (String, &Arg)> {
 
 /// Returns the value in the form that the flag takes.
 fn values(flag: &Arg, entry: &TomlEntry<'_>) -> Result<Vec<String>, Mistake> {
-    let expected = Expected::of(flag);
+    let expected = ValueKind::of(flag);
     let text_of = |value: &DeValue<'_>| value.as_str().map(str::to_owned);
     let texts = match (expected, entry.value()) {
-        (Expected::Texts, DeValue::Array(array)) if !array.is_empty() => {
+        (ValueKind::Texts, DeValue::Array(array)) if !array.is_empty() => {
             array.iter().map(|entry| text_of(entry.get_ref())).collect()
         }
-        (Expected::Switch, DeValue::Boolean(value)) => Some(vec![value.to_string()]),
-        (Expected::Whole | Expected::Time | Expected::Size, DeValue::Integer(_)) => {
+        (ValueKind::Switch, DeValue::Boolean(value)) => Some(vec![value.to_string()]),
+        (ValueKind::Whole | ValueKind::Time | ValueKind::Size, DeValue::Integer(_)) => {
             entry.integer().map(|number| vec![number.to_string()])
         }
-        (Expected::Time, DeValue::Float(float)) => Some(vec![float.as_str().to_owned()]),
-        (Expected::Switch | Expected::Whole, _) => None,
+        (ValueKind::Time, DeValue::Float(float)) => Some(vec![float.as_str().to_owned()]),
+        (ValueKind::Switch | ValueKind::Whole, _) => None,
         (_, value) => text_of(value).map(|text| vec![text]),
     };
     texts.ok_or_else(|| entry.wrong(expected.name()))
@@ -111,7 +111,7 @@ fn check(command: &Command, flag: &Arg, values: &[String]) -> Result<(), clap::E
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Expected {
+enum ValueKind {
     Switch,
     Whole,
     Time,
@@ -120,7 +120,7 @@ enum Expected {
     Texts,
 }
 
-impl Expected {
+impl ValueKind {
     fn of(flag: &Arg) -> Self {
         let of = flag.get_value_parser().type_id();
         match flag.get_action() {

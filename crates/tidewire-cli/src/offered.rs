@@ -15,23 +15,23 @@ use tidewire_proto::room::Policy;
 
 /// A parser with the names that are offered for its values.
 #[derive(Clone, Debug)]
-pub(crate) struct Offered<P> {
+pub(crate) struct NamedValues<P> {
     names: Vec<&'static str>,
     parser: P,
 }
 
 /// Offers these names for what a function parses.
-pub(crate) fn offered<T, E, P>(names: &[&'static str], parser: P) -> Offered<P>
+pub(crate) fn offered<T, E, P>(names: &[&'static str], parser: P) -> NamedValues<P>
 where
     P: Fn(&str) -> Result<T, E> + Clone + Send + Sync + 'static,
     E: Into<Box<dyn Error + Send + Sync + 'static>>,
     T: Clone + Send + Sync + 'static,
 {
     let names = names.to_vec();
-    Offered { names, parser }
+    NamedValues { names, parser }
 }
 
-impl<P: TypedValueParser> TypedValueParser for Offered<P> {
+impl<P: TypedValueParser> TypedValueParser for NamedValues<P> {
     type Value = P::Value;
 
     fn parse_ref(
@@ -65,7 +65,7 @@ pub(crate) fn pollers() -> impl TypedValueParser<Value = PollerChoice> {
     })
 }
 
-/// The parser of codecs, which may have settings behind their names.
+/// The parser of codecs, which may have settings after their names.
 pub(crate) fn codecs() -> impl TypedValueParser<Value = AnyCodec> {
     offered(&AnyCodec::NAMES, |text: &str| text.parse::<AnyCodec>())
 }

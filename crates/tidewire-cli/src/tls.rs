@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{Args, ValueEnum};
 use tidewire::tls::ServerTls;
 
 use crate::failure::Failure;
@@ -27,12 +27,7 @@ pub(crate) struct ServerTlsArguments {
     tls_client_auth: ClientCertificates,
 
     /// Accept TLS 1.2 beside 1.3
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long)]
     tls_1_2: bool,
 }
 

@@ -112,7 +112,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// A number, and the letters behind it.
+/// A number, and the letters after it.
 fn split(text: &str) -> (&str, &str) {
     let letters = text.find(|it: char| it.is_ascii_alphabetic() || !it.is_ascii());
     text.split_at(letters.unwrap_or(text.len()))

@@ -61,7 +61,7 @@ pub(crate) struct ChatArguments {
 }
 
 /// An event for the conversation.
-enum Happening {
+enum ChatInput {
     /// The user typed a line. The sender may wait until `handled` is dropped.
     Line {
         text: String,
@@ -111,7 +111,7 @@ pub(crate) fn run(arguments: &ChatArguments) -> anyhow::Result<ExitCode> {
     let interrupts = sender.clone();
     let interrupt = move || {
         // The conversation may be over.
-        let _ = interrupts.send(Happening::Interrupt);
+        let _ = interrupts.send(ChatInput::Interrupt);
     };
     let restore = Restore::new();
     signals::watch(WAY_OUT, interrupt, move || drop(restore))?;
@@ -247,7 +247,7 @@ const ABOUT_ROOM: &str = "room: ";
 fn converse(
     conversation: &mut Conversation,
     joined: &Room,
-    happenings: &Receiver<Happening>,
+    happenings: &Receiver<ChatInput>,
 ) -> anyhow::Result<End> {
     conversation.handle_entered(joined)?;
     loop {
@@ -259,14 +259,14 @@ fn converse(
         let flow = match happening {
             Err(RecvTimeoutError::Timeout) => conversation.handle_retry()?,
             Err(RecvTimeoutError::Disconnected) => Flow::Quit,
-            Ok(Happening::InputEnded) => Flow::Quit,
-            Ok(Happening::Interrupt) => return Ok(End::Interrupted),
-            Ok(Happening::Line { text, handled }) => {
+            Ok(ChatInput::InputEnded) => Flow::Quit,
+            Ok(ChatInput::Interrupt) => return Ok(End::Interrupted),
+            Ok(ChatInput::Line { text, handled }) => {
                 let flow = conversation.handle_line(&text)?;
                 drop(handled);
                 flow
             }
-            Ok(Happening::Event { event, handled }) => {
+            Ok(ChatInput::Event { event, handled }) => {
                 conversation.handle_event(event)?;
                 drop(handled);
                 Flow::Continue
@@ -279,13 +279,13 @@ fn converse(
 }
 
 /// Passes the connection's events on, one at a time: the library's queue is bounded and reports its losses.
-fn pump_events(client: Client, events: Sender<Happening>) -> io::Result<()> {
+fn pump_events(client: Client, events: Sender<ChatInput>) -> io::Result<()> {
     threads::start("events", move || {
         loop {
             let event = client.next_event().wait();
             let last = event == Event::Ended;
             let (handled, until_handled) = mpsc::channel();
-            if events.send(Happening::Event { event, handled }).is_err() || last {
+            if events.send(ChatInput::Event { event, handled }).is_err() || last {
                 return;
             }
             // No value is ever sent: the call returns when the other end is dropped, with the event.
@@ -299,7 +299,7 @@ fn pump_events(client: Client, events: Sender<Happening>) -> io::Result<()> {
 fn conclude(
     conversation: &mut Conversation,
     client: &Client,
-    happenings: &Receiver<Happening>,
+    happenings: &Receiver<ChatInput>,
 ) -> anyhow::Result<()> {
     // The end of the connection is an event like the others.
     drop(client.close());
@@ -307,22 +307,22 @@ fn conclude(
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         match happenings.recv_timeout(left) {
-            Ok(Happening::Event {
+            Ok(ChatInput::Event {
                 event: Event::Ended,
                 ..
             })
             | Err(_) => return Ok(()),
             // The user requested it.
-            Ok(Happening::Event {
+            Ok(ChatInput::Event {
                 event: Event::Closed { .. },
                 ..
             }) => {}
             // Refusals come before the answer that `handle_end` waited for.
-            Ok(Happening::Event { event, handled }) => {
+            Ok(ChatInput::Event { event, handled }) => {
                 conversation.handle_event(event)?;
                 drop(handled);
             }
-            Ok(Happening::Line { .. } | Happening::InputEnded | Happening::Interrupt) => {}
+            Ok(ChatInput::Line { .. } | ChatInput::InputEnded | ChatInput::Interrupt) => {}
         }
     }
 }

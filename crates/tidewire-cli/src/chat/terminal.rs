@@ -16,7 +16,7 @@ use rustyline::history::MemHistory;
 use rustyline::{Editor, ExternalPrinter};
 use tidewire_command::threads;
 
-use super::Happening;
+use super::ChatInput;
 use super::command::Command;
 
 /// Shows one line. It fails if the output has no reader any more.
@@ -65,7 +65,7 @@ impl Terminal {
     }
 
     /// Starts to read lines, and returns the output for them.
-    pub(super) fn start(self, prompt: String, lines: Sender<Happening>) -> io::Result<Screen> {
+    pub(super) fn start(self, prompt: String, lines: Sender<ChatInput>) -> io::Result<Screen> {
         if let Self::Edited(mut editor) = self {
             match editor.create_external_printer() {
                 Ok(mut printer) => {
@@ -109,21 +109,21 @@ fn write_line(out: &mut impl Write, line: &str) -> io::Result<()> {
     out.flush()
 }
 
-fn read_edited(editor: &mut Editor<(), MemHistory>, prompt: &str, lines: &Sender<Happening>) {
+fn read_edited(editor: &mut Editor<(), MemHistory>, prompt: &str, lines: &Sender<ChatInput>) {
     loop {
         let happening = match editor.readline(prompt) {
-            Ok(text) => Happening::Line {
+            Ok(text) => ChatInput::Line {
                 text,
                 handled: None,
             },
-            Err(ReadlineError::Interrupted) => Happening::Interrupt,
+            Err(ReadlineError::Interrupted) => ChatInput::Interrupt,
             // The window was resized.
             Err(ReadlineError::Signal(_)) => continue,
-            Err(_) => Happening::InputEnded,
+            Err(_) => ChatInput::InputEnded,
         };
         // The editor must not be running when the program ends, so it does not start another line after the last one.
         let last = match &happening {
-            Happening::Line { text, .. } => Command::parse(text) == Command::Quit,
+            ChatInput::Line { text, .. } => Command::parse(text) == Command::Quit,
             _ => true,
         };
         if lines.send(happening).is_err() || last {
@@ -132,7 +132,7 @@ fn read_edited(editor: &mut Editor<(), MemHistory>, prompt: &str, lines: &Sender
     }
 }
 
-fn read_plain(input: &mut impl BufRead, lines: &Sender<Happening>) {
+fn read_plain(input: &mut impl BufRead, lines: &Sender<ChatInput>) {
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -141,7 +141,7 @@ fn read_plain(input: &mut impl BufRead, lines: &Sender<Happening>) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Ok(0) | Err(_) => {
                 // The conversation may have ended already.
-                let _ = lines.send(Happening::InputEnded);
+                let _ = lines.send(ChatInput::InputEnded);
                 return;
             }
         }
@@ -149,7 +149,7 @@ fn read_plain(input: &mut impl BufRead, lines: &Sender<Happening>) {
         let text = text.strip_suffix('\n').unwrap_or(&text);
         let text = text.strip_suffix('\r').unwrap_or(text);
         let (handled, until_handled) = mpsc::channel();
-        let happening = Happening::Line {
+        let happening = ChatInput::Line {
             text: text.to_owned(),
             handled: Some(handled),
         };
@@ -174,8 +174,8 @@ mod tests {
         let mut texts = Vec::new();
         for happening in happenings {
             match happening {
-                Happening::Line { text, .. } => texts.push(text),
-                Happening::InputEnded => texts.push("<end>".to_owned()),
+                ChatInput::Line { text, .. } => texts.push(text),
+                ChatInput::InputEnded => texts.push("<end>".to_owned()),
                 _ => texts.push("<other>".to_owned()),
             }
         }

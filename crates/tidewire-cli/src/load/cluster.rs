@@ -18,7 +18,7 @@ use crate::failure::Failure;
 /// The servers of a run. Dropping it kills what still runs.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
-    /// The nodes, and behind them the broker, if it is ours.
+    /// The nodes, and after them the broker, if it is ours.
     members: Vec<Arc<Member>>,
 }
 

@@ -12,6 +12,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Gauge, Paragraph};
+use tidewire_load::format::wrapped;
 use tidewire_load::known_milliseconds;
 use tidewire_load::run::{Phase, Progress};
 
@@ -214,24 +215,9 @@ fn light(progress: &Progress, width: usize) -> Vec<Line<'static>> {
         None => (Color::Green, "valid so far".to_owned()),
         Some(doubt) => (Color::Yellow, format!("{} so far: {doubt}", verdict.name())),
     };
-    let mut pieces = vec![String::new()];
-    for word in text.split(' ') {
-        let is_full = pieces.last().is_some_and(|piece| {
-            let used = piece.chars().count();
-            used > 0 && VERDICT_INDENT + used + 1 + word.chars().count() > width
-        });
-        if is_full {
-            pieces.push(String::new());
-        }
-        if let Some(piece) = pieces.last_mut() {
-            if !piece.is_empty() {
-                piece.push(' ');
-            }
-            piece.push_str(word);
-        }
-    }
+    let text = wrapped(&text, width.saturating_sub(VERDICT_INDENT), 0);
     let mut lines = Vec::new();
-    for (index, piece) in pieces.into_iter().enumerate() {
+    for (index, piece) in text.lines().enumerate() {
         let (name, dot) = if index == 0 {
             ("verdict   ", "● ")
         } else {
@@ -240,7 +226,7 @@ fn light(progress: &Progress, width: usize) -> Vec<Line<'static>> {
         lines.push(Line::from(vec![
             Span::raw(name),
             Span::styled(dot, Style::new().fg(colour)),
-            Span::raw(piece),
+            Span::raw(piece.to_owned()),
         ]));
     }
     lines

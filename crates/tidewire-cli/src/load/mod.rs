@@ -227,7 +227,8 @@ fn conclude(report: &Report, written: &WrittenReport, json: bool) -> ExitCode {
     exit_code(conclusion)
 }
 
-/// Writes a line of words for people. On a terminal it is broken between words, and its rest is indented by so many blanks.
+/// Writes a line of words for people. On a terminal it is broken between words, and its rest is indented by so many
+/// blanks.
 fn print_words(text: impl std::fmt::Display, indent: usize) {
     output::print_line(wrapped(&text.to_string(), output::columns(), indent));
 }

@@ -122,7 +122,7 @@ impl Metrics {
 
 /// A view whose run is also exported.
 #[derive(Debug)]
-pub(super) struct Exported<'a> {
+pub(super) struct MetricsView<'a> {
     view: &'a mut View,
     metrics: Option<&'a Metrics>,
     /// The counts of this step that the counters already contain.
@@ -130,7 +130,7 @@ pub(super) struct Exported<'a> {
     received: u64,
 }
 
-impl<'a> Exported<'a> {
+impl<'a> MetricsView<'a> {
     pub(super) fn new(view: &'a mut View, metrics: Option<&'a Metrics>) -> Self {
         Self {
             view,
@@ -141,7 +141,7 @@ impl<'a> Exported<'a> {
     }
 }
 
-impl Observer for Exported<'_> {
+impl Observer for MetricsView<'_> {
     fn step_started(&mut self, number: usize, step: &Step) {
         (self.sent, self.received) = (0, 0);
         if let Some(metrics) = self.metrics {

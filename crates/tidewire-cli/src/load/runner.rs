@@ -22,7 +22,7 @@ use tidewire_load::segment::Segment;
 
 use super::child::{DevelopmentCertificate, ServerOptions};
 use super::cluster::Cluster;
-use super::prometheus::{Exported, Metrics};
+use super::prometheus::{Metrics, MetricsView};
 use super::view::View;
 use crate::failure::Failure;
 use crate::offered::pollers;
@@ -114,12 +114,12 @@ impl<'a> Runner<'a> {
 
     /// Whether each run has a server of its own.
     pub(super) fn has_own_server(&self, scenario: &Scenario) -> anyhow::Result<bool> {
-        Ok(matches!(self.server(scenario)?, Chosen::Own(_)))
+        Ok(matches!(self.server(scenario)?, RunTargets::Own(_)))
     }
 
     /// Returns the servers of each run: its own by choice, because no address is given, or because one has port 0,
     /// where no server can be.
-    fn server(&self, scenario: &Scenario) -> anyhow::Result<Chosen> {
+    fn server(&self, scenario: &Scenario) -> anyhow::Result<RunTargets> {
         let arguments = self.arguments;
         let mut addresses = arguments.target.clone();
         let mut is_own = arguments.serve;
@@ -137,7 +137,7 @@ impl<'a> Runner<'a> {
                 let remedy = "add --serve, or name each node of a running cluster with --target";
                 return Err(Failure::configuration(what, remedy).into());
             }
-            return Ok(Chosen::Running(addresses));
+            return Ok(RunTargets::Running(addresses));
         }
         let given = addresses.len();
         let nodes = arguments.nodes.or((given == 1).then_some(scenario.nodes));
@@ -150,7 +150,7 @@ impl<'a> Runner<'a> {
             let remedy = "give --target for each of them, or once with port 0";
             return Err(Failure::configuration(what, remedy).into());
         }
-        Ok(Chosen::Own(addresses))
+        Ok(RunTargets::Own(addresses))
     }
 
     /// Whether the user stopped the command.
@@ -175,7 +175,7 @@ impl<'a> Runner<'a> {
         let chosen = self.server(scenario)?;
         let (server_cores, client_cores) = self.cores(&chosen);
         let (mut options, cluster) = match &chosen {
-            Chosen::Own(addresses) => {
+            RunTargets::Own(addresses) => {
                 self.arguments.security.refuse_for_own_server()?;
                 let (servers, tls) = self.servers(scenario, addresses, &server_cores)?;
                 let backplane = self
@@ -193,7 +193,7 @@ impl<'a> Runner<'a> {
                 options.processes = cluster.processes();
                 (options, cluster)
             }
-            Chosen::Running(addresses) => {
+            RunTargets::Running(addresses) => {
                 let security = self.arguments.security.or(&scenario.trust);
                 let targets = addresses
                     .iter()
@@ -208,7 +208,7 @@ impl<'a> Runner<'a> {
         };
         options.seed = self.seed(scenario);
         view.announce(scenario, &options);
-        let mut exported = Exported::new(view, self.metrics.as_ref().map(|(it, _)| it));
+        let mut exported = MetricsView::new(view, self.metrics.as_ref().map(|(it, _)| it));
         let plan = Plan::new(scenario, options).map_err(explain)?;
         let result = plan.run(&mut exported);
         view.finish();
@@ -264,13 +264,13 @@ impl<'a> Runner<'a> {
 
     /// Returns the cores for the servers of a run and those for the agents; none on a machine with one core or by
     /// choice. Nodes have a core each, as far as that leaves one for the agents, and share them in turn.
-    fn cores(&self, chosen: &Chosen) -> (Vec<usize>, Vec<usize>) {
+    fn cores(&self, chosen: &RunTargets) -> (Vec<usize>, Vec<usize>) {
         let mut cores = available_cores();
         let is_off = self.arguments.pin == Pin::Off;
         let nodes = match chosen {
-            Chosen::Own(addresses) => addresses.len(),
-            Chosen::Running(_) if !self.arguments.target.is_empty() => 0,
-            Chosen::Running(_) => 1,
+            RunTargets::Own(addresses) => addresses.len(),
+            RunTargets::Running(_) if !self.arguments.target.is_empty() => 0,
+            RunTargets::Running(_) => 1,
         };
         if is_off || cores.len() < 2 || nodes == 0 {
             return (Vec::new(), Vec::new());
@@ -282,7 +282,7 @@ impl<'a> Runner<'a> {
 
 /// The servers of a run.
 #[derive(Debug)]
-enum Chosen {
+enum RunTargets {
     /// They are started at these addresses, and end with the run.
     Own(Vec<Address>),
     /// They run already.

@@ -64,7 +64,7 @@ pub(crate) fn run_search(arguments: &SearchArguments) -> anyhow::Result<ExitCode
     let _taken = take_directory(out)?;
     let runner = Runner::new(run, &scenario)?;
     let seed = runner.seed(&scenario);
-    let mut searching = Searching {
+    let mut searching = SearchRun {
         record: RateSearch::new(&step, step.slo, plan, seed, Runner::environment()),
         levels: Levels::default(),
         json: *json,
@@ -109,7 +109,7 @@ fn step_to_search(arguments: &SearchArguments, mut step: Step) -> anyhow::Result
 }
 
 /// The state of a search.
-struct Searching<'a> {
+struct SearchRun<'a> {
     runner: Runner<'a>,
     scenario: Scenario,
     step: Step,
@@ -119,7 +119,7 @@ struct Searching<'a> {
     plain: bool,
 }
 
-impl Searching<'_> {
+impl SearchRun<'_> {
     /// Runs the step at this rate and returns what that says about it; nothing if the user stopped it.
     fn probe(&mut self, rate: f64) -> anyhow::Result<Option<Vote>> {
         let step = self.step.at_rate(rate);

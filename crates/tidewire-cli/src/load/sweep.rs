@@ -8,6 +8,7 @@ use serde_json::json;
 use tidewire_command::report_directory::take_directory;
 use tidewire_command::{output, signals};
 use tidewire_load::levels::{Levels, Sweep, SweepLevel};
+use tidewire_load::report::Conclusion;
 use tidewire_load::scenario::{Load, Step};
 use tidewire_load::statistics::{Estimate, LEVELS_MIN, ScalabilityFit};
 
@@ -124,13 +125,13 @@ fn level_line(level: &SweepLevel) -> String {
     let (concurrency, throughput) = (level.concurrency, level.throughput);
     let (p50, p99) = (level.p50, level.p99);
     // Where the scenario only warns of an invalid measurement, the conclusion does not name it.
-    let doubt = match level.verdict_reasons.is_empty() || level.conclusion == "invalid" {
+    let doubt = match level.verdict_reasons.is_empty() || level.conclusion == Conclusion::Invalid {
         true => "",
         false => ", but INVALID",
     };
     let line = format!(
         "{concurrency:>7} agents  {throughput:>10.0}/s  p50 {p50} ms, p99 {p99} ms  {}{doubt}",
-        level.conclusion
+        level.conclusion.name()
     );
     let disturbances = level.disturbances.iter();
     let disturbances = disturbances.map(|it| format!("its times are disturbed: {it}"));

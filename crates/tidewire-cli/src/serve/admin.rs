@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::{ArgAction, Args};
+use clap::Args;
 use signal_hook::consts::{SIGHUP, SIGTERM};
 use signal_hook::low_level::raise;
 use tidewire::address::Address;
@@ -35,22 +35,12 @@ pub(super) struct AdminArguments {
     admin_host: Vec<String>,
 
     /// Encrypt the --admin address by the certificate of --tls-cert and --tls-key
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long)]
     admin_tls: bool,
 
     /// Let other machines reach the --admin address without --admin-tls, although they could read the token on the way:
     /// for closed networks. --insecure does not allow it
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long)]
     admin_insecure: bool,
 
     /// Address of /healthz and /readyz alone, such as 0.0.0.0:9091, for load balancers on other machines: it needs no
@@ -59,22 +49,12 @@ pub(super) struct AdminArguments {
     health: Option<SocketAddr>,
 
     /// Answer /metrics at the --health address, too, to whoever reaches it
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long)]
     health_metrics: bool,
 
     /// Answer 503 at /readyz while this server is cut off from its --backplane. Without it, a server that is cut off is
     /// ready and serves its own clients
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long)]
     ready_needs_backplane: bool,
 }
 

@@ -8,7 +8,7 @@ use tidewire::{
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
 
-use super::kept::Kept;
+use super::history::HistoryRule;
 use super::rpc::Methods;
 use super::sink::Sink;
 use crate::connection::Need;
@@ -63,7 +63,7 @@ impl App {
     }
 
     /// Refuses histories for an app without rooms and topics.
-    pub(super) fn check_history(self, kept: &[Kept]) -> Result<(), Failure> {
+    pub(super) fn check_history(self, kept: &[HistoryRule]) -> Result<(), Failure> {
         match self {
             Self::Chat | Self::PubSub => Ok(()),
             _ if kept.is_empty() => Ok(()),
@@ -103,7 +103,7 @@ impl App {
         self,
         builder: ServerBuilder,
         policy: Policy,
-        kept: &[Kept],
+        kept: &[HistoryRule],
         methods: &[String],
         is_node: bool,
     ) -> anyhow::Result<Server> {
@@ -118,11 +118,11 @@ impl App {
             Self::PubSub => {
                 // If the server's own policy holds publishers, a subscriber may request that policy too.
                 let blocking = policy == Policy::Block;
-                let topics = Kept::of_topics(kept, PubSub::new().allow_blocking(blocking));
+                let topics = HistoryRule::of_topics(kept, PubSub::new().allow_blocking(blocking));
                 builder.start_boxed(|_| Box::new(topics.clone()))?
             }
             Self::Chat => {
-                let chat = Kept::of_rooms(kept, Chat::new().policy(policy));
+                let chat = HistoryRule::of_rooms(kept, Chat::new().policy(policy));
                 builder.start_boxed(|_| Box::new(chat.clone()))?
             }
         })

@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::builder::RangedU64ValueParser;
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{Args, ValueEnum};
 use tidewire::ServerBuilder;
 use tidewire::backplane::{NodeSettings, WhenCutOff};
 use tidewire_nats::Nats;
 
-use super::kept::Kept;
+use super::history::HistoryRule;
 use crate::failure::Failure;
 
 /// The flags of a node.
@@ -17,12 +17,8 @@ pub(super) struct BackplaneArguments {
     /// Share rooms and topics with other servers over the NATS at this address, nats://HOST:PORT or tls://HOST:PORT,
     /// with USER:PASSWORD@ or TOKEN@ in front of the host. Use the variable to hide a password from other users of this
     /// machine
-    #[arg(
-        long,
-        value_name = "URL",
-        env = "TIDEWIRE_BACKPLANE",
-        hide_env_values = true
-    )]
+    #[arg(long, value_name = "URL")]
+    #[arg(env = "TIDEWIRE_BACKPLANE", hide_env_values = true)]
     backplane: Option<String>,
 
     /// The id of this server among those of the cluster, of letters, digits, - and _ [default: a random one]
@@ -47,12 +43,7 @@ pub(super) struct BackplaneArguments {
     backplane_replicas: usize,
 
     /// Wait at the start until NATS can be reached, instead of failing
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long)]
     backplane_wait: bool,
 
     /// While NATS is gone: local delivers messages to the clients of this server only, and keeps those of
@@ -76,7 +67,7 @@ impl BackplaneArguments {
     pub(super) fn join(
         &self,
         builder: ServerBuilder,
-        kept: &[Kept],
+        kept: &[HistoryRule],
         services: Vec<String>,
     ) -> anyhow::Result<ServerBuilder> {
         let Some(address) = &self.backplane else {

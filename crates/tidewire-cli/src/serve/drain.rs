@@ -12,24 +12,14 @@ use crate::units::parse_milliseconds;
 #[derive(Clone, Debug, Args)]
 pub(super) struct DrainArguments {
     /// How long sessions may take to finish after Ctrl-C, in milliseconds or as 2s
-    #[arg(
-        long,
-        value_name = "TIME",
-        default_value = "2000",
-        allow_negative_numbers = true
-    )]
-    #[arg(value_parser = parse_milliseconds)]
+    #[arg(long, value_name = "TIME", value_parser = parse_milliseconds)]
+    #[arg(default_value = "2000", allow_negative_numbers = true)]
     drain_ms: Duration,
 
     /// How long the server says that it is not ready, and goes on to serve, before it drains, in milliseconds or as 2s:
     /// as long as a load balancer needs to see it
-    #[arg(
-        long,
-        value_name = "TIME",
-        default_value = "0",
-        allow_negative_numbers = true
-    )]
-    #[arg(value_parser = parse_milliseconds)]
+    #[arg(long, value_name = "TIME", value_parser = parse_milliseconds)]
+    #[arg(default_value = "0", allow_negative_numbers = true)]
     drain_delay_ms: Duration,
 
     /// Address of the server that clients connect to when this one drains, such as tls://b.example.com:8443: with the

@@ -11,7 +11,7 @@ mod backplane;
 mod drain;
 mod ending;
 mod exposure;
-mod kept;
+mod history;
 mod limits;
 mod operate;
 mod parse;
@@ -29,7 +29,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use clap::{ArgAction, Args, Command, FromArgMatches};
+use clap::{Args, Command, FromArgMatches};
 use serde_json::json;
 use tidewire::auth::Replaceable;
 use tidewire::metrics::MetricsReader;
@@ -56,15 +56,15 @@ use apps::App;
 use drain::DrainArguments;
 use ending::{Ending, judge, watch_signals};
 use exposure::Protection;
-use kept::Kept;
+use history::HistoryRule;
 use limits::LimitArguments;
 use operate::{Operator, Wake};
-use parse::{methods, parse_mode, sockets};
+use parse::{methods, parse_mode, sockets, with_value};
 use reload::{ServedUsers, Settings};
 
 /// Flags of `tidewire serve`.
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, mut_args(with_value))]
 pub(crate) struct ServeArguments {
     /// The application to serve
     #[arg(long, value_enum, default_value = "chat")]
@@ -77,12 +77,9 @@ pub(crate) struct ServeArguments {
 
     /// Address to listen on, tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH,
     /// udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one. With --codec uvrpc, ?framing=none
-    /// behind an address is for peers that put no length in front of frames
-    #[arg(
-        long = "bind",
-        value_name = "ADDR",
-        default_value = "tcp://127.0.0.1:8080"
-    )]
+    /// after an address is for peers that put no length in front of frames
+    #[arg(long = "bind", value_name = "ADDR")]
+    #[arg(default_value = "tcp://127.0.0.1:8080")]
     binds: Vec<String>,
 
     /// The codec of messages: tw1 for programs, json for programs without a library, lines for people with nc; echo and
@@ -99,13 +96,8 @@ pub(crate) struct ServeArguments {
     poller: PollerChoice,
 
     /// Longest time a message of a room or topic waits for others to share its write, in milliseconds or as 5ms
-    #[arg(
-        long,
-        value_name = "TIME",
-        default_value = "5",
-        allow_negative_numbers = true
-    )]
-    #[arg(value_parser = parse_milliseconds)]
+    #[arg(long, value_name = "TIME", value_parser = parse_milliseconds)]
+    #[arg(default_value = "5", allow_negative_numbers = true)]
     coalesce_ms_max: Duration,
 
     /// The policy for a subscriber that does not keep up; conflate keeps the latest message, conflate_by_topic the
@@ -114,32 +106,22 @@ pub(crate) struct ServeArguments {
     slow_subscriber: Policy,
 
     /// Rooms or topics that keep their newest messages for those who join or come back: a name, or a prefix with .* or
-    /// .>, and behind commas messages=N (default 50), bytes=SIZE (64k), age=TIME (any) and names=N (1024); may be
+    /// .>, and after commas messages=N (default 50), bytes=SIZE (64k), age=TIME (any) and names=N (1024); may be
     /// repeated, and the first that matches counts
-    #[arg(long, value_name = "PATTERN[,LIMITS]", value_parser = Kept::parse)]
-    history: Vec<Kept>,
+    #[arg(long, value_name = "PATTERN[,LIMITS]", value_parser = HistoryRule::parse)]
+    history: Vec<HistoryRule>,
 
     #[command(flatten)]
     drain: DrainArguments,
 
     /// Send clients over udp:// more than they sent although their codec cannot validate their addresses: for closed
     /// networks, and rooms with --codec lines
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long)]
     trust_datagram_peers: bool,
 
     /// Drain when stdin ends, so that a parent that dies takes this server along. Each line until then is answered with
     /// a JSON object on stdout: the lanes' system calls and allocations so far
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long)]
     exit_with_stdin: bool,
 
     #[command(flatten)]
@@ -158,12 +140,7 @@ pub(crate) struct ServeArguments {
 
     /// Serve addresses that other machines reach without encryption and users, and ipc://@NAME, which all users of this
     /// machine reach, without users: for closed networks
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long)]
     insecure: bool,
 
     /// The permission bits of the files of ipc:// sockets, in octal. The default, 600, lets only your own user connect;
@@ -172,12 +149,7 @@ pub(crate) struct ServeArguments {
     unix_mode: Option<u32>,
 
     /// Print a JSON object when ready, {"event":"ready","addresses":…}, and one at the end, {"event":"served",…}
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long)]
     json: bool,
 
     /// Read flags from this file; every flag is a key with underscores, and the command line overrides it
@@ -191,12 +163,7 @@ pub(crate) struct ServeArguments {
     ws_origin: Vec<String>,
 
     /// Serve a chat page for browsers at the paths of the ws:// and wss:// addresses, for --app chat
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
-    #[arg(
-        default_value = "false",
-        default_missing_value = "true",
-        hide_default_value = true
-    )]
+    #[arg(long)]
     web: bool,
 
     /// Address of a proxy, or range of them as 10.0.0.0/8, whose TCP connections begin with a header of the PROXY

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 
 use clap::builder::TypedValueParser;
+use clap::{Arg, ArgAction};
 use tidewire::socket::SocketOptions;
 use tidewire_proto::layer::RECORD_BYTES_MAX;
 
@@ -14,6 +15,21 @@ use crate::units::Bytes;
 pub(super) fn methods() -> impl TypedValueParser<Value = String> {
     let names: Vec<&str> = Methods::names(&[]).collect();
     offered(&names, |name: &str| Ok::<_, Infallible>(name.to_owned()))
+}
+
+/// Lets a switch have a value, so that a file can set the switch and the command line can override the file.
+pub(super) fn with_value(flag: Arg) -> Arg {
+    match flag.get_action() {
+        ArgAction::SetTrue => flag
+            .action(ArgAction::Set)
+            .value_name("BOOL")
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_value("false")
+            .default_missing_value("true")
+            .hide_default_value(true),
+        _ => flag,
+    }
 }
 
 pub(super) fn parse_memory_bytes(text: &str) -> Result<Bytes, String> {

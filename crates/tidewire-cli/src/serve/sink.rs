@@ -2,7 +2,7 @@
 //!
 //! A sender of one-way messages gets no answer. A sink therefore counts them for each session, and answers any request
 //! with the number of that session's one-way messages before it, as eight bytes, little-endian. A load test sends such
-//! a request behind its last message and relies on this count. Messages of one session come in runs, so the count of
+//! a request after its last message and relies on this count. Messages of one session come in runs, so the count of
 //! the current session is kept outside the table: a message then costs a comparison and an addition.
 
 use std::collections::HashMap;

@@ -61,7 +61,7 @@ pub(crate) struct SubArguments {
     #[arg(long, value_name = "POLICY", value_parser = policies())]
     policy: Option<Policy>,
 
-    /// Begin behind this position of an earlier run, EPOCH:OFFSET as --json prints it, or with the newest N messages
+    /// Begin after this position of an earlier run, EPOCH:OFFSET as --json prints it, or with the newest N messages
     /// that the server keeps; without it, with all that it keeps. For one topic without a wildcard
     #[arg(long, value_name = "EPOCH:OFFSET|N", value_parser = parse_since)]
     since: Option<Since>,
@@ -87,7 +87,7 @@ fn parse_since(text: &str) -> Result<Since, String> {
 }
 
 /// An event for the main thread.
-enum Happening {
+enum SubInput {
     /// Events of the subscription with this index.
     Events(usize, Vec<TopicEvent>),
     /// Ctrl-C, or a termination signal.
@@ -205,7 +205,7 @@ impl<'a> Printer<'a> {
 
     fn print(
         &mut self,
-        happenings: &Receiver<Happening>,
+        happenings: &Receiver<SubInput>,
         deadline: Option<Instant>,
     ) -> io::Result<End> {
         let mut out = io::BufWriter::new(io::stdout().lock());
@@ -227,9 +227,9 @@ impl<'a> Printer<'a> {
                 return Ok(End::TimedOut);
             }
             let (index, events) = match happening {
-                Ok(Happening::Events(index, events)) => (index, events),
+                Ok(SubInput::Events(index, events)) => (index, events),
                 // The next iteration finds the reason.
-                Ok(Happening::Interrupt) | Err(RecvTimeoutError::Timeout) => continue,
+                Ok(SubInput::Interrupt) | Err(RecvTimeoutError::Timeout) => continue,
                 Err(RecvTimeoutError::Disconnected) => return Ok(End::Ended),
             };
             for event in events {
@@ -267,9 +267,9 @@ impl<'a> Printer<'a> {
 }
 
 fn wait(
-    happenings: &Receiver<Happening>,
+    happenings: &Receiver<SubInput>,
     until: Option<Instant>,
-) -> Result<Happening, RecvTimeoutError> {
+) -> Result<SubInput, RecvTimeoutError> {
     match until {
         None => happenings.recv().map_err(RecvTimeoutError::from),
         Some(until) => happenings.recv_timeout(until.saturating_duration_since(Instant::now())),
@@ -278,14 +278,11 @@ fn wait(
 
 /// Watches signals: the first one ends the printing in order. If that waits for a reader of the output, the second one
 /// or a few seconds end the process.
-fn watch_signals(
-    happenings: SyncSender<Happening>,
-    interrupted: Arc<AtomicBool>,
-) -> io::Result<()> {
+fn watch_signals(happenings: SyncSender<SubInput>, interrupted: Arc<AtomicBool>) -> io::Result<()> {
     let begin = move || {
         interrupted.store(true, Ordering::Relaxed);
         // If the channel is full, the printer is awake and will check the flag.
-        let _ = happenings.try_send(Happening::Interrupt);
+        let _ = happenings.try_send(SubInput::Interrupt);
     };
     signals::watch(WAY_OUT, begin, || {})
 }
@@ -319,7 +316,7 @@ fn watch_connection(client: Client) -> io::Result<()> {
 fn pump(
     index: usize,
     subscription: Subscription,
-    happenings: SyncSender<Happening>,
+    happenings: SyncSender<SubInput>,
 ) -> io::Result<()> {
     threads::start("topic", move || {
         let mut is_over = false;
@@ -334,7 +331,7 @@ fn pump(
                     next = subscription.next_event().wait_for(Duration::ZERO);
                 }
             }
-            if happenings.send(Happening::Events(index, events)).is_err() {
+            if happenings.send(SubInput::Events(index, events)).is_err() {
                 return;
             }
         }

@@ -75,7 +75,7 @@ impl View {
                     reason: *reason,
                     text: Arc::clone(text),
                 };
-                // The go-away of a slow subscriber is behind all that it has not read, so it never comes.
+                // The go-away of a slow subscriber comes after all that it has not read, so it never comes.
                 let hint = match reason {
                     CloseReason::PeerClosed | CloseReason::PeerReset => {
                         ", as a server also does to a subscriber that is too slow"

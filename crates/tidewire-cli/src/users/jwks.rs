@@ -20,10 +20,10 @@ use ureq::http::Uri;
 
 /// The sets of a server, by URL.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct KeySets(Arc<Shared>);
+pub(crate) struct KeySets(Arc<SharedSets>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SharedSets {
     sets: Mutex<BTreeMap<String, Set>>,
     /// How often a set has changed.
     changes: AtomicU64,
@@ -85,7 +85,7 @@ impl KeySets {
     }
 }
 
-impl Shared {
+impl SharedSets {
     fn sets(&self) -> MutexGuard<'_, BTreeMap<String, Set>> {
         self.sets.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -142,7 +142,7 @@ impl Set {
 }
 
 /// Fetches sets for as long as the server has them.
-fn keep_fresh(shared: &Weak<Shared>) {
+fn keep_fresh(shared: &Weak<SharedSets>) {
     loop {
         thread::sleep(LOOK);
         match shared.upgrade() {

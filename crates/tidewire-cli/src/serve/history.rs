@@ -7,13 +7,13 @@ use crate::units::{Bytes, parse_validity};
 
 /// A value of `--history`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Kept {
+pub(super) struct HistoryRule {
     pattern: String,
     limits: History,
 }
 
-impl Kept {
-    /// Reads a pattern, and behind commas the limits that are not the defaults.
+impl HistoryRule {
+    /// Reads a pattern, and after commas the limits that are not the defaults.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
         let pattern = parts.next().unwrap_or_default();
@@ -76,15 +76,15 @@ mod tests {
 
     #[test]
     fn a_history_has_a_pattern_and_limits() {
-        let kept = Kept::parse("news.>,messages=3,age=60").unwrap();
+        let kept = HistoryRule::parse("news.>,messages=3,age=60").unwrap();
         let expected = History {
             messages_max: 3,
             age_max: Some(Duration::from_secs(60)),
             ..History::default()
         };
         assert_eq!((&*kept.pattern, kept.limits), ("news.>", expected));
-        assert_eq!(Kept::parse(">").unwrap().limits, History::default());
-        let units = Kept::parse("a,bytes=64k,age=12h").unwrap().limits;
+        assert_eq!(HistoryRule::parse(">").unwrap().limits, History::default());
+        let units = HistoryRule::parse("a,bytes=64k,age=12h").unwrap().limits;
         assert_eq!(units.bytes_max, 64 << 10);
         assert_eq!(units.age_max, Some(Duration::from_secs(43_200)));
         for wrong in [
@@ -101,7 +101,7 @@ mod tests {
             "a,age=0",
             "a,messages=1,messages=2",
         ] {
-            assert!(Kept::parse(wrong).is_err(), "{wrong}");
+            assert!(HistoryRule::parse(wrong).is_err(), "{wrong}");
         }
     }
 }
