@@ -40,7 +40,7 @@ struct Logins {
 }
 
 /// A refused request: its status and the reason.
-pub(crate) type Refused = (StatusCode, &'static str);
+pub(crate) type Refusal = (StatusCode, &'static str);
 
 impl Access {
     /// `hosts` are in lower case. `is_encrypted` says whether the cookie may be kept from plain connections.
@@ -57,7 +57,7 @@ impl Access {
     }
 
     /// Checks everything but the token.
-    pub(crate) fn check_source(&self, request: &Parts) -> Result<(), Refused> {
+    pub(crate) fn check_source(&self, request: &Parts) -> Result<(), Refusal> {
         let host = single(&request.headers, header::HOST)?;
         if request.version != Version::HTTP_11 && host.is_none() {
             return Err((
@@ -102,7 +102,7 @@ impl Access {
     }
 
     /// Checks the token of a request, or the cookie of a login.
-    pub(crate) fn check_token(&self, request: &Parts) -> Result<(), Refused> {
+    pub(crate) fn check_token(&self, request: &Parts) -> Result<(), Refusal> {
         let headers = &request.headers;
         if self.token.is_none() || self.has_login(headers) {
             return Ok(());
@@ -124,7 +124,7 @@ impl Access {
     /// right token. After too many failures the right token is refused, too, because otherwise a short token could be
     /// guessed at any rate. Users of one machine share its address, and could keep each other out anyway, by its
     /// connections.
-    fn check_secret(&self, given: &str, request: &Parts) -> Result<(), Refused> {
+    fn check_secret(&self, given: &str, request: &Parts) -> Result<(), Refusal> {
         let peer = request.extensions.get::<PeerAddress>();
         let peer = network(peer.map_or(Ipv4Addr::UNSPECIFIED.into(), |it| it.0));
         if !self.logins().may_try(peer) {
@@ -144,7 +144,7 @@ impl Access {
     }
 
     /// Exchanges the token for a cookie, which scripts cannot read and other sites cannot send.
-    pub(crate) fn log_in(&self, token: &str, request: &Parts) -> Result<String, Refused> {
+    pub(crate) fn log_in(&self, token: &str, request: &Parts) -> Result<String, Refusal> {
         self.check_secret(token.trim(), request)?;
         let mut number = [0; 16];
         let filled = rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty());
@@ -209,7 +209,7 @@ impl Logins {
 }
 
 /// Refuses a change that a page of another origin asks for.
-fn check_page(headers: &HeaderMap, host: &str) -> Result<(), Refused> {
+fn check_page(headers: &HeaderMap, host: &str) -> Result<(), Refusal> {
     if !headers.contains_key(MARK) {
         return Err((
             StatusCode::FORBIDDEN,
@@ -235,7 +235,7 @@ fn bearer(value: &str) -> Option<&str> {
     scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
 }
 
-fn single(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>, Refused> {
+fn single(headers: &HeaderMap, name: header::HeaderName) -> Result<Option<&str>, Refusal> {
     let mut values = headers.get_all(name).iter();
     let refused = (
         StatusCode::BAD_REQUEST,

@@ -16,7 +16,7 @@ use tidewire::text::hexadecimal;
 use tidewire::{GoAwayCode, SessionId};
 use tokio::task::spawn_blocking;
 
-use crate::access::{Access, Refused};
+use crate::access::{Access, Refusal};
 use crate::events::Events;
 use crate::http::{Answer, PeerAddress, Request, RequestEnd, Site, failure, json, text};
 use crate::openmetrics::{CLASSIC_TYPE, CONTENT_TYPE, Exporter, classic};
@@ -88,7 +88,7 @@ struct Close {
 }
 
 impl Routes {
-    async fn route(&self, parts: &Parts, body: Incoming) -> Result<Answer, Refused> {
+    async fn route(&self, parts: &Parts, body: Incoming) -> Result<Answer, Refusal> {
         let path = parts.uri.path();
         if let (&Method::GET | &Method::HEAD, "/healthz" | "/readyz") = (&parts.method, path) {
             // A load balancer asks in HTTP/1.0 without a host, or with any. A page that reads the answer learns
@@ -114,7 +114,7 @@ impl Routes {
         }
     }
 
-    async fn get(&self, parts: &Parts, path: &str) -> Result<Answer, Refused> {
+    async fn get(&self, parts: &Parts, path: &str) -> Result<Answer, Refusal> {
         // These pages have no figures, so a browser can show the form for the token, and a load balancer needs no
         // token.
         match path {
@@ -164,7 +164,7 @@ impl Routes {
         }
     }
 
-    async fn metrics(&self, parts: &Parts) -> Result<Answer, Refused> {
+    async fn metrics(&self, parts: &Parts) -> Result<Answer, Refusal> {
         let exporter = Arc::clone(&self.exporter);
         let scraped = blocking(move || exporter.scrape()).await?;
         let scraped = scraped.map_err(|_| UNENCODABLE)?;
@@ -174,7 +174,7 @@ impl Routes {
         })
     }
 
-    async fn post(&self, parts: &Parts, path: &str, body: Incoming) -> Result<Answer, Refused> {
+    async fn post(&self, parts: &Parts, path: &str, body: Incoming) -> Result<Answer, Refusal> {
         if path == "/api/login" {
             let login: Login = read(body).await?;
             let cookie = self.access.log_in(&login.token, parts)?;
@@ -198,7 +198,7 @@ impl Routes {
         }
     }
 
-    fn close(&self, id: &str, wanted: &Close) -> Result<Answer, Refused> {
+    fn close(&self, id: &str, wanted: &Close) -> Result<Answer, Refusal> {
         let number = hexadecimal(id).and_then(|number| u64::try_from(number).ok());
         let number = number.ok_or((
             StatusCode::BAD_REQUEST,
@@ -257,7 +257,7 @@ fn accepts_openmetrics(headers: &HeaderMap) -> bool {
 /// Runs work that waits for lanes, on another thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Refused> {
+) -> Result<T, Refusal> {
     spawn_blocking(work).await.map_err(|_| {
         (
             StatusCode::INTERNAL_SERVER_ERROR,
@@ -280,7 +280,7 @@ fn list<T: serde::Serialize>(
     }
 }
 
-async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refused> {
+async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refusal> {
     let whole = Limited::new(body, BODY_BYTES_MAX).collect();
     let body = tokio::time::timeout(BODY_TIME_MAX, whole).await;
     let body = body.map_err(|_| (StatusCode::REQUEST_TIMEOUT, "the body did not come in time"))?;
@@ -301,7 +301,7 @@ async fn read<T: DeserializeOwned>(body: Incoming) -> Result<T, Refused> {
 fn act(
     action: Option<&Arc<dyn Fn() + Send + Sync>>,
     name: &'static str,
-) -> Result<Answer, Refused> {
+) -> Result<Answer, Refusal> {
     let action = action.ok_or((
         StatusCode::NOT_IMPLEMENTED,
         "this program does not offer the action",
@@ -329,7 +329,7 @@ const BODY_BYTES_MAX: usize = 4 << 10;
 /// The longest time for the body of a request. A peer without a token may begin a login, and there are few places.
 const BODY_TIME_MAX: Duration = Duration::from_secs(10);
 
-const UNENCODABLE: Refused = (
+const UNENCODABLE: Refusal = (
     StatusCode::INTERNAL_SERVER_ERROR,
     "the metrics cannot be written; please report it as a bug",
 );

@@ -1,4 +1,4 @@
-//! The bytes behind the [stamp](crate::stamp) in a longer payload: no other message has the same.
+//! The bytes after the [stamp](crate::stamp) in a longer payload: no other message has the same.
 //!
 //! Problem: a delivery whose stamp is whole may still have been cut, or carry the rest of another message. Approach:
 //! the rest is a sequence of words that begins with a mix of sender and sequence and grows by a constant, so that the
@@ -9,7 +9,7 @@
 
 use crate::stamp::Stamp;
 
-/// Writes the rest of a payload, behind its stamp.
+/// Writes the rest of a payload, after its stamp.
 #[inline]
 pub(crate) fn fill(stamp: &Stamp, rest: &mut [u8]) {
     if rest.is_empty() {
@@ -27,7 +27,7 @@ pub(crate) fn fill(stamp: &Stamp, rest: &mut [u8]) {
     }
 }
 
-/// Whether a payload has `payload_bytes` bytes, and all behind its stamp are those that [`fill`] wrote.
+/// Whether a payload has `payload_bytes` bytes, and all after its stamp are those that [`fill`] wrote.
 #[inline]
 pub(crate) fn is_whole(stamp: &Stamp, payload: &[u8], payload_bytes: usize) -> bool {
     if payload.len() != payload_bytes {

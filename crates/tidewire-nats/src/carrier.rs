@@ -11,7 +11,7 @@ use tokio::time::{sleep_until, timeout};
 
 use crate::error::NatsError;
 use crate::retry::QuietLog;
-use crate::streams::{News, What, offset_of};
+use crate::streams::{News, NewsContent, offset_of};
 use crate::subject::{Prefix, unserved_request};
 use crate::wire::{Inbox, NatsWire, Packets};
 
@@ -166,7 +166,7 @@ fn handle_news(node: &mut Node, wire: &NatsWire, news: &News) {
         return;
     }
     match &news.what {
-        What::Read(state, packets) => {
+        NewsContent::Read(state, packets) => {
             let messages: Vec<HistoryMessage<'_>> = packets
                 .iter()
                 .map(|(offset, packet)| HistoryMessage {
@@ -176,7 +176,7 @@ fn handle_news(node: &mut Node, wire: &NatsWire, news: &News) {
                 .collect();
             node.handle_history(&news.name, *state, &messages, Instant::now());
         }
-        What::Failed(text) => node.handle_history_failure(&news.name, text),
+        NewsContent::Failed(text) => node.handle_history_failure(&news.name, text),
     }
 }
 

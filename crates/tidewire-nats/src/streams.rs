@@ -29,11 +29,11 @@ use crate::subject::Prefix;
 pub(crate) struct News {
     pub(crate) name: RoomOrTopic,
     pub(crate) reader: u64,
-    pub(crate) what: What,
+    pub(crate) what: NewsContent,
 }
 
 #[derive(Debug)]
-pub(crate) enum What {
+pub(crate) enum NewsContent {
     /// The packets that were read.
     Read(HistoryState, Vec<(u64, Bytes)>),
     Failed(String),
@@ -69,8 +69,8 @@ impl Reader {
             Err(_) => Err(TOO_MANY.into()),
         };
         let what = match read {
-            Ok((state, packets)) => What::Read(state, packets),
-            Err(error) => What::Failed(format!("the history cannot be opened: {error}")),
+            Ok((state, packets)) => NewsContent::Read(state, packets),
+            Err(error) => NewsContent::Failed(format!("the history cannot be opened: {error}")),
         };
         let (name, reader) = (self.name, self.number);
         // The node may have ended.

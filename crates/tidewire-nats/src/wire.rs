@@ -28,7 +28,7 @@ pub(crate) struct NatsWire {
     waiting_bytes: usize,
     /// Subjects to subscribe to (`true`) or to unsubscribe from. They are sent before the packets, so that no node
     /// answers a question before its sender can receive.
-    changes: BTreeMap<Followed, bool>,
+    changes: BTreeMap<FollowedSubject, bool>,
     subscriptions: HashMap<String, AbortHandle>,
     /// The streams that the node follows, by the subjects of their subscriptions.
     followed: HashMap<String, RoomOrTopic>,
@@ -64,13 +64,13 @@ enum Label {
 
 /// A subject of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Followed {
+struct FollowedSubject {
     subject: String,
     /// Whether the node is in a queue group, in which one node receives each packet.
     is_shared: bool,
 }
 
-impl Followed {
+impl FollowedSubject {
     /// A subject of which the node gets each packet.
     fn alone(subject: String) -> Self {
         let is_shared = false;
@@ -179,7 +179,7 @@ impl NatsWire {
     pub(crate) fn probe(&mut self, keeps_histories: bool) {
         let [published, subscribed] = self.prefix.probes(keeps_histories);
         for subject in subscribed {
-            note_change(&mut self.changes, Followed::alone(subject), true);
+            note_change(&mut self.changes, FollowedSubject::alone(subject), true);
         }
         for subject in published {
             // The queue is empty at the start.
@@ -243,7 +243,7 @@ impl NatsWire {
     }
 
     /// Subscribes or unsubscribes. Returns whether the client took it.
-    fn change(&mut self, followed: &Followed, is_wanted: bool) -> bool {
+    fn change(&mut self, followed: &FollowedSubject, is_wanted: bool) -> bool {
         let subject = followed.subject.clone();
         if !is_wanted {
             // The subscriber unsubscribes when its task drops it.
@@ -301,7 +301,7 @@ impl NatsWire {
         let subject = self.prefix.followed(name);
         if !self.followed.contains_key(&subject) {
             self.followed.insert(subject.clone(), name.clone());
-            note_change(&mut self.changes, Followed::alone(subject), true);
+            note_change(&mut self.changes, FollowedSubject::alone(subject), true);
         }
         self.reads.insert(name.clone(), read);
         self.newest_readers.remove(name);
@@ -323,10 +323,10 @@ impl NatsWire {
 
     fn note_change(&mut self, subject: Subject<'_>, is_wanted: bool) {
         if let Subject::Node(id) = subject {
-            let unserved = Followed::alone(self.prefix.all_unserved(id));
+            let unserved = FollowedSubject::alone(self.prefix.all_unserved(id));
             note_change(&mut self.changes, unserved, is_wanted);
         }
-        let followed = Followed {
+        let followed = FollowedSubject {
             is_shared: matches!(subject, Subject::Service(_)),
             subject: self.prefix.subject(subject),
         };
@@ -389,7 +389,7 @@ impl Wire for NatsWire {
         self.reads.remove(name);
         self.newest_readers.remove(name);
         if self.followed.remove(&subject).is_some() {
-            note_change(&mut self.changes, Followed::alone(subject), false);
+            note_change(&mut self.changes, FollowedSubject::alone(subject), false);
         }
     }
 }

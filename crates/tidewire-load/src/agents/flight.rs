@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 /// The messages that await an answer, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingReply>,
     /// Number of the first one in `waiting`.
     first: u64,
     unanswered: u32,
@@ -18,7 +18,7 @@ pub(crate) struct Flight {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct PendingReply {
     id: u32,
     sent_ns: u64,
     is_over: bool,
@@ -26,7 +26,7 @@ struct Waiting {
 
 /// The message that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Answered {
+pub(crate) enum ReplyMatch {
     /// A message that was waited for.
     InTime { sent_ns: u64 },
     /// A message that had been given up.
@@ -52,7 +52,7 @@ impl Flight {
     /// Notes the next message: they are numbered from 1, without gaps.
     #[inline]
     pub(crate) fn send(&mut self, id: u32, sent_ns: u64) {
-        self.waiting.push_back(Waiting {
+        self.waiting.push_back(PendingReply {
             id,
             sent_ns,
             is_over: false,
@@ -62,7 +62,7 @@ impl Flight {
 
     /// Notes the answer to the message with this number.
     #[inline]
-    pub(crate) fn answer(&mut self, sequence: u64) -> Answered {
+    pub(crate) fn answer(&mut self, sequence: u64) -> ReplyMatch {
         let index = sequence
             .checked_sub(self.first)
             .and_then(|index| usize::try_from(index).ok());
@@ -73,11 +73,11 @@ impl Flight {
             let sent_ns = waiting.sent_ns;
             self.unanswered -= 1;
             self.forget_front();
-            return Answered::InTime { sent_ns };
+            return ReplyMatch::InTime { sent_ns };
         }
         match self.expired.remove(&sequence) {
-            Some(sent_ns) => Answered::Late { sent_ns },
-            None => Answered::Unknown,
+            Some(sent_ns) => ReplyMatch::Late { sent_ns },
+            None => ReplyMatch::Unknown,
         }
     }
 
@@ -133,17 +133,17 @@ mod tests {
         for sent_ns in [10, 20, 30, 40] {
             flight.send(0, sent_ns);
         }
-        assert_eq!(flight.answer(3), Answered::InTime { sent_ns: 30 });
-        assert_eq!(flight.answer(1), Answered::InTime { sent_ns: 10 });
-        assert_eq!(flight.answer(3), Answered::Unknown);
+        assert_eq!(flight.answer(3), ReplyMatch::InTime { sent_ns: 30 });
+        assert_eq!(flight.answer(1), ReplyMatch::InTime { sent_ns: 10 });
+        assert_eq!(flight.answer(3), ReplyMatch::Unknown);
         assert_eq!(flight.unanswered(), 2);
         flight.send(0, 50);
-        assert_eq!(flight.answer(5), Answered::InTime { sent_ns: 50 });
-        assert_eq!(flight.answer(2), Answered::InTime { sent_ns: 20 });
-        assert_eq!(flight.answer(4), Answered::InTime { sent_ns: 40 });
+        assert_eq!(flight.answer(5), ReplyMatch::InTime { sent_ns: 50 });
+        assert_eq!(flight.answer(2), ReplyMatch::InTime { sent_ns: 20 });
+        assert_eq!(flight.answer(4), ReplyMatch::InTime { sent_ns: 40 });
         assert_eq!((flight.unanswered(), flight.waiting.len()), (0, 0));
         for stranger in [0, 1, 6, u64::MAX] {
-            assert_eq!(flight.answer(stranger), Answered::Unknown);
+            assert_eq!(flight.answer(stranger), ReplyMatch::Unknown);
         }
     }
 
@@ -163,9 +163,9 @@ mod tests {
             1
         );
         assert_eq!((ids.as_slice(), flight.unanswered()), (&[(7, 100)][..], 1));
-        assert_eq!(flight.answer(1), Answered::Late { sent_ns: 100 });
-        assert_eq!(flight.answer(1), Answered::Unknown);
-        assert_eq!(flight.answer(2), Answered::InTime { sent_ns: 200 });
+        assert_eq!(flight.answer(1), ReplyMatch::Late { sent_ns: 100 });
+        assert_eq!(flight.answer(1), ReplyMatch::Unknown);
+        assert_eq!(flight.answer(2), ReplyMatch::InTime { sent_ns: 200 });
         assert_eq!(flight.next_expiry_ns(50), None);
     }
 }

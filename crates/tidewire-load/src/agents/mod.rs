@@ -31,7 +31,7 @@ use tidewire_proto::correlate::Correlator;
 
 use self::flight::Flight;
 use crate::credentials::LaneTokens;
-use crate::exchange::{AgentResult, Confirmed, LaneResult, StepLink, Times};
+use crate::exchange::{AgentResult, Confirmation, LaneResult, StepLink, Times};
 use crate::ledger::{Absence, Ledger};
 use crate::plan::{PENDING_MAX, StepPlan};
 use crate::scenario::{Load, Pattern, Step};
@@ -117,7 +117,7 @@ struct Agent {
     /// Messages not flushed yet, and when the first of them was sent.
     unflushed: (u64, u64),
     is_listed: bool,
-    confirmed: Option<Confirmed>,
+    confirmed: Option<Confirmation>,
     absences: Vec<Absence>,
     /// Messages that the server says it dropped on the way to this agent, or has no more for it.
     told: u64,

@@ -1,4 +1,4 @@
-//! Positions of agents in a room that keeps a history. An agent that comes back asks for what is behind its position.
+//! Positions of agents in a room that keeps a history. An agent that comes back asks for what comes after its position.
 
 use tidewire::Message;
 use tidewire_proto::body::{PositionBody, Recovery, RecoveryBody, split_delivery};
@@ -7,7 +7,7 @@ use super::Agents;
 use crate::ledger::Absence;
 
 impl Agents {
-    /// Notes the offset of a delivery, and returns the payload behind it.
+    /// Notes the offset of a delivery, and returns the payload after it.
     ///
     /// Apart from its caller, which has no use for it in rooms without a history.
     #[inline(never)]

@@ -3,10 +3,10 @@
 use tidewire::{Context, Kind, Message};
 use tidewire_proto::body::ErrorBody;
 
-use super::flight::Answered;
+use super::flight::ReplyMatch;
 use super::{Agents, JOIN_ID, Pace};
 use crate::body;
-use crate::exchange::Confirmed;
+use crate::exchange::Confirmation;
 use crate::ledger::Fate;
 use crate::stamp::Stamp;
 
@@ -60,17 +60,17 @@ impl Agents {
             self.times.outside.record(delay_ns);
         }
         match answered {
-            Answered::InTime { sent_ns } => {
+            ReplyMatch::InTime { sent_ns } => {
                 self.record_service(steady, now_ns, sent_ns);
                 self.free(slot, now_ns);
             }
-            Answered::Late { sent_ns } => {
+            ReplyMatch::Late { sent_ns } => {
                 self.record_service(steady, now_ns, sent_ns);
                 self.result.counts.work.late_replies += 1;
                 self.result.counts.steady_late_replies += u64::from(self.is_steady(now_ns));
             }
             // Until the accounts are closed, the ledger takes a message that was never sent for a new one.
-            Answered::Unknown => self.result.counts.work.sent_unknown += 1,
+            ReplyMatch::Unknown => self.result.counts.work.sent_unknown += 1,
         }
     }
 
@@ -83,7 +83,7 @@ impl Agents {
     /// Handles an answer that is no reply: the request has ended, and its message will be missing.
     fn resolve(&mut self, slot: usize, asked: Option<u64>, now_ns: u64) {
         if let Some(sequence) = asked
-            && let Answered::InTime { sent_ns } = self.agents[slot].flight.answer(sequence)
+            && let ReplyMatch::InTime { sent_ns } = self.agents[slot].flight.answer(sequence)
         {
             self.note_unanswered(now_ns, sent_ns);
             self.free(slot, now_ns);
@@ -184,7 +184,7 @@ impl Agents {
         self.expired = sent;
     }
 
-    /// Asks the server for its count, behind the last message, once everything is sent.
+    /// Asks the server for its count, after the last message, once everything is sent.
     pub(super) fn ask_for_counts(&mut self, cx: &mut Context<'_>) {
         let mut waiting = std::mem::take(&mut self.to_confirm);
         waiting.retain(|slot| {
@@ -213,7 +213,7 @@ impl Agents {
             .then(|| message.payload.first_chunk::<8>())
             .flatten()
             .map(|bytes| u64::from_le_bytes(*bytes));
-        agent.confirmed = Some(count.map_or(Confirmed::InOrder, Confirmed::Count));
+        agent.confirmed = Some(count.map_or(Confirmation::InOrder, Confirmation::Count));
         self.received += count.unwrap_or(agent.sent).min(agent.sent);
     }
 }

@@ -4,7 +4,7 @@ use tidewire::Endpoint;
 use tidewire_proto::body::{PositionBody, Recovery, RecoveryBody};
 use tidewire_proto::message::FLAG_POSITION;
 
-use super::flight::Answered;
+use super::flight::ReplyMatch;
 use super::*;
 use crate::credentials::StepTokens;
 use crate::scenario::{Arrival, Stage, ThinkTime};
@@ -245,7 +245,7 @@ fn a_stalled_second_in_ten_is_felt_by_a_tenth_of_all_and_seen_by_one() {
         sequence += 1;
         flight.send(0, sent_ns);
         assert_eq!(flight.unanswered(), 1);
-        assert_eq!(flight.answer(sequence), Answered::InTime { sent_ns });
+        assert_eq!(flight.answer(sequence), ReplyMatch::InTime { sent_ns });
         free_ns = received_ns;
         times.scheduled.record(received_ns - intended_ns);
         times.service.record(received_ns - sent_ns);

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::Metric;
-use super::metric::{Figures, Missing};
+use super::metric::{Figures, NoFigure};
 use super::run::{Machine, Run, StepRun};
 
 #[derive(Deserialize)]
@@ -128,7 +128,7 @@ impl FileRow {
         } else {
             Metric::MoreIsBetter
         };
-        let measured = |figure: Option<f64>| figure.ok_or(Missing::NotMeasured);
+        let measured = |figure: Option<f64>| figure.ok_or(NoFigure::NotMeasured);
         Figures::from([
             (figure, measured(ours)),
             (Metric::LimitPct, measured(share.map(|share| share * 100.0))),

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 
 use super::Metric;
-use super::metric::{Figures, Missing};
+use super::metric::{Figures, NoFigure};
 use super::run::{Machine, Run, StepRun};
 use crate::report::{Report, RunFigures, StepReport};
 use crate::statistics::Percentile;
@@ -143,15 +143,15 @@ fn share_pct(count: u64, expected: u64) -> Option<f64> {
 
 fn measured<const COUNT: usize>(figures: [(Metric, Option<f64>); COUNT]) -> Figures {
     let known = figures.into_iter();
-    let known = known.map(|(metric, figure)| (metric, figure.ok_or(Missing::NotMeasured)));
+    let known = known.map(|(metric, figure)| (metric, figure.ok_or(NoFigure::NotMeasured)));
     known.collect()
 }
 
 /// A percentile beyond the range of a histogram is as good as infinite: both sides cannot be told apart there.
-fn known(percentile: Percentile) -> Result<f64, Missing> {
+fn known(percentile: Percentile) -> Result<f64, NoFigure> {
     match percentile {
         Percentile::Known { ms } => Ok(ms),
         Percentile::Above { .. } | Percentile::Infinite => Ok(f64::INFINITY),
-        Percentile::TooFew { .. } => Err(Missing::TooFewSamples),
+        Percentile::TooFew { .. } => Err(NoFigure::TooFewSamples),
     }
 }

@@ -1,6 +1,6 @@
 //! From the figures of all runs to a verdict: are they comparable, and has anything changed?
 
-use super::metric::Missing;
+use super::metric::NoFigure;
 use super::run::{Run, StepRun};
 use super::{
     Metric, MetricComparison, NOISE_FLOOR, NoiseRecord, Obstacle, RunSet, StepComparison, Verdict,
@@ -64,11 +64,11 @@ impl Judge<'_> {
         base: &[(&Run, &StepRun)],
         new: &[(&Run, &StepRun)],
     ) -> Option<MetricComparison> {
-        let figures = |steps: &[(&Run, &StepRun)]| -> Vec<Result<f64, Missing>> {
+        let figures = |steps: &[(&Run, &StepRun)]| -> Vec<Result<f64, NoFigure>> {
             steps.iter().map(|(_, step)| step.figure(metric)).collect()
         };
         let (base, new) = (figures(base), figures(new));
-        let unmeasured = |figure: &Result<f64, Missing>| *figure == Err(Missing::NotMeasured);
+        let unmeasured = |figure: &Result<f64, NoFigure>| *figure == Err(NoFigure::NotMeasured);
         if base.iter().chain(&new).all(unmeasured) {
             return None;
         }
@@ -87,15 +87,15 @@ impl Judge<'_> {
             verdict: Verdict::NotComparable,
             obstacle: None,
         };
-        let all = |figures: Vec<Result<f64, Missing>>| -> Result<Vec<f64>, Missing> {
+        let all = |figures: Vec<Result<f64, NoFigure>>| -> Result<Vec<f64>, NoFigure> {
             figures.into_iter().collect()
         };
         match (all(base), all(new)) {
             (Ok(base), Ok(new)) => self.judge(&mut compared, &base, &new),
             (Err(missing), _) | (_, Err(missing)) => {
                 compared.obstacle = Some(match missing {
-                    Missing::NotMeasured => Obstacle::NotMeasured,
-                    Missing::TooFewSamples => Obstacle::TooFewSamples,
+                    NoFigure::NotMeasured => Obstacle::NotMeasured,
+                    NoFigure::TooFewSamples => Obstacle::TooFewSamples,
                 });
             }
         }
@@ -162,9 +162,9 @@ fn steps_of<'s>(side: &'s RunSet, like: &StepRun) -> Result<Vec<(&'s Run, &'s St
 }
 
 impl StepRun {
-    pub(super) fn figure(&self, metric: Metric) -> Result<f64, Missing> {
+    pub(super) fn figure(&self, metric: Metric) -> Result<f64, NoFigure> {
         let figure = self.figures.get(&metric).copied();
-        figure.unwrap_or(Err(Missing::NotMeasured))
+        figure.unwrap_or(Err(NoFigure::NotMeasured))
     }
 }
 

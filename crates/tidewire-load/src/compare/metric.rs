@@ -71,11 +71,11 @@ impl Metric {
 }
 
 /// The figures of one step of one run. One that is not there was not measured.
-pub(super) type Figures = BTreeMap<Metric, Result<f64, Missing>>;
+pub(super) type Figures = BTreeMap<Metric, Result<f64, NoFigure>>;
 
 /// Why a run has no such figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(super) enum NoFigure {
     /// The figure was not measured, as the memory of a server on another machine.
     NotMeasured,
     /// A percentile of fewer messages than it needs.

@@ -13,7 +13,7 @@ use tidewire::tls::Encryption;
 use tidewire_io::clock::now_ns;
 
 pub use self::result::WorkCounts;
-pub(crate) use self::result::{AgentResult, Confirmed, Counts, LaneResult};
+pub(crate) use self::result::{AgentResult, Confirmation, Counts, LaneResult};
 pub(crate) use self::times::{SentTimes, Times};
 use crate::credentials::StepTokens;
 

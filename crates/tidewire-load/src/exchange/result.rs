@@ -24,7 +24,7 @@ pub(crate) struct AgentResult {
     /// The account of what it should get; nothing if it was never logged in, or gets nothing.
     pub(crate) ledger: Option<Ledger>,
     /// The server's word on the messages that this agent sent one way.
-    pub(crate) confirmed: Option<Confirmed>,
+    pub(crate) confirmed: Option<Confirmation>,
     /// When it had no connection, in a step with faults.
     pub(crate) absences: Vec<Absence>,
     /// Messages that the server says it dropped on the way to this agent, or has no more for it.
@@ -37,8 +37,8 @@ pub(crate) struct AgentResult {
 
 /// A server's word on how many messages it has of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Confirmed {
-    /// The server answered a request that was sent behind the last message, so it has handled all messages.
+pub(crate) enum Confirmation {
+    /// The server answered a request that was sent after the last message, so it has handled all messages.
     InOrder,
     /// The server counted the messages that it handled.
     Count(u64),

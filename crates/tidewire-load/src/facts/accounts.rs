@@ -1,8 +1,7 @@
 //! The accounts of a step: the results of its lanes, added up and closed.
 
-use super::causes::{ends_of, losses_of};
-use super::ending::Ending;
-use crate::exchange::{AgentResult, Confirmed, Counts, LaneResult};
+use super::causes::{Ending, ends_of, losses_of};
+use crate::exchange::{AgentResult, Confirmation, Counts, LaneResult};
 use crate::format::counted;
 use crate::ledger::{Breaks, Losses, ReceiverTotals, SentTotals, needs_checksums};
 use crate::report::{FanOutShare, ReceiverFigures, SlowReceivers};
@@ -144,7 +143,7 @@ impl Accounts {
                 totals.unconfirmed += under_way_sum - own;
                 totals.expected += under_way_sum - own;
             }
-            in_order += u64::from(agent.confirmed == Some(Confirmed::InOrder));
+            in_order += u64::from(agent.confirmed == Some(Confirmation::InOrder));
             if agent.is_slow {
                 slow.merge(&totals);
             } else {
@@ -264,9 +263,9 @@ fn confirmed_totals(agent: &AgentResult, ending: Ending) -> ReceiverTotals {
     // A server that did not answer may have received everything, so its messages are unconfirmed. An answer to a later
     // request confirms the earlier messages only where the transport cannot lose them.
     let (arrived, unconfirmed) = match agent.confirmed {
-        Some(Confirmed::InOrder) if !ending.is_lossy => (agent.sent, 0),
-        Some(Confirmed::Count(count)) => (count, 0),
-        Some(Confirmed::InOrder) | None => (0, agent.sent),
+        Some(Confirmation::InOrder) if !ending.is_lossy => (agent.sent, 0),
+        Some(Confirmation::Count(count)) => (count, 0),
+        Some(Confirmation::InOrder) | None => (0, agent.sent),
     };
     let delivered = arrived.min(agent.sent);
     ReceiverTotals {
@@ -446,8 +445,8 @@ mod tests {
             let totals = confirmed_totals(&agent(confirmed), ending);
             (totals.delivered, totals.lost, totals.unconfirmed)
         };
-        assert_eq!(fates(Confirmed::InOrder, false), (10, 0, 0));
-        assert_eq!(fates(Confirmed::InOrder, true), (0, 0, 10));
-        assert_eq!(fates(Confirmed::Count(7), true), (7, 3, 0));
+        assert_eq!(fates(Confirmation::InOrder, false), (10, 0, 0));
+        assert_eq!(fates(Confirmation::InOrder, true), (0, 0, 10));
+        assert_eq!(fates(Confirmation::Count(7), true), (7, 3, 0));
     }
 }

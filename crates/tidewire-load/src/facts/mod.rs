@@ -6,7 +6,6 @@
 
 mod accounts;
 mod causes;
-mod ending;
 mod step;
 mod usage;
 mod verdict;
@@ -15,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 pub(crate) use self::accounts::Accounts;
-pub(crate) use self::ending::Ending;
+pub(crate) use self::causes::Ending;
 pub(crate) use self::usage::{SidesUsage, Usage};
 pub(crate) use self::verdict::{Evidence, Lateness, judge};
 use crate::environment::Environment;

@@ -56,7 +56,8 @@ impl StepFacts {
         let totals = &self.accounts.totals;
         let fates = [totals.expected, totals.delivered, totals.unconfirmed];
         let mut slo = SloReport::judge(&step.slo, &times.scheduled.slo_figures(fates));
-        // Parts are judged once, on the whole, when they are merged. A step that failed before its end has measured nothing.
+        // Parts are judged once, on the whole, when they are merged. A step that failed before its end has measured
+        // nothing.
         if !self.plan.segment.is_whole() || self.secs == 0.0 {
             slo.violations.clear();
         }

@@ -18,7 +18,7 @@ use super::{Ledger, ReceiverLedger};
 pub struct Losses {
     /// The server announced them to the receiver as a gap.
     pub told: u64,
-    /// The connection of their sender ended behind them, before they reached the receiver.
+    /// The connection of their sender ended after them, before they reached the receiver.
     pub sender_cut: u64,
     /// The connection of the receiver ended while they were on their way to it.
     pub receiver_cut: u64,

@@ -9,7 +9,7 @@ mod sweep;
 
 pub use self::probe::{Probe, RateSearch};
 pub use self::sweep::{Sweep, SweepLevel};
-use crate::report::{Conclusion, MergeError, MergeKind, Report, Status};
+use crate::report::{MergeError, MergeKind, Report, Status};
 
 /// The reports of the runs of one step, by level.
 #[derive(Clone, Debug, Default)]
@@ -59,15 +59,4 @@ fn append(whole: &mut Report, level: Report) {
     }
     let is_interrupted = [whole.status, level.status].contains(&Status::Interrupted);
     whole.status = Status::of(is_interrupted, whole.scenario_version, &whole.steps);
-}
-
-/// Returns the word for the result of a run, as in files.
-const fn word(conclusion: Conclusion) -> &'static str {
-    match conclusion {
-        Conclusion::Passed => "passed",
-        Conclusion::Failed => "failed",
-        Conclusion::SloFailed => "limit_broken",
-        Conclusion::Invalid => "invalid",
-        Conclusion::Interrupted => "interrupted",
-    }
 }

@@ -2,7 +2,6 @@
 
 use serde::Serialize;
 
-use super::word;
 use crate::environment::Environment;
 use crate::report::{Conclusion, Report};
 use crate::scenario::Step;
@@ -20,8 +19,8 @@ pub struct Probe {
     /// Whether it held: every limit was kept, at least 99 % of the due messages were sent in time, nothing else was
     /// wrong, and the measurement is valid.
     pub held: bool,
-    /// `passed`, `limit_broken`, `failed` or `invalid`.
-    pub conclusion: &'static str,
+    /// The conclusion of the run.
+    pub conclusion: Conclusion,
     /// Why it did not hold; empty when it did.
     pub reasons: Vec<String>,
     /// The doubts about the measurement, enforced or not.
@@ -63,7 +62,7 @@ impl Probe {
             number,
             rate,
             held: conclusion == Conclusion::Passed,
-            conclusion: word(conclusion),
+            conclusion,
             reasons,
             verdict_reasons: detail.verdict.reasons.clone(),
             disturbances: detail.verdict.disturbances.clone(),
@@ -80,7 +79,7 @@ impl Probe {
 
     /// The vote of this probe on its rate.
     pub fn vote(&self) -> Vote {
-        if self.conclusion == word(Conclusion::Invalid) {
+        if self.conclusion == Conclusion::Invalid {
             Vote::Invalid
         } else if self.held {
             Vote::Holds
@@ -193,7 +192,7 @@ mod tests {
             number: 1,
             rate,
             held: conclusion == Conclusion::Passed,
-            conclusion: word(conclusion),
+            conclusion,
             reasons: Vec::new(),
             verdict_reasons: Vec::new(),
             disturbances: Vec::new(),

@@ -2,9 +2,8 @@
 
 use serde::Serialize;
 
-use super::word;
 use crate::environment::Environment;
-use crate::report::{Report, StepReport};
+use crate::report::{Conclusion, Report, StepReport};
 use crate::scenario::{Pattern, Step};
 use crate::statistics::{Bootstrap, Percentile, ScalabilityFit, ScalePoint};
 
@@ -21,8 +20,8 @@ pub struct SweepLevel {
     pub p50: Percentile,
     /// 99th percentile of the same.
     pub p99: Percentile,
-    /// `passed`, `limit_broken`, `failed` or `invalid`.
-    pub conclusion: &'static str,
+    /// The conclusion of the run.
+    pub conclusion: Conclusion,
     /// The doubts about the measurement, enforced or not.
     pub verdict_reasons: Vec<String>,
     /// Signs of a busy machine, which made the times longer.
@@ -40,7 +39,7 @@ impl SweepLevel {
             throughput: throughput(step, found),
             p50: detail.times.scheduled.p50,
             p99: detail.times.scheduled.p99,
-            conclusion: word(report.conclusion()),
+            conclusion: report.conclusion(),
             verdict_reasons: detail.verdict.reasons.clone(),
             disturbances: detail.verdict.disturbances.clone(),
         })
@@ -137,7 +136,7 @@ mod tests {
                 throughput: *throughput,
                 p50: Percentile::Infinite,
                 p99: Percentile::Infinite,
-                conclusion: "passed",
+                conclusion: Conclusion::Passed,
                 verdict_reasons: Vec::new(),
                 disturbances: Vec::new(),
             })

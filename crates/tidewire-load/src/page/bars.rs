@@ -12,7 +12,7 @@ pub struct Bar {
     pub name: String,
     /// The value that determines its length.
     pub value: f64,
-    /// The value as it is written behind the bar.
+    /// The value as it is written after the bar.
     pub text: String,
     /// How it looks: a class of `style.css`.
     pub class: &'static str,

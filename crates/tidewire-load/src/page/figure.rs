@@ -13,12 +13,12 @@ pub struct Figure {
     /// Heading of the chart.
     pub title: &'static str,
     /// The chart, or the reason why there is none.
-    pub content: Result<Drawn, String>,
+    pub content: Result<Chart, String>,
 }
 
 /// The content of a chart.
 #[derive(Debug)]
-pub struct Drawn {
+pub struct Chart {
     /// An explanation in a sentence or two, as plain text.
     pub about: String,
     /// The drawing.

@@ -2,7 +2,7 @@
 //! A plot is described once and drawn twice, for a desk and for a phone. Each line has its name at its end, so the
 //! reader need not compare colours with a legend. The attribute `data-tip` holds the text that the pointer shows.
 
-use super::figure::{Drawn, Picture, Table};
+use super::figure::{Chart, Picture, Table};
 use super::scale::Axis;
 use super::svg::{Anchor, Svg};
 
@@ -22,7 +22,7 @@ pub(crate) struct Plot {
 pub(crate) struct Shades {
     /// Text before the faintest shade.
     pub(crate) least: String,
-    /// Text behind the fullest shade.
+    /// Text after the fullest shade.
     pub(crate) most: String,
 }
 
@@ -128,8 +128,8 @@ impl Plot {
     }
 
     /// The chart, with the sentence above it and the table below it.
-    pub(crate) fn drawn(&self, about: impl Into<String>, table: Table) -> Drawn {
-        Drawn {
+    pub(crate) fn drawn(&self, about: impl Into<String>, table: Table) -> Chart {
+        Chart {
             about: about.into(),
             picture: Picture {
                 wide: self.draw(560.0, 280.0),

@@ -1,7 +1,7 @@
 //! The notes by which the parts of a fan-out close their accounts when they are put together.
 //!
 //! A receiver hears senders of other parts and cannot know how much they sent. It knows everything up to the last
-//! message that anybody of its part heard of a sender: what is missing before that is lost. What lies behind it is
+//! message that anybody of its part heard of a sender: what is missing before that is lost. What comes after it is
 //! known to the sender's own part. So each part accounts for what was heard, and says how far that was and how much its
 //! own agents sent; merging subtracts. That is two numbers an agent, where the accounts of all pairs would be a
 //! million.
@@ -29,7 +29,7 @@ pub struct FanOutShare {
 /// The counts that no part could know by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Unheard {
-    /// Deliveries lost behind the last message that a part heard of a sender.
+    /// Deliveries lost after the last message that a part heard of a sender.
     pub(super) lost: u64,
     /// Deliveries that may still have been on their way.
     pub(super) unconfirmed: u64,

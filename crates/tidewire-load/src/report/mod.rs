@@ -8,14 +8,12 @@
 //! All derived figures are computed in one place, `StepReport::from_measurements`, and checked in another,
 //! [`Report::validate`]. Loose JSON values were rejected: a misspelt key would be noticed only by a reader.
 
-mod cluster;
 mod cost;
 mod detail;
 mod fan_out;
 mod html;
 mod markdown;
 mod merge;
-mod merged_cost;
 mod outputs;
 mod step;
 mod success;
@@ -27,10 +25,10 @@ mod write;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::cluster::{FaultFigures, ProcessFigures};
 pub use self::cost::{Cost, LaneCost};
 pub use self::detail::{
-    ReceiverFigures, RunFigures, SloReport, SlowReceivers, StepDetail, Verdict, Window, Workload,
+    FaultFigures, ProcessFigures, ReceiverFigures, RunFigures, SloReport, SlowReceivers,
+    StepDetail, Verdict, Window, Workload,
 };
 pub use self::fan_out::FanOutShare;
 pub use self::merge::MergeError;
@@ -173,13 +171,15 @@ impl Status {
 
 worded! {
     /// The conclusion of a run. Each has an exit code of its own.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+    #[serde(rename_all = "snake_case")]
     pub enum Conclusion {
         /// Everything that was expected arrived once and in order, within the limits.
         Passed = "passed",
         /// Something was lost, wrong or impossible that no limit allows.
         Failed = "failed",
         /// A limit was broken.
+        #[serde(rename = "limit_broken")]
         SloFailed = "limit broken",
         /// A measurement is not to be believed, so that nothing else counts.
         Invalid = "INVALID measurement",

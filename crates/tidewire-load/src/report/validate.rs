@@ -34,9 +34,9 @@ pub struct ValidateError {
 }
 
 /// The rule that is broken, if one is.
-type Checked = Result<(), String>;
+type RuleResult = Result<(), String>;
 
-fn run(report: &Report) -> Checked {
+fn run(report: &Report) -> RuleResult {
     let version = report.schema_version;
     holds(version == SCHEMA_VERSION, "schema_version is this build's")?;
     let models = [MODEL_CLOSED, "open", "max", MODEL_MIXED];
@@ -49,7 +49,7 @@ fn run(report: &Report) -> Checked {
     holds(report.env.cores >= 1, "env.cores is at least 1")
 }
 
-fn step(step: &StepReport) -> Checked {
+fn step(step: &StepReport) -> RuleResult {
     counts(step)?;
     rates(step)?;
     shares(step)?;
@@ -65,7 +65,7 @@ fn step(step: &StepReport) -> Checked {
     is_amount(step.server.cpu_secs.unwrap_or(0.0), "server.cpu_secs")
 }
 
-fn counts(step: &StepReport) -> Checked {
+fn counts(step: &StepReport) -> RuleResult {
     let mut missing = [step.lost, step.unconfirmed].into_iter();
     let sum = missing.try_fold(step.total_received, u64::checked_add);
     let rule = "expected_received = total_received + lost + unconfirmed";
@@ -99,7 +99,7 @@ fn counts(step: &StepReport) -> Checked {
     holds(is_clean, rule)
 }
 
-fn detail(step: &StepReport, detail: &StepDetail) -> Checked {
+fn detail(step: &StepReport, detail: &StepDetail) -> RuleResult {
     if let Some(losses) = &detail.losses {
         let causes = [
             losses.told,
@@ -136,7 +136,7 @@ fn detail(step: &StepReport, detail: &StepDetail) -> Checked {
     holds(sent <= step.total_sent, rule)
 }
 
-fn rates(step: &StepReport) -> Checked {
+fn rates(step: &StepReport) -> RuleResult {
     let secs = step.test_duration_secs;
     is_amount(secs, "test_duration_secs")?;
     is_amount(step.theoretical_tps, "theoretical_tps")?;
@@ -160,7 +160,7 @@ fn rates(step: &StepReport) -> Checked {
     agrees(attained, step.steady.send_tps, rule)
 }
 
-fn shares(step: &StepReport) -> Checked {
+fn shares(step: &StepReport) -> RuleResult {
     let is_share = |value: f64| (0.0..=1.0).contains(&value);
     let (success, error) = (step.success_rate, step.error_rate);
     holds(is_share(success), "success_rate is from 0 to 1")?;
@@ -185,7 +185,7 @@ fn shares(step: &StepReport) -> Checked {
     agrees(success * attempted as f64, step.total_received as f64, rule)
 }
 
-fn latency(latency: Option<&Latency>, name: &str) -> Checked {
+fn latency(latency: Option<&Latency>, name: &str) -> RuleResult {
     let Some(latency) = latency else {
         return Ok(());
     };
@@ -205,18 +205,18 @@ fn latency(latency: Option<&Latency>, name: &str) -> Checked {
     holds(ascending.is_sorted() && finite && mean_inside, &rule)
 }
 
-fn is_amount(value: f64, name: &str) -> Checked {
+fn is_amount(value: f64, name: &str) -> RuleResult {
     let is_amount = value.is_finite() && value >= 0.0;
     holds(is_amount, &format!("{name} is finite and not negative"))
 }
 
 /// Equal but for rounding: these figures went through one division and perhaps through JSON.
-fn agrees(value: f64, expected: f64, rule: &str) -> Checked {
+fn agrees(value: f64, expected: f64, rule: &str) -> RuleResult {
     let tolerance = expected.abs().max(1.0) * RELATIVE_TOLERANCE;
     holds((value - expected).abs() <= tolerance, rule)
 }
 
-fn holds(holds: bool, rule: &str) -> Checked {
+fn holds(holds: bool, rule: &str) -> RuleResult {
     if holds { Ok(()) } else { Err(rule.to_owned()) }
 }
 

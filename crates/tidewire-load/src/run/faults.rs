@@ -15,18 +15,18 @@ use crate::scenario::Fault;
 /// The thread that inflicts the faults of a step. It ends with the last of them, or when this is dropped.
 pub(super) struct Faults {
     ended: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Inflicted>>,
+    thread: Option<JoinHandle<FaultRecord>>,
 }
 
 /// The faults that were inflicted, and those that could not be.
 #[derive(Default)]
-pub(super) struct Inflicted {
+pub(super) struct FaultRecord {
     pub(super) faults: Vec<FaultFigures>,
     pub(super) problems: Vec<String>,
     pub(super) notes: Vec<String>,
 }
 
-impl Inflicted {
+impl FaultRecord {
     /// Inflicts a fault that is due so many seconds late.
     fn inflict(&mut self, fault: &Fault, process: &dyn ServerProcess, at_secs: f64) {
         let what = format!("{} {}", fault.action.name(), fault.process);
@@ -58,7 +58,7 @@ impl Faults {
         let (schedule, is_over) = (Arc::clone(schedule), Arc::clone(&ended));
         let has_some = !schedule.is_empty();
         let work = move || {
-            let mut inflicted = Inflicted::default();
+            let mut inflicted = FaultRecord::default();
             let elapsed_secs = || clock.now_ns().saturating_sub(start_ns) as f64 / 1e9;
             for (number, PlannedFault { fault, process }) in schedule.iter().enumerate() {
                 // One that is due is not inflicted any more when the step has ended: nothing would show its effect.
@@ -84,13 +84,13 @@ impl Faults {
     }
 
     /// Ends the schedule. Faults that were not inflicted by now are left out, which is a problem.
-    pub(super) fn finish(mut self) -> Inflicted {
+    pub(super) fn finish(mut self) -> FaultRecord {
         self.ended.store(true, Ordering::Relaxed);
         let joined = self.thread.take().map(JoinHandle::join);
-        joined.map_or_else(Inflicted::default, |joined| {
-            joined.unwrap_or_else(|_| Inflicted {
+        joined.map_or_else(FaultRecord::default, |joined| {
+            joined.unwrap_or_else(|_| FaultRecord {
                 problems: vec!["the thread of the faults panicked".to_owned()],
-                ..Inflicted::default()
+                ..FaultRecord::default()
             })
         })
     }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     /// The result of these faults in a step that began so many seconds ago and ends when the first `asked` were tried.
-    fn inflicted(faults: &[(f64, FaultAction)], ago_secs: u64, asked: usize) -> Inflicted {
+    fn inflicted(faults: &[(f64, FaultAction)], ago_secs: u64, asked: usize) -> FaultRecord {
         let (sender, receiver) = channel();
         let process: Arc<dyn ServerProcess> = Arc::new(Asked(sender));
         let fault = |(at_secs, action): &(f64, FaultAction)| PlannedFault {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tidewire::{Endpoint, Limits, Server};
 use tidewire_io::clock::now_ns;
 
-use super::faults::{Faults, Inflicted};
+use super::faults::{FaultRecord, Faults};
 use super::watch::{Watch, expected};
 use super::{Observer, Phase, RunError};
 use crate::agents::{Agents, Share};
@@ -154,7 +154,7 @@ impl<'p> StepRun<'p> {
 
     fn end_faults(&mut self) -> Vec<FaultFigures> {
         let faults = self.faults.take();
-        let mut inflicted = faults.map_or_else(Inflicted::default, Faults::finish);
+        let mut inflicted = faults.map_or_else(FaultRecord::default, Faults::finish);
         self.problems.append(&mut inflicted.problems);
         self.notes.append(&mut inflicted.notes);
         let processes = self.options.processes.iter();
@@ -368,7 +368,7 @@ fn warm_up_ns(step: &Step) -> u64 {
     wanted.min(step.duration_ns() / 4)
 }
 
-/// The value behind `key` in what a server says of itself.
+/// The value after `key` in what a server says of itself.
 fn agent_field<'a>(agent: &'a str, key: &str) -> Option<&'a str> {
     agent
         .split_whitespace()

@@ -26,7 +26,7 @@ worded! {
     }
 }
 
-/// How often these faults, in the order of their times, end the connections to a process, and whether it runs behind
+/// How often these faults, in the order of their times, end the connections to a process, and whether it runs after
 /// the last one.
 pub(crate) fn breaks(faults: &[Fault], process: &str) -> (usize, bool) {
     let (mut breaks, mut runs) = (0, true);

@@ -151,7 +151,7 @@ impl Step {
         }
     }
 
-    /// Longest drain behind the last message sent, however much still arrives.
+    /// Longest drain after the last message sent, however much still arrives.
     pub fn drain_max(&self) -> Duration {
         DRAIN_MAX.max(Duration::from_millis(self.drain_ms))
     }

@@ -98,17 +98,17 @@ pub struct SloFigures {
 
 impl SloFigures {
     /// The measured value that a limit is compared with.
-    pub(crate) fn found(&self, objective: Objective) -> Found {
+    pub(crate) fn found(&self, objective: Objective) -> LimitFigure {
         let share = |count: u64| match count as f64 / self.expected as f64 {
-            _ if self.expected == 0 => Found::NothingExpected,
-            share if self.unconfirmed > 0 => Found::ShareAtWorst(share * objective.whole()),
-            share => Found::Share(share * objective.whole()),
+            _ if self.expected == 0 => LimitFigure::NothingExpected,
+            share if self.unconfirmed > 0 => LimitFigure::ShareAtWorst(share * objective.whole()),
+            share => LimitFigure::Share(share * objective.whole()),
         };
         match objective {
-            Objective::P50 => Found::Percentile(self.p50),
-            Objective::P90 => Found::Percentile(self.p90),
-            Objective::P99 => Found::Percentile(self.p99),
-            Objective::P999 => Found::Percentile(self.p999),
+            Objective::P50 => LimitFigure::Percentile(self.p50),
+            Objective::P90 => LimitFigure::Percentile(self.p90),
+            Objective::P99 => LimitFigure::Percentile(self.p99),
+            Objective::P999 => LimitFigure::Percentile(self.p999),
             Objective::Loss => share(self.expected.saturating_sub(self.delivered)),
             Objective::DeliveryRatio => share(self.delivered),
         }
@@ -207,25 +207,25 @@ impl Objective {
         }
     }
 
-    pub(crate) fn is_kept(self, limit: f64, found: Found) -> bool {
+    pub(crate) fn is_kept(self, limit: f64, found: LimitFigure) -> bool {
         match found {
-            Found::Percentile(found) => {
+            LimitFigure::Percentile(found) => {
                 let order = found.compare_ms(limit);
                 matches!(order, Some(Ordering::Less | Ordering::Equal))
             }
-            Found::Share(found) | Found::ShareAtWorst(found) => match self {
+            LimitFigure::Share(found) | LimitFigure::ShareAtWorst(found) => match self {
                 Self::DeliveryRatio => found >= limit,
                 _ => found <= limit,
             },
             // Without anything expected there is no share, and no limit is kept.
-            Found::NothingExpected => false,
+            LimitFigure::NothingExpected => false,
         }
     }
 }
 
 /// The measured value where a limit was broken.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Found {
+pub enum LimitFigure {
     /// A percentile above the limit, or one that is not known.
     Percentile(Percentile),
     /// A share in the unit of the objective.
@@ -237,30 +237,30 @@ pub enum Found {
 }
 
 /// A broken limit in words.
-fn violation(objective: Objective, limit: f64, found: Found) -> String {
+fn violation(objective: Objective, limit: f64, found: LimitFigure) -> String {
     let (name, unit) = (objective.name(), objective.unit());
     match found {
-        Found::Percentile(Percentile::Infinite) => format!(
+        LimitFigure::Percentile(Percentile::Infinite) => format!(
             "{name} is infinite, because that many messages never arrived; the limit is {limit} {unit}"
         ),
-        Found::Percentile(Percentile::TooFew { samples, needed }) => format!(
+        LimitFigure::Percentile(Percentile::TooFew { samples, needed }) => format!(
             "{name} cannot be judged: {samples} messages of the {needed} it needs; run longer or faster"
         ),
-        Found::Percentile(found) => {
+        LimitFigure::Percentile(found) => {
             format!("{name} is {found} {unit}, the limit {limit} {unit}")
         }
-        Found::Share(share) | Found::ShareAtWorst(share) => {
+        LimitFigure::Share(share) | LimitFigure::ShareAtWorst(share) => {
             let edge = match objective {
                 Objective::DeliveryRatio => "at least",
                 _ => "at most",
             };
             let worst = match found {
-                Found::ShareAtWorst(_) => " if what is unconfirmed was lost",
+                LimitFigure::ShareAtWorst(_) => " if what is unconfirmed was lost",
                 _ => "",
             };
             format!("{name} is {share:.5}{unit}{worst}, allowed is {edge} {limit}{unit}")
         }
-        Found::NothingExpected => {
+        LimitFigure::NothingExpected => {
             format!("{name} cannot be judged: nothing was sent")
         }
     }

@@ -2,12 +2,12 @@
 
 use crate::format::{NONE_BELOW, each, thousands};
 use crate::page::bars::{Bar, group, picture};
-use crate::page::figure::{Cell, Drawn, Picture, Table};
+use crate::page::figure::{Cell, Chart, Picture, Table};
 use crate::page::scale::Scale;
 use crate::report::{Cost, Report};
 
 /// Draws the processor time for each message, of both sides.
-pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
+pub(super) fn processor(report: &Report) -> Result<Chart, String> {
     let mut table =
         Table::new("step, client ns, server ns, client CPU %, server CPU %, steal %".split(", "));
     let mut bars = Vec::new();
@@ -24,7 +24,7 @@ pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
     }
     let reason = "the report has no processor time of either side by the message";
     let picture = linear("Processor time a message", &bars, reason)?;
-    Ok(Drawn {
+    Ok(Chart {
         about: "Processor time of the steady window, divided by the messages sent and received. CPU is in percent of the cores of \
                 each side's lanes. Only a server that this program started is observed."
             .to_owned(),
@@ -34,7 +34,7 @@ pub(super) fn processor(report: &Report) -> Result<Drawn, String> {
 }
 
 /// Draws the system calls and allocations for each message, of both sides.
-pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
+pub(super) fn calls(report: &Report) -> Result<Chart, String> {
     let mut table = Table::new("step, client calls, server calls, client allocations, server allocations, client bytes, server bytes".split(", "));
     let mut bars = Vec::new();
     for (name, cost) in costs(report) {
@@ -65,7 +65,7 @@ pub(super) fn calls(report: &Report) -> Result<Drawn, String> {
     }
     let reason = "the report does not say what lanes did by the message";
     let picture = linear("System calls and allocations a message", &bars, reason)?;
-    Ok(Drawn {
+    Ok(Chart {
         about: "System calls to wait, read and write, and allocations, of the lanes of each side in the steady window, divided by \
                 the messages sent and received. None means fewer than one in a thousand messages. Only a server that this \
                 program started can be asked."

@@ -2,12 +2,12 @@
 
 use crate::format::thousands;
 use crate::page::bars::{Bar, group, picture};
-use crate::page::figure::{Drawn, NO_VALUE, Picture, Table};
+use crate::page::figure::{Chart, NO_VALUE, Picture, Table};
 use crate::page::scale::Scale;
 use crate::report::{Report, StepReport};
 
 /// Draws the delivered, late, lost, unconfirmed, duplicated and reordered messages of each step.
-pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
+pub(super) fn fates(report: &Report) -> Result<Chart, String> {
     if report.steps.is_empty() {
         return Err("no step was begun".to_owned());
     }
@@ -38,7 +38,7 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
         cells.push(share_of(step.lost, step.expected_received));
         table.row(cells);
     }
-    Ok(Drawn {
+    Ok(Chart {
         about: "Bars are logarithmic, so that one lost message is seen beside millions of delivered ones. Late ones \
                 are delivered, too. Unconfirmed ones may have arrived or not. An outcome without a bar did not occur."
             .to_owned(),
@@ -48,7 +48,7 @@ pub(super) fn fates(report: &Report) -> Result<Drawn, String> {
 }
 
 /// Draws the ten receivers with the most problems.
-pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
+pub(super) fn worst_receivers(step: &StepReport) -> Result<Chart, String> {
     let receivers = &step.detail.worst_receivers;
     if receivers.is_empty() {
         return Err(
@@ -79,7 +79,7 @@ pub(super) fn worst_receivers(step: &StepReport) -> Result<Drawn, String> {
         cells.extend(counts.map(|(_, _, count)| thousands(count)));
         table.row(cells);
     }
-    Ok(Drawn {
+    Ok(Chart {
         about: "The ten receivers with the most problems, worst first; logarithmic.".to_owned(),
         picture: logarithmic("The worst receivers", &bars),
         table,

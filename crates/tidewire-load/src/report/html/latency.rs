@@ -2,7 +2,7 @@
 
 use super::course::{Course, Span};
 use crate::format::{few, milliseconds, thousands};
-use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
+use crate::page::figure::{Cell, Chart, NO_VALUE, Table};
 use crate::page::plot::{Plot, SHADES, Shades};
 use crate::page::scale::{Axis, compact};
 use crate::report::table::marked;
@@ -10,7 +10,7 @@ use crate::report::{Distribution, StepDetail, StepReport};
 use crate::statistics::{LatencyHistogram, Percentile, Quantile};
 
 /// Draws latency by percentile, with `scheduled` and `service` in one chart.
-pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
+pub(super) fn by_percentile(step: &StepReport) -> Result<Chart, String> {
     let detail = &step.detail;
     let times = &detail.times;
     let scheduled = Curve::of(&times.scheduled)?;
@@ -47,7 +47,7 @@ pub(super) fn by_percentile(step: &StepReport) -> Result<Drawn, String> {
 }
 
 /// Draws p50, p99 and p99.9 of each second.
-pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
+pub(super) fn over_time(step: &StepReport) -> Result<Chart, String> {
     let detail = &step.detail;
     let course = Course::of(detail)?;
     let figures: [(&str, &str, FigureOfSpan); 3] = [
@@ -92,7 +92,7 @@ pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
 }
 
 /// Draws the heat map: the number of messages by second and latency.
-pub(super) fn heat_map(step: &StepReport) -> Result<Drawn, String> {
+pub(super) fn heat_map(step: &StepReport) -> Result<Chart, String> {
     let course = Course::of(&step.detail)?;
     let counts = || course.spans.iter().flat_map(|span| &span.heat);
     let densest = course

@@ -5,7 +5,7 @@
 //! a line gives the reason, so that a step that failed is a shorter section and not a broken one. The parts of a page
 //! are in [`crate::page`].
 //!
-//! A chart is a function from the report, or from one of its steps, to a [`Drawn`] or a
+//! A chart is a function from the report, or from one of its steps, to a [`Chart`] or a
 //! reason; a new one is a line in [`figures_of_all`], [`course_of_step`] or [`figures_of_step`].
 
 mod answer;
@@ -22,7 +22,7 @@ use std::fmt::Write as _;
 
 use super::{Report, StepReport, table};
 use crate::format::markup;
-use crate::page::figure::{Drawn, Figure};
+use crate::page::figure::{Chart, Figure};
 use crate::page::{Heading, whole_page, write_environment};
 
 impl Report {
@@ -85,7 +85,7 @@ fn figures_of_step(number: usize, step: &StepReport) -> Vec<Figure> {
     ]
 }
 
-fn figure(id: impl Into<String>, title: &'static str, content: Result<Drawn, String>) -> Figure {
+fn figure(id: impl Into<String>, title: &'static str, content: Result<Chart, String>) -> Figure {
     let id = id.into();
     Figure { id, title, content }
 }

@@ -2,12 +2,12 @@
 
 use super::course::Course;
 use crate::format::per_second;
-use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
+use crate::page::figure::{Cell, Chart, NO_VALUE, Table};
 use crate::page::scale::Axis;
 use crate::report::{LATENCY_KIND_NONE, StepReport};
 
 /// Draws offered, sent and received messages of each second, with shaded phases.
-pub(super) fn over_time(step: &StepReport) -> Result<Drawn, String> {
+pub(super) fn over_time(step: &StepReport) -> Result<Chart, String> {
     let course = Course::of(&step.detail)?;
     let receivers = receivers_each(step);
     let rates = course.spans.iter().flat_map(|span| {

@@ -1,14 +1,14 @@
 //! Runs and parts, one by one.
 
 use crate::format::{per_second, thousands};
-use crate::page::figure::{Cell, Drawn, Table};
+use crate::page::figure::{Cell, Chart, Table};
 use crate::page::plot::Plot;
 use crate::page::scale::Axis;
 use crate::report::{RunFigures, StepReport};
 use crate::statistics::{Bootstrap, MedianInterval};
 
 /// Every run or part as a dot, with the median and its interval.
-pub(super) fn runs(step: &StepReport) -> Result<Drawn, String> {
+pub(super) fn runs(step: &StepReport) -> Result<Chart, String> {
     let runs = &step.detail.runs;
     if runs.is_empty() {
         return Err("the step was run once, and seconds of one run are no repetitions".to_owned());

@@ -1,7 +1,7 @@
 //! Scaling: the rate against concurrency, and the p99 against the offered rate.
 
 use crate::format::{per_second, thousands};
-use crate::page::figure::{Cell, Drawn, NO_VALUE, Table};
+use crate::page::figure::{Cell, Chart, NO_VALUE, Table};
 use crate::page::plot::Plot;
 use crate::page::scale::Axis;
 use crate::report::{LATENCY_KIND_NONE, Report, StepReport};
@@ -10,7 +10,7 @@ use crate::statistics::{
 };
 
 /// Draws the rate against concurrency, with the fitted law if the steps are a sweep.
-pub(super) fn against_concurrency(report: &Report) -> Result<Drawn, String> {
+pub(super) fn against_concurrency(report: &Report) -> Result<Chart, String> {
     let steps = sweep(report)?;
     let points: Vec<ScalePoint> = steps
         .iter()
@@ -74,7 +74,7 @@ fn scaling_plot(points: &[ScalePoint], fit: &Result<ScalabilityFit, ScalabilityE
 }
 
 /// Draws the p99 of open steps against their offered rate, with the limit.
-pub(super) fn tail_against_offered(report: &Report) -> Result<Drawn, String> {
+pub(super) fn tail_against_offered(report: &Report) -> Result<Chart, String> {
     let steps = open_steps(report)?;
     let limit = shared_limit(&steps);
     let known = steps.iter().filter_map(|(_, p99)| match p99 {

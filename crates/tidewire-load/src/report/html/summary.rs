@@ -8,7 +8,7 @@ use crate::page::figure::{Cell, Table};
 use crate::report::table::bad_news;
 use crate::report::verdict::capitalised;
 use crate::report::{Conclusion, Report, StepReport, StepVerdict};
-use crate::slo::{Found, Objective};
+use crate::slo::{LimitFigure, Objective};
 
 /// How the run ended, in a word and a sentence.
 pub(super) fn verdict(report: &Report, page: &mut String) {
@@ -156,7 +156,7 @@ fn step_limits(step: &StepReport) -> Vec<[String; 3]> {
         };
         let name = objective.name();
         let (limit, found) = match (objective, found) {
-            (_, Found::Percentile(found)) => {
+            (_, LimitFigure::Percentile(found)) => {
                 (format!("{name} ≤ {limit} ms"), format!("{found} ms"))
             }
             (Objective::DeliveryRatio, _) => (format!("{name} ≥ {limit}"), delivered.clone()),
