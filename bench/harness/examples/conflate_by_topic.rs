@@ -1,9 +1,11 @@
-//! The cost of the policy `conflate_by_topic` for a server whose subscribers keep up, beside a policy that ignores topics.
+//! The cost of the policy `conflate_by_topic` for a server whose subscribers keep up, beside a policy that ignores
+//! topics.
 //!
-//! `cargo run --release -p tidewire-bench --example conflate_by_topic [SECONDS] [UPDATES_PER_SECOND] [READERS] [ROUNDS]`. A server
-//! process with one lane publishes 32 bytes to 10,000 symbols in turn, and all readers subscribe to `md.>`. They read all the
-//! time and look at nothing. Both policies are run in each round, in alternating order. The cost is the server's processor time
-//! by update. A run in which a reader fell behind says how many messages were replaced or dropped.
+//! `cargo run --release -p tidewire-bench --example conflate_by_topic [SECONDS] [UPDATES_PER_SECOND] [READERS]
+//! [ROUNDS]`. A server process with one lane publishes 32 bytes to 10,000 symbols in turn, and all readers subscribe to
+//! `md.>`. They read all the time and look at nothing. Both policies are run in each round, in alternating order. The
+//! cost is the server's processor time by update. A run in which a reader fell behind says how many messages were
+//! replaced or dropped.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;

@@ -1,9 +1,9 @@
 //! Whether a lane stays as fast with many rooms and sessions as with few: what a delivery costs the server.
 //!
-//! `cargo run --release -p tidewire-bench --example many_rooms [SECONDS]`. The ten members of a room say 32 bytes in turn,
-//! each when it has heard its neighbour, so that every room always has a message on its way. The server is a process
-//! of its own with one lane. Its cost is processor time by messages delivered, because the rate depends on the clients
-//! too; the smaller sizes are measured again at the end, to show what the machine did meanwhile.
+//! `cargo run --release -p tidewire-bench --example many_rooms [SECONDS]`. The ten members of a room say 32 bytes in
+//! turn, each when it has heard its neighbour, so that every room always has a message on its way. The server is a
+//! process of its own with one lane. Its cost is processor time by messages delivered, because the rate depends on the
+//! clients too; the smaller sizes are measured again at the end, to show what the machine did meanwhile.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};

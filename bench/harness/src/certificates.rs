@@ -143,7 +143,7 @@ fn trusting() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::client::Want
 {
     let builder = ClientConfig::builder_with_provider(provider());
     let builder = builder.with_protocol_versions(&[&TLS13])?.dangerous();
-    Ok(builder.with_custom_certificate_verifier(Arc::new(Trusting(provider()))))
+    Ok(builder.with_custom_certificate_verifier(Arc::new(AnyCertificate(provider()))))
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -153,9 +153,9 @@ fn provider() -> Arc<CryptoProvider> {
 
 /// Accepts every server. There is nobody to be deceived by: the driver was told the address by the server itself.
 #[derive(Debug)]
-struct Trusting(Arc<CryptoProvider>);
+struct AnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Trusting {
+impl ServerCertVerifier for AnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -1,12 +1,12 @@
 //! The highest of several rates that a contender holds.
 //!
-//! Problem: rows with fixed rates show that one contender still holds where another has long lost messages, but not how many
-//! times as much the one holds at most. Approach: each contender climbs by itself, from rate to rate, until it fails one
-//! twice; then it makes its rounds where it held last, as many as in any other row. One more round may fail, which is kept and
-//! told: the figure is that of the rounds that held, and beside it stands of how many. At the second one that fails, in a row
-//! or not, the rate is too high after all, and everything is measured again one rate lower. Rejected: halving the interval,
-//! which takes fewer runs of those who hold much, but most of its runs are then far above what the others hold, where a run
-//! takes ten times as long and leaves the machine with full queues.
+//! Problem: rows with fixed rates show that one contender still holds where another has long lost messages, but not how
+//! many times as much the one holds at most. Approach: each contender climbs by itself, from rate to rate, until it
+//! fails one twice; then it makes its rounds where it held last, as many as in any other row. One more round may fail,
+//! which is kept and told: the figure is that of the rounds that held, and beside it stands of how many. At the second
+//! one that fails, in a row or not, the rate is too high after all, and everything is measured again one rate lower.
+//! Rejected: halving the interval, which takes fewer runs of those who hold much, but most of its runs are then far
+//! above what the others hold, where a run takes ten times as long and leaves the machine with full queues.
 
 use serde::{Deserialize, Serialize};
 use tidewire_load::format::thousands;

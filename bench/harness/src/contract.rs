@@ -2,9 +2,9 @@
 //!
 //! Problem: bare loops, Tidewire and rivals in other languages must do the same work and be measured by the same ruler.
 //! Approach: each of them is a program with the same three commands, which speaks JSON lines on its standard streams.
-//! The runner starts them, pins them, reads what the kernel says of their processor time and memory, and asks nothing of
-//! them that a script of twenty lines could not do. Rejected: linking rivals into one binary (their runtimes, allocators
-//! and threads would disturb each other, and their dependencies enter ours).
+//! The runner starts them, pins them, reads what the kernel says of their processor time and memory, and asks nothing
+//! of them that a script of twenty lines could not do. Rejected: linking rivals into one binary (their runtimes,
+//! allocators and threads would disturb each other, and their dependencies enter ours).
 //!
 //! ```text
 //! PROGRAM describe            prints one Description and ends
@@ -13,19 +13,20 @@
 //!                             behind what is still under way, {"measured":{…}}; ends at the end of input
 //! ```
 //!
-//! `WORK` is a [`Work`] as JSON. Work within one process has no server: its driver gets the address `-`. What goes wrong
-//! is one line on standard error and an exit code that is not 0.
+//! `WORK` is a [`Work`] as JSON. Work within one process has no server: its driver gets the address `-`. What goes
+//! wrong is one line on standard error and an exit code that is not 0.
 //!
 //! # Publications
 //!
-//! In the suites `fanout` and `cluster` one subscriber reads all publishers, so they agree on the payload of [`Work::message_bytes`]:
-//! bytes 0 to 7 are the number of the message, counted from 0, bytes 8 to 15 the time it was due, in nanoseconds of
-//! `CLOCK_MONOTONIC`, both little-endian; the rest are bytes `5a` (`Publication`). A
-//! server that publishes by itself begins when [`Work::subscribers`] have subscribed, and sends what is due by
-//! [`Work::rate_per_sec`] every millisecond. Message `n` is due `(n + 1) / rate_per_sec` seconds after the beginning, whenever
-//! it is sent: a publisher that is held up is late for all that it then sends. It goes on until it is ended, so that what
-//! comes behind the window tells that nothing more of the window comes. A broker publishes nothing; it gets messages for
-//! the topic `t`. A ZMTP publisher sends messages of one part. In `cluster` the address is those of all nodes with commas between them.
+//! In the suites `fanout` and `cluster` one subscriber reads all publishers, so they agree on the payload of
+//! [`Work::message_bytes`]: bytes 0 to 7 are the number of the message, counted from 0, bytes 8 to 15 the time it was
+//! due, in nanoseconds of `CLOCK_MONOTONIC`, both little-endian; the rest are bytes `5a` (`Publication`). A server that
+//! publishes by itself begins when [`Work::subscribers`] have subscribed, and sends what is due by
+//! [`Work::rate_per_sec`] every millisecond. Message `n` is due `(n + 1) / rate_per_sec` seconds after the beginning,
+//! whenever it is sent: a publisher that is held up is late for all that it then sends. It goes on until it is ended,
+//! so that what comes behind the window tells that nothing more of the window comes. A broker publishes nothing; it
+//! gets messages for the topic `t`. A ZMTP publisher sends messages of one part. In `cluster` the address is those of
+//! all nodes with commas between them.
 
 use serde::{Deserialize, Serialize};
 use tidewire_load::statistics::LatencyHistogram;
@@ -47,8 +48,8 @@ pub struct Work {
     pub connections: usize,
     /// Messages sent and not yet answered, for each connection.
     pub in_flight: usize,
-    /// Bytes of a message with its framing where `codec` is named, of its payload where not: a rival with a format and a driver
-    /// of its own gets the payload of our messages and no codec. In the suite `fanout` always of the payload.
+    /// Bytes of a message with its framing where `codec` is named, of its payload where not: a rival with a format and
+    /// a driver of its own gets the payload of our messages and no codec. In the suite `fanout` always of the payload.
     pub message_bytes: usize,
     /// Bytes of one write of a sender; 0: it sends every message by itself.
     pub write_bytes: usize,
@@ -58,8 +59,8 @@ pub struct Work {
     pub subscribers: usize,
     /// Messages a second that all publishers together offer; 0: as many as they can.
     pub rate_per_sec: f64,
-    /// Number of threads that do the work. In the suite `rpc`, each thread of our driver has [`Work::connections`] clients. A rival
-    /// gets the sum of these clients as its `connections`, and 1 here.
+    /// Number of threads that do the work. In the suite `rpc`, each thread of our driver has [`Work::connections`]
+    /// clients. A rival gets the sum of these clients as its `connections`, and 1 here.
     pub threads: usize,
     /// Number of tasks, lines, rooms or whatever else the suite counts.
     pub count: u64,
@@ -131,8 +132,8 @@ pub enum Line {
     Ready(String),
     /// The driver is warm and starts to count.
     Started(bool),
-    /// The driver counts no more, and waits for messages that are under way. The cost of both programs is read now, so that it
-    /// covers the counted messages only. A driver may leave this out; its cost is read at [`Line::Measured`].
+    /// The driver counts no more, and waits for messages that are under way. The cost of both programs is read now, so
+    /// that it covers the counted messages only. A driver may leave this out; its cost is read at [`Line::Measured`].
     Stopped(bool),
     /// The counts of the driver.
     Measured(Measured),
@@ -157,8 +158,9 @@ pub struct Measured {
     /// Messages that came as they should: replies, deliveries, tasks, lines.
     pub messages: u64,
     /// Messages sent since the driver connected, warm-up included, where only the server knows what became of them. The
-    /// benchmark then waits until the server's [`Account::messages`] reaches it, calls the difference lost, and takes the
-    /// rate from the server's accounts at `started` and `stopped`, or `measured`. `messages`, `seconds` and `lost` are ignored.
+    /// benchmark then waits until the server's [`Account::messages`] reaches it, calls the difference lost, and takes
+    /// the rate from the server's accounts at `started` and `stopped`, or `measured`. `messages`, `seconds` and `lost`
+    /// are ignored.
     pub sent: Option<u64>,
     /// How long that took, in seconds.
     pub seconds: f64,

@@ -5,8 +5,8 @@
 //!            plan      ABBA       child, cost, contract           tidewire_load: statistics, page
 //! ```
 //!
-//! It is for maintainers of Tidewire and for the programs of rivals, which speak its [`contract`]. Statistics, pages and formats
-//! are those of the load test, [`tidewire_load`], so that a figure means the same in both reports.
+//! It is for maintainers of Tidewire and for the programs of rivals, which speak its [`contract`]. Statistics, pages
+//! and formats are those of the load test, [`tidewire_load`], so that a figure means the same in both reports.
 
 pub mod certificates;
 mod child;

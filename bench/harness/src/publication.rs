@@ -1,16 +1,17 @@
 //! The head of a publication of the benchmark: its number and when it was due, in the first 16 bytes of its payload.
 //!
-//! Problem: one subscriber has to find lost, doubled, swapped and changed messages of any publisher in any language, and
-//! how long each was on its way. Approach: the layout that [the contract](super::contract) lays down, which a publisher
-//! writes in three lines. Rejected: the stamp of the load test ([`tidewire_load::stamp`]) with its checksum, which every rival
-//! would have to compute for every message.
+//! Problem: one subscriber has to find lost, doubled, swapped and changed messages of any publisher in any language,
+//! and how long each was on its way. Approach: the layout that [the contract](super::contract) lays down, which a
+//! publisher writes in three lines. Rejected: the stamp of the load test ([`tidewire_load::stamp`]) with its checksum,
+//! which every rival would have to compute for every message.
 
 /// The head of a publication's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Publication {
     /// Counts the publications of one publisher from 0.
     pub(crate) sequence: u64,
-    /// When it was due by the rate: nanoseconds of `CLOCK_MONOTONIC`, which means the same in every process of a machine.
+    /// When it was due by the rate: nanoseconds of `CLOCK_MONOTONIC`, which means the same in every process of a
+    /// machine.
     pub(crate) due_ns: u64,
 }
 

@@ -29,8 +29,8 @@ impl Stage {
         }
     }
 
-    /// A server is ready at this address: says so, and gives its account whenever it is asked, until the runner ends it. Like
-    /// all that follow, it fails if the streams broke: there is no runner any more.
+    /// A server is ready at this address: says so, and gives its account whenever it is asked, until the runner ends
+    /// it. Like all that follow, it fails if the streams broke: there is no runner any more.
     pub(crate) fn serve(
         &mut self,
         address: &str,
@@ -138,8 +138,8 @@ pub(crate) struct Window<'s> {
 }
 
 impl Window<'_> {
-    /// Tells the runner that the window is over. Returns the bytes that this thread asked its allocator for within it, where
-    /// the program counts them.
+    /// Tells the runner that the window is over. Returns the bytes that this thread asked its allocator for within it,
+    /// where the program counts them.
     pub(crate) fn end(self) -> Result<Option<u64>, RoleError> {
         let bytes = allocated_bytes().zip(self.allocated_before);
         self.stage.stopped()?;

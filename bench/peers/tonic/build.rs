@@ -1,4 +1,5 @@
-//! Generates the client and the server of the benchmark's service without protoc, because its messages are written in Rust.
+//! Generates the client and the server of the benchmark's service without protoc, because its messages are written in
+//! Rust.
 
 use tonic_build::manual::{Builder, Method, Service};
 

@@ -14,7 +14,8 @@ use super::{Frame, or_none};
 use crate::contract::Measured;
 use crate::stage::Stage;
 
-/// A socket on a free port of the loopback interface, which hands runs of datagrams over in one call, or each by itself.
+/// A socket on a free port of the loopback interface, which hands runs of datagrams over in one call, or each by
+/// itself.
 pub(crate) fn bind(offload: bool) -> io::Result<DatagramSocket> {
     let mut options = DatagramOptions::default();
     options.segmentation_offload = offload;
@@ -124,8 +125,8 @@ impl EchoConnection for Peer {
     }
 }
 
-/// Sends equal datagrams, in as many system calls as it takes. A datagram for which the socket has no room is lost; the receiver
-/// notices that it is missing.
+/// Sends equal datagrams, in as many system calls as it takes. A datagram for which the socket has no room is lost; the
+/// receiver notices that it is missing.
 pub(super) fn send_all(
     socket: &DatagramSocket,
     peer: SocketAddr,

@@ -1,8 +1,8 @@
 //! Ingest over UDP, bare: a sender of datagrams, and a receiver that counts the frames in them.
 //!
-//! Nothing waits over UDP, so a sender that goes as fast as it can measures how much is thrown away. This one keeps to a
-//! number of frames that are on their way, of which the receiver tells it now and then. Rejected: offering a rate, which is
-//! either below what the two can do or above it.
+//! Nothing waits over UDP, so a sender that goes as fast as it can measures how much is thrown away. This one keeps to
+//! a number of frames that are on their way, of which the receiver tells it now and then. Rejected: offering a rate,
+//! which is either below what the two can do or above it.
 
 use std::collections::HashMap;
 use std::io;
@@ -15,7 +15,7 @@ use tidewire_io::clock::now_ns;
 use tidewire_io::datagram::{DatagramBatch, DatagramSocket};
 
 use super::datagram::{RUN_BYTES_MAX, bind, send_all};
-use super::ingest::Received;
+use super::ingest::ReceiverCounts;
 use super::wait::WaitSet;
 use super::{Frame, Parse, or_none};
 use crate::contract::Work;
@@ -43,13 +43,14 @@ struct Peer {
     told: u64,
 }
 
-/// Counts what arrives until `stop` is set. Tells each sender how much that was whenever it is another `tells_every` frames.
+/// Counts what arrives until `stop` is set. Tells each sender how much that was whenever it is another `tells_every`
+/// frames.
 pub(crate) fn serve(
     socket: &DatagramSocket,
     (parse, frame_bytes): (Parse, usize),
     tells_every: u64,
     stop: &AtomicBool,
-    received: &Received,
+    received: &ReceiverCounts,
 ) -> io::Result<()> {
     let mut set = WaitSet::new()?;
     set.add(socket.as_fd(), 0)?;
@@ -96,8 +97,9 @@ fn count(parse: Parse, frame_bytes: usize, datagram: &[u8]) -> u64 {
 }
 
 impl DatagramSender {
-    /// A socket for each connection of the work, of which so many frames may be on their way. A datagram has as many whole
-    /// frames as fit into the bytes of a write, at least one. With `offload` runs of datagrams are handed over in one call.
+    /// A socket for each connection of the work, of which so many frames may be on their way. A datagram has as many
+    /// whole frames as fit into the bytes of a write, at least one. With `offload` runs of datagrams are handed over in
+    /// one call.
     pub(crate) fn open(
         server: SocketAddr,
         work: &Work,
@@ -187,7 +189,7 @@ mod tests {
         ] {
             let socket = bind(offload).unwrap();
             let address = socket.local_address();
-            let (stop, received) = (AtomicBool::new(false), Received::default());
+            let (stop, received) = (AtomicBool::new(false), ReceiverCounts::default());
             std::thread::scope(|scope| {
                 scope.spawn(|| serve(&socket, (parse, 32), 64, &stop, &received).unwrap());
                 let work = Work {

@@ -16,7 +16,7 @@ use tidewire_proto::limits::FRAME_BYTES_MAX;
 
 use super::flight::{Flight, Replies};
 use super::wait::{AcceptSet, TIMEOUT, WaitSet};
-use super::{BLOCK_BYTES, Frame, Link, Unfinished, or_none, received};
+use super::{BLOCK_BYTES, Frame, Link, PartialFrame, or_none, received};
 use crate::contract::{Measured, Work};
 use crate::stage::Stage;
 
@@ -41,7 +41,7 @@ struct Connection<L> {
 /// A connection of the client.
 struct Caller<L> {
     stream: L,
-    unfinished: Unfinished,
+    unfinished: PartialFrame,
 }
 
 /// Serves until `stop` is set. Puts the bytes that its thread has asked its allocator for into `allocated_bytes` once a
@@ -96,7 +96,7 @@ pub(crate) fn drive<L: Link>(
     let connect = || {
         Ok(Caller::<L> {
             stream: connect(address, load.greets)?,
-            unfinished: Unfinished::default(),
+            unfinished: PartialFrame::default(),
         })
     };
     Client::new(load, vec![0; BLOCK_BYTES], connect)?.measure(load.work, stage)

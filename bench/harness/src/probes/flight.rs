@@ -37,8 +37,8 @@ impl Flight {
         self.next - self.expected
     }
 
-    /// Counts and times `replies`, by which all frames up to the expected one are answered: the last frame of what was sent
-    /// together stands for all of it.
+    /// Counts and times `replies`, by which all frames up to the expected one are answered: the last frame of what was
+    /// sent together stands for all of it.
     pub(super) fn answered(&mut self, now_ns: u64, replies: u64, counted: Option<&mut Replies>) {
         let mut latency = None;
         if let Some(counted) = counted {

@@ -11,7 +11,7 @@ use tidewire_io::socket::{Listener, SocketAddress};
 
 use super::echo::{connect, publish_allocations};
 use super::wait::{AcceptSet, TIMEOUT, WaitSet};
-use super::{BLOCK_BYTES, Frame, Link, Parse, Unfinished, or_none};
+use super::{BLOCK_BYTES, Frame, Link, Parse, PartialFrame, or_none};
 use crate::contract::Work;
 
 /// Connections that are written to. They are closed when this is dropped, which should be after the receiver has taken
@@ -29,7 +29,7 @@ pub(crate) struct Sender<L> {
 
 /// The counts of a receiver up to now, to be read by another thread.
 #[derive(Debug, Default)]
-pub(crate) struct Received {
+pub(crate) struct ReceiverCounts {
     /// Frames, unless only bytes are counted.
     pub(crate) frames: AtomicU64,
     /// Bytes of these frames, or all that were read.
@@ -46,10 +46,10 @@ pub(crate) fn serve<L: Link>(
     read_bytes: usize,
     connections: usize,
     stop: &AtomicBool,
-    received: &Received,
+    received: &ReceiverCounts,
 ) -> io::Result<()> {
     let mut set = AcceptSet::new(listener)?;
-    let mut open: Vec<Option<(L, Unfinished)>> = Vec::new();
+    let mut open: Vec<Option<(L, PartialFrame)>> = Vec::new();
     let (mut frames, mut bytes) = (0, 0);
     let mut buffer = vec![0; read_bytes];
     let mut ready = Vec::new();
@@ -59,7 +59,7 @@ pub(crate) fn serve<L: Link>(
             open.push(
                 L::accept(stream)
                     .ok()
-                    .map(|link| (link, Unfinished::default())),
+                    .map(|link| (link, PartialFrame::default())),
             );
         })?;
         for &number in &ready {
@@ -82,10 +82,11 @@ pub(crate) fn serve<L: Link>(
     Ok(())
 }
 
-/// Reads and counts until there is nothing more, or it is another connection's turn. It fails when the connection ended.
+/// Reads and counts until there is nothing more, or it is another connection's turn. It fails when the connection
+/// ended.
 fn drain(
     stream: &mut impl Link,
-    unfinished: &mut Unfinished,
+    unfinished: &mut PartialFrame,
     parse: Parse,
     buffer: &mut [u8],
     mut count: impl FnMut((u64, usize)),
@@ -105,8 +106,8 @@ fn drain(
 }
 
 impl<L: Link> Sender<L> {
-    /// As many connections as the work has, which are greeted where the server speaks TW1. A block has as many whole frames
-    /// as fit into the bytes of a write, at least one.
+    /// As many connections as the work has, which are greeted where the server speaks TW1. A block has as many whole
+    /// frames as fit into the bytes of a write, at least one.
     pub(crate) fn connect(
         address: &SocketAddress,
         work: &Work,
@@ -184,7 +185,8 @@ impl<L: Link> Sender<L> {
     }
 }
 
-/// Full buffers taken from one connection before the next one: a fast sender would otherwise keep the receiver for itself.
+/// Full buffers taken from one connection before the next one: a fast sender would otherwise keep the receiver for
+/// itself.
 const READS_MAX: usize = 4;
 
 #[cfg(test)]
@@ -209,7 +211,7 @@ mod tests {
         ] {
             let listener = listener();
             let address = listener.local_address().clone();
-            let received = Received::default();
+            let received = ReceiverCounts::default();
             let stop = AtomicBool::new(false);
             let sent = std::thread::scope(|scope| {
                 scope.spawn(|| {

@@ -21,8 +21,8 @@ pub(crate) trait Link: AsFd + Debug + Send + 'static {
     where
         Self: Sized;
 
-    /// Reads the socket once. All that comes is returned at once, so that nothing is left when the socket is not ready. 0 is
-    /// the end.
+    /// Reads the socket once. All that comes is returned at once, so that nothing is left when the socket is not ready.
+    /// 0 is the end.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
     /// The socket.
@@ -96,11 +96,11 @@ pub(crate) fn or_none(done: io::Result<usize>) -> io::Result<usize> {
 
 /// The beginning of a frame whose end has not come.
 #[derive(Debug, Default)]
-pub(crate) struct Unfinished(Vec<u8>);
+pub(crate) struct PartialFrame(Vec<u8>);
 
-impl Unfinished {
-    /// Puts it at the front of `buffer`, and reads behind it. Returns how much of the buffer is filled; nothing where nothing
-    /// has come.
+impl PartialFrame {
+    /// Puts it at the front of `buffer`, and reads behind it. Returns how much of the buffer is filled; nothing where
+    /// nothing has come.
     #[inline]
     pub(crate) fn fill(
         &self,
@@ -120,8 +120,8 @@ impl Unfinished {
     }
 }
 
-/// TLS by hand: the buffered calls of rustls over a socket, with nothing between them. Records go from rustls to the socket
-/// without a copy. Bytes of the socket are read in large blocks, where rustls would read 4 KiB at a time.
+/// TLS by hand: the buffered calls of rustls over a socket, with nothing between them. Records go from rustls to the
+/// socket without a copy. Bytes of the socket are read in large blocks, where rustls would read 4 KiB at a time.
 #[derive(Debug)]
 pub(crate) struct TlsLink {
     stream: Stream,
@@ -155,8 +155,9 @@ impl Link for TlsLink {
     }
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        // The bytes of the socket stand behind a gap of one record, and plaintext is written from the front. There is never more
-        // plaintext than bytes that were used and a record that rustls had begun, so it does not reach the unused bytes.
+        // The bytes of the socket stand behind a gap of one record, and plaintext is written from the front. There is
+        // never more plaintext than bytes that were used and a record that rustls had begun, so it does not reach the
+        // unused bytes.
         let mut at = RECORD_BYTES_MAX;
         let end = match self.stream.read(&mut buffer[at..])? {
             0 => return Ok(0),

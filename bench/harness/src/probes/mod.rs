@@ -1,7 +1,7 @@
 //! Bare loops that do the same bytes as Tidewire and nothing else: what "100 %" means on the machine at hand.
 //!
-//! A throughput alone says little: on a shared virtual machine the same program is twice as fast an hour later. So every
-//! benchmark runs one of these in the same run, interleaved, and quotes the ratio. They are as short as they can
+//! A throughput alone says little: on a shared virtual machine the same program is twice as fast an hour later. So
+//! every benchmark runs one of these in the same run, interleaved, and quotes the ratio. They are as short as they can
 //! be: no sessions, no limits, no codec beyond finding where a frame ends, one thread and one epoll set. What they
 //! leave out is what a library costs.
 //!
@@ -27,7 +27,7 @@ pub(crate) mod wait;
 pub(crate) mod websocket;
 
 pub(crate) use frame::{Frame, Parse};
-pub(crate) use link::{Link, TlsLink, Unfinished, or_none, received};
+pub(crate) use link::{Link, PartialFrame, TlsLink, or_none, received};
 pub(crate) use websocket::WebSocketLink;
 
 /// Returns the function for the link of a work's connections.

@@ -18,10 +18,10 @@ use super::echo::DRAIN;
 use crate::contract::{Measured, Work};
 use crate::stage::Stage;
 
-/// Sends messages of [`MESSAGE_BYTES`] through a pair of rings: one way if `in_flight` of the work is 0, else there and back. One
-/// thread has both ends, or each end has a thread of its own. Two threads are pinned to the first two cores of the work. If the
-/// work names fewer cores, the system places them, and a thread that waits yields its core. Counts the messages that arrived with
-/// the expected number.
+/// Sends messages of [`MESSAGE_BYTES`] through a pair of rings: one way if `in_flight` of the work is 0, else there and
+/// back. One thread has both ends, or each end has a thread of its own. Two threads are pinned to the first two cores
+/// of the work. If the work names fewer cores, the system places them, and a thread that waits yields its core. Counts
+/// the messages that arrived with the expected number.
 pub(crate) fn drive(work: &Work, one_thread: bool, stage: &mut Stage) -> io::Result<Measured> {
     let in_flight = work.in_flight as u64;
     let (near, far) = RingStream::pair(RING_BYTES)?;

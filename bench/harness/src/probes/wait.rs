@@ -125,7 +125,8 @@ impl<'a> AcceptSet<'a> {
         })
     }
 
-    /// Hands what comes to `accept`, and puts the numbers of what is ready into `ready`, after at most `timeout` also none.
+    /// Hands what comes to `accept`, and puts the numbers of what is ready into `ready`, after at most `timeout` also
+    /// none.
     pub(crate) fn wait_for(
         &mut self,
         ready: &mut Vec<usize>,

@@ -1,8 +1,9 @@
 //! WebSocket by hand: a header before each write, a mask on what a client sends, and nothing else.
 //!
-//! A link is generic over the one beneath it, so that it is `ws` over a socket and `wss` over TLS. As in Tidewire, a write is one
-//! message, and the payloads are a stream of bytes. With `MESSAGE_BYTES` above 0 every so many bytes are a message of their own,
-//! still in one write: what most libraries do with small messages, so that their servers can be driven by the same client.
+//! A link is generic over the one beneath it, so that it is `ws` over a socket and `wss` over TLS. As in Tidewire, a
+//! write is one message, and the payloads are a stream of bytes. With `MESSAGE_BYTES` above 0 every so many bytes are a
+//! message of their own, still in one write: what most libraries do with small messages, so that their servers can be
+//! driven by the same client.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -312,8 +313,8 @@ impl<L: Link, const MESSAGE_BYTES: usize> AsFd for WebSocketLink<L, MESSAGE_BYTE
     }
 }
 
-/// The request of a client, with the key of the example in RFC 6455: any key does for a benchmark, and of this one the answer is
-/// known. It names no subprotocol, because not all servers choose one.
+/// The request of a client, with the key of the example in RFC 6455: any key does for a benchmark, and of this one the
+/// answer is known. It names no subprotocol, because not all servers choose one.
 pub(crate) const REQUEST: &str = "GET / HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
                                   Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
 

@@ -53,8 +53,9 @@ pub(super) fn head() -> Vec<&'static str> {
     COLUMNS.iter().map(|(name, _)| *name).collect()
 }
 
-/// How many rounds held the rate, such as `4 of 5`. The figures are those of these; the others are among the tries: behind
-/// the last run that held on the way up are those that did not hold the next rate, and the rounds that did not hold this one.
+/// How many rounds held the rate, such as `4 of 5`. The figures are those of these; the others are among the tries:
+/// behind the last run that held on the way up are those that did not hold the next rate, and the rounds that did not
+/// hold this one.
 fn rounds_held(one: &Contender<'_>) -> String {
     let figures = one.figures;
     let held = figures.runs.len();

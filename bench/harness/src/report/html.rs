@@ -7,7 +7,7 @@ use std::iter;
 use tidewire_load::format::{markup, thousands};
 use tidewire_load::page::bars::{self, Bar, Mark};
 use tidewire_load::page::dots::{self, Whisker};
-use tidewire_load::page::figure::{Drawn, Figure, Table};
+use tidewire_load::page::figure::{Chart, Figure, Table};
 use tidewire_load::page::scale::{Axis, Scale};
 use tidewire_load::page::{Heading, machine_facts, whole_page, write_environment};
 
@@ -180,7 +180,7 @@ fn closest_peer(row: &RowResult) -> String {
 }
 
 /// How much of the bare loop Tidewire reaches.
-fn of_the_limit(suite: &SuiteResult) -> Result<Drawn, String> {
+fn of_the_limit(suite: &SuiteResult) -> Result<Chart, String> {
     let head = [
         "row",
         "of the limit",
@@ -227,7 +227,7 @@ fn of_the_limit(suite: &SuiteResult) -> Result<Drawn, String> {
         value: 1.0,
         text: "100 %".to_owned(),
     };
-    Ok(Drawn {
+    Ok(Chart {
         about: "100 % is a bare loop that moves the same bytes in the same run; more is better. If the driver was the slower \
                 part (driver-bound), compare the processor time of the servers: the limit's divided by Tidewire's."
             .to_owned(),
@@ -244,7 +244,7 @@ fn units(suite: &SuiteResult) -> Vec<String> {
 }
 
 /// The figures of all who took part, in one unit.
-fn contenders(suite: &SuiteResult, unit: &str) -> Result<Drawn, String> {
+fn contenders(suite: &SuiteResult, unit: &str) -> Result<Chart, String> {
     let mut table = Table::new(["row", "who", "median", "interval", "Tidewire is"]).with_words(1);
     let mut whiskers = Vec::new();
     for row in suite.rows.iter().filter(|row| row.unit == unit) {
@@ -277,7 +277,7 @@ fn contenders(suite: &SuiteResult, unit: &str) -> Result<Drawn, String> {
         Some(row) if row.lower_is_better => "less",
         _ => "more",
     };
-    Ok(Drawn {
+    Ok(Chart {
         about: format!("Medians with their intervals, in {unit}; {better} is better."),
         picture: dots::picture("Everybody in a row", &whiskers, &axis),
         table,
@@ -285,7 +285,7 @@ fn contenders(suite: &SuiteResult, unit: &str) -> Result<Drawn, String> {
 }
 
 /// From the median to the 99.9th percentile.
-fn latencies(suite: &SuiteResult) -> Result<Drawn, String> {
+fn latencies(suite: &SuiteResult) -> Result<Chart, String> {
     let head = ["row", "who", "p50 µs", "p95 µs", "p99 µs", "p99.9 µs"];
     let mut table = Table::new(head).with_words(1);
     let mut whiskers = Vec::new();
@@ -314,7 +314,7 @@ fn latencies(suite: &SuiteResult) -> Result<Drawn, String> {
     }
     let values = whiskers.iter().flat_map(|one| [one.low, one.high]);
     let axis = Axis::logarithmic("µs", values);
-    Ok(Drawn {
+    Ok(Chart {
         about:
             "The dot is the median, the line reaches to the 99.9th percentile; medians of the runs."
                 .to_owned(),
@@ -324,7 +324,7 @@ fn latencies(suite: &SuiteResult) -> Result<Drawn, String> {
 }
 
 /// The cost of a message on each side.
-fn costs(suite: &SuiteResult) -> Result<Drawn, String> {
+fn costs(suite: &SuiteResult) -> Result<Chart, String> {
     let mut table = Table::new(["row", "who", "ns/msg"]).with_words(1);
     let mut bars = Vec::new();
     let mut most = 0.0_f64;
@@ -358,7 +358,7 @@ fn costs(suite: &SuiteResult) -> Result<Drawn, String> {
         low: 0.0,
         high: most.clamp(1.0, 1e15),
     };
-    Ok(Drawn {
+    Ok(Chart {
         about: "Processor time of each process by the kernel's account, divided by the messages."
             .to_owned(),
         picture: bars::picture("Processor time of a message", &bars, scale, None),

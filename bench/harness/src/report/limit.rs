@@ -1,9 +1,9 @@
 //! The limit of a row: the best of its bare loops, and whether anybody is faster.
 //!
-//! Problem: a single loop is the fastest way only as long as nobody finds a better one, and then ratios to it say nothing.
-//! Approach: a row may have several loops that differ in what decides the rate, such as bytes of a write or time between two
-//! writes. The best of them counts, by its median. Whoever is faster than that is named, because a limit that somebody
-//! passes is a defect of the benchmark.
+//! Problem: a single loop is the fastest way only as long as nobody finds a better one, and then ratios to it say
+//! nothing. Approach: a row may have several loops that differ in what decides the rate, such as bytes of a write or
+//! time between two writes. The best of them counts, by its median. Whoever is faster than that is named, because a
+//! limit that somebody passes is a defect of the benchmark.
 
 use std::collections::BTreeMap;
 

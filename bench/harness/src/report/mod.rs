@@ -85,13 +85,14 @@ pub struct RowResult {
     /// Tidewire's figures.
     #[serde(flatten)]
     pub tidewire: Figures,
-    /// How much of the limit Tidewire reaches, 1 being all of it: the median of the rounds' ratios. In a row that climbs, here
-    /// as in the other ratios, the ratio of the medians, because rounds are made again there and stand by themselves.
+    /// How much of the limit Tidewire reaches, 1 being all of it: the median of the rounds' ratios. In a row that
+    /// climbs, here as in the other ratios, the ratio of the medians, because rounds are made again there and stand by
+    /// themselves.
     pub limit_ratio: Option<f64>,
     /// Interval of that median, as near to 95 % as so few rounds come.
     pub limit_ratio_ci95: Option<[f64; 2]>,
-    /// Processor time of a message in the limit's server by that in Tidewire's: what the limit ratio would be if only the
-    /// servers counted. The median of the rounds' ratios.
+    /// Processor time of a message in the limit's server by that in Tidewire's: what the limit ratio would be if only
+    /// the servers counted. The median of the rounds' ratios.
     pub limit_server_cpu_ratio: Option<f64>,
     /// Interval of that median.
     pub limit_server_cpu_ratio_ci95: Option<[f64; 2]>,
@@ -103,8 +104,8 @@ pub struct RowResult {
     /// The figures of the other bare loops, by name.
     #[serde(default)]
     pub other_limits: BTreeMap<String, Figures>,
-    /// Names of the programs that are faster than the limit, beyond doubt: their ratio is above 1.05, and its interval above 1. Empty
-    /// in rows whose `limit` is another way of doing the work and not a bare loop.
+    /// Names of the programs that are faster than the limit, beyond doubt: their ratio is above 1.05, and its interval
+    /// above 1. Empty in rows whose `limit` is another way of doing the work and not a bare loop.
     #[serde(default)]
     pub limit_passed_by: Vec<String>,
     /// The figures of the rivals that did the same work, by name.
@@ -120,8 +121,8 @@ pub struct Figures {
     pub ci95: Option<[f64; 2]>,
     /// The figure of each round, from the first on; nothing where its run had none.
     pub runs: Vec<Option<f64>>,
-    /// Bytes of the messages that came, a second, with their framing where the codec is the benchmark's: the median. Nothing
-    /// where messages have no size, or the figure is no rate.
+    /// Bytes of the messages that came, a second, with their framing where the codec is the benchmark's: the median.
+    /// Nothing where messages have no size, or the figure is no rate.
     #[serde(default)]
     pub bytes_per_sec: Option<f64>,
     /// Messages that came in each of them.
@@ -131,8 +132,8 @@ pub struct Figures {
     /// Longest time in each run for which the server or the driver waited for a core that others had, in percent of the
     /// window; nothing of a window too short for that.
     pub waited_pct: Vec<Option<f64>>,
-    /// Whether every run has a figure and messages, and each message was checked and came, or was counted as dropped where
-    /// that is allowed.
+    /// Whether every run has a figure and messages, and each message was checked and came, or was counted as dropped
+    /// where that is allowed.
     pub verified: bool,
     /// Whether only the number of messages was checked, in some run.
     pub counted: bool,
@@ -160,7 +161,8 @@ pub struct Figures {
     pub client_rss_bytes_max: Option<u64>,
     /// Times of single messages: the median of the runs' values.
     pub latency: Option<Times>,
-    /// In a row that climbs, the runs on the way to the highest rate that is held, and the rounds there that did not hold.
+    /// In a row that climbs, the runs on the way to the highest rate that is held, and the rounds there that did not
+    /// hold.
     #[serde(default)]
     pub tries: Vec<Try>,
     /// Further figures that only this suite has: the median of the runs' values.
@@ -388,9 +390,9 @@ struct Ratio {
     ci95: [f64; 2],
 }
 
-/// How one side's rounds stand to the other's: the median of the rounds' ratios, because what the machine does in a round
-/// happens to both. A round in which one has no figure is left out. Nothing where a figure is 0, since no number says how
-/// many times that is.
+/// How one side's rounds stand to the other's: the median of the rounds' ratios, because what the machine does in a
+/// round happens to both. A round in which one has no figure is left out. Nothing where a figure is 0, since no number
+/// says how many times that is.
 fn ratio_of_rounds(
     new: &[Option<f64>],
     base: &[Option<f64>],
@@ -408,8 +410,8 @@ fn ratio_of_rounds(
     are_numbers(&ratios).then_some(ratio)
 }
 
-/// How two sides stand to each other whose rounds were not made beside each other: the ratio of their medians, with runs
-/// drawn from each side by itself. Nothing where one of them may be 0.
+/// How two sides stand to each other whose rounds were not made beside each other: the ratio of their medians, with
+/// runs drawn from each side by itself. Nothing where one of them may be 0.
 fn ratio_of_medians(
     new: &[Option<f64>],
     base: &[Option<f64>],

@@ -68,8 +68,8 @@ impl fmt::Display for Cores {
 pub struct Timeouts {
     /// For a server that starts. Default 30 s: a broker with a runtime of its own takes seconds.
     pub ready: Duration,
-    /// For what a driver takes beyond its warm-up and its window. Default 30 s: ten thousand connections, or tasks that are
-    /// counted instead of timed.
+    /// For what a driver takes beyond its warm-up and its window. Default 30 s: ten thousand connections, or tasks that
+    /// are counted instead of timed.
     pub slack: Duration,
     /// For an account. Default 10 s.
     pub answer: Duration,
@@ -116,8 +116,8 @@ pub(super) struct Outcome {
     /// Processor time in percent of the window: 100 is one core.
     pub(super) server_busy_pct: Option<f64>,
     pub(super) driver_busy_pct: f64,
-    /// Share of the window in which one of the two waited for a core that others had, in percent; nothing of a window that
-    /// is too short for that.
+    /// Share of the window in which one of the two waited for a core that others had, in percent; nothing of a window
+    /// that is too short for that.
     pub(super) waited_pct: Option<f64>,
 }
 

@@ -31,7 +31,8 @@ pub struct BenchOptions {
     pub suites: Vec<&'static Suite>,
     /// Fewer and shorter rows.
     pub quick: bool,
-    /// Only rows whose names are one of these texts, or contain one that is no row's name; all of them if there is none.
+    /// Only rows whose names are one of these texts, or contain one that is no row's name; all of them if there is
+    /// none.
     pub row_texts: Vec<String>,
     /// Length of the window of a run, in milliseconds, if its time is fixed and not its work.
     pub measure_ms: Option<u64>,
@@ -45,8 +46,8 @@ pub struct BenchOptions {
     pub peers: Vec<Program>,
     /// Peers that do not take part, with the reasons.
     pub missing_peers: Vec<String>,
-    /// Cores that processes are pinned to: the servers to the first, the drivers to the second. With fewer than two they
-    /// are not pinned.
+    /// Cores that processes are pinned to: the servers to the first, the drivers to the second. With fewer than two
+    /// they are not pinned.
     pub cores: Vec<usize>,
     /// The time limits of waits for programs.
     pub timeouts: Timeouts,

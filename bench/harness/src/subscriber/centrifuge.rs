@@ -1,4 +1,5 @@
-//! Centrifuge, the engine of Centrifugo: replies in protobuf, each behind its length, some of them in one message of WebSocket.
+//! Centrifuge, the engine of Centrifugo: replies in protobuf, each behind its length, some of them in one message of
+//! WebSocket.
 //!
 //! ```text
 //! client: Command { id: 1, connect: {} }    server: Reply { id: 1, connect: … }: the server has subscribed us, too

@@ -8,7 +8,7 @@ use tidewire_load::statistics::LatencyHistogram;
 use super::dialect::{Dialect, DialectError, Next, Publish, Role};
 use crate::pace::Pace;
 use crate::probes::wait::WaitSet;
-use crate::probes::{Link, Unfinished, or_none};
+use crate::probes::{Link, PartialFrame, or_none};
 use crate::publication::Publication;
 
 /// A connection, open or ended.
@@ -17,7 +17,7 @@ pub(super) struct Connection<D> {
     stream: Box<dyn Link>,
     dialect: D,
     role: Role,
-    unfinished: Unfinished,
+    unfinished: PartialFrame,
     /// Bytes to send, of which the first `written` are sent.
     output: Vec<u8>,
     written: usize,
@@ -70,7 +70,7 @@ impl<D: Dialect> Connection<D> {
             stream,
             dialect: D::default(),
             role,
-            unfinished: Unfinished::default(),
+            unfinished: PartialFrame::default(),
             output: Vec::new(),
             written: 0,
             sequence: Sequence::default(),
@@ -204,9 +204,9 @@ impl Tally {
         (self.from_ns, self.until_ns) = (from_ns, until_ns);
     }
 
-    /// How much later messages were at the end of the window than at its beginning, in nanoseconds. A publisher that collects
-    /// messages for a write is late for the first of them and not for the last. So this is the difference of many messages,
-    /// and not of two.
+    /// How much later messages were at the end of the window than at its beginning, in nanoseconds. A publisher that
+    /// collects messages for a write is late for the first of them and not for the last. So this is the difference of
+    /// many messages, and not of two.
     pub(super) fn fell_behind_ns(&self) -> u64 {
         let apart_ns = self.last.mean_ns().saturating_sub(self.first.mean_ns());
         // The middles of the two parts are that much closer than the ends of the window.
@@ -342,8 +342,9 @@ mod tests {
         assert_eq!((tally.behind, sequence.lost(3)), (Some(3), 0));
     }
 
-    /// The bug: the first and the last message of the window were compared, and by chance the one stood at the end of a write and
-    /// the other at the beginning of one. In a window of 400 ms and with writes every 5 ms that was 1 % of the rate.
+    /// The bug: the first and the last message of the window were compared, and by chance the one stood at the end of a
+    /// write and the other at the beginning of one. In a window of 400 ms and with writes every 5 ms that was 1 % of
+    /// the rate.
     #[test]
     fn a_publisher_that_writes_seldom_is_not_behind_and_one_that_is_ever_later_is() {
         const MESSAGES: u64 = 397;

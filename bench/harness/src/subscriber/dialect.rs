@@ -3,8 +3,8 @@
 //! A dialect is the state of one connection: what to say first, how to take apart what comes, and whether the
 //! subscription holds. Each is written from the public specification of its protocol and knows no more of it than a
 //! subscriber, or a publisher where a broker stands between, needs. Nothing that a server sends may make it panic, and
-//! of a frame or line that is not yet whole no more than [`FRAME_BYTES_MAX`] bytes and its head are kept. Answers that the
-//! server does not read are bounded by the connection, which ends.
+//! of a frame or line that is not yet whole no more than [`FRAME_BYTES_MAX`] bytes and its head are kept. Answers that
+//! the server does not read are bounded by the connection, which ends.
 
 use std::io;
 

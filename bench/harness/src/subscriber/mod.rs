@@ -6,10 +6,10 @@
 //! ([`Publication`](super::publication::Publication)). Brokers get their publications over a further connection of the
 //! same kind; everybody else publishes by himself when all have subscribed.
 //!
-//! A message belongs to the time at which its rate made it due, so that nobody gains by publishing late. What was due within
-//! the window is waited for behind it; it is over when every connection has a message that was due later, or nothing
-//! comes any more. How much longer than the window that took shows in the rate. A message counts as lost if it was sent and
-//! did not come, came twice, out of order or changed.
+//! A message belongs to the time at which its rate made it due, so that nobody gains by publishing late. What was due
+//! within the window is waited for behind it; it is over when every connection has a message that was due later, or
+//! nothing comes any more. How much longer than the window that took shows in the rate. A message counts as lost if it
+//! was sent and did not come, came twice, out of order or changed.
 
 mod centrifuge;
 mod connection;
@@ -40,11 +40,11 @@ use crate::probes::{Link, echo, with_link};
 
 /// The result of listening.
 #[derive(Debug)]
-pub(crate) struct Heard {
-    /// The messages of all connections that were due within the window and came, each the expected one or a later one; and
-    /// those that were due by its end and did not come as they should, from the first one on. The time is that of the window,
-    /// and by how much later messages were at its end than at its beginning. A publisher that holds its rate is late by the
-    /// same time at both.
+pub(crate) struct ListenResult {
+    /// The messages of all connections that were due within the window and came, each the expected one or a later one;
+    /// and those that were due by its end and did not come as they should, from the first one on. The time is that of
+    /// the window, and by how much later messages were at its end than at its beginning. A publisher that holds its
+    /// rate is late by the same time at both.
     pub(crate) measured: Measured,
     /// Messages that were due by the end of the window and sent, from the first one on: each of them once for every
     /// connection.
@@ -57,17 +57,17 @@ pub(crate) struct Heard {
     pub(crate) closed: usize,
 }
 
-/// Subscribes over all connections of the work, which are spread over these addresses, counts for a while, and waits for what is under way. Lost messages are no
-/// error, they are counted; nor are connections that the server ends.
-pub(crate) type Listen = fn(&[SocketAddress], &Work, &mut Stage) -> io::Result<Heard>;
+/// Subscribes over all connections of the work, which are spread over these addresses, counts for a while, and waits
+/// for what is under way. Lost messages are no error, they are counted; nor are connections that the server ends.
+pub(crate) type Listen = fn(&[SocketAddress], &Work, &mut Stage) -> io::Result<ListenResult>;
 
 /// How to listen to a server of ours: in TW1 with its handshake.
 pub(crate) fn tw1() -> Listen {
     listen_in::<tw1::Tw1>
 }
 
-/// How to listen to other servers, by the name of their protocol in [`Work::codec`](crate::contract::Work::codec). TW1 is
-/// here without its handshake, and `length` is u32, big-endian, before every payload. NATS and Redis are brokers.
+/// How to listen to other servers, by the name of their protocol in [`Work::codec`](crate::contract::Work::codec). TW1
+/// is here without its handshake, and `length` is u32, big-endian, before every payload. NATS and Redis are brokers.
 pub(crate) fn dialect(name: &str) -> Option<Listen> {
     Some(match name {
         "tw1" => listen_in::<tw1::BareTw1>,
@@ -86,7 +86,7 @@ fn listen_in<D: Dialect>(
     addresses: &[SocketAddress],
     work: &Work,
     stage: &mut Stage,
-) -> io::Result<Heard> {
+) -> io::Result<ListenResult> {
     let first = addresses.first().ok_or(io::ErrorKind::AddrNotAvailable)?;
     let mut crowd = Crowd::<D>::connect(addresses, work)?;
     crowd.subscribe()?;
@@ -114,7 +114,7 @@ fn listen_in<D: Dialect>(
     let seconds = (window_ns + crowd.tally.fell_behind_ns()) as f64 / 1e9;
     let lost = connections.iter().map(|one| one.sequence.lost(sent)).sum();
     let measured = Measured::verified(crowd.tally.messages, seconds, lost);
-    Ok(Heard {
+    Ok(ListenResult {
         measured: Measured {
             allocated_bytes,
             ..measured.with_times(&crowd.tally.latency)
@@ -238,8 +238,8 @@ impl<'a, D: Dialect> Crowd<'a, D> {
         Ok(())
     }
 
-    /// How many messages were due by the end of the window: all before the first that was due later. Where none such came,
-    /// it is what we published, or else what was heard.
+    /// How many messages were due by the end of the window: all before the first that was due later. Where none such
+    /// came, it is what we published, or else what was heard.
     fn sent(&self) -> u64 {
         let heard = self.connections.iter().map(|one| one.sequence.next);
         let heard = heard.max().unwrap_or_default();
@@ -249,8 +249,8 @@ impl<'a, D: Dialect> Crowd<'a, D> {
         sent.unwrap_or_default().max(heard)
     }
 
-    /// Waits until everybody has heard what was due within the window, or nothing of it comes any more. The publisher goes
-    /// on, because what is due later tells that nothing is missing.
+    /// Waits until everybody has heard what was due within the window, or nothing of it comes any more. The publisher
+    /// goes on, because what is due later tells that nothing is missing.
     fn drain(&mut self) -> io::Result<()> {
         let began_ns = now_ns();
         let (mut since_ns, mut heard) = (began_ns, self.heard());
@@ -293,14 +293,14 @@ fn open<D: Dialect>(
     Ok(connection)
 }
 
-/// Connects a link. The subscriber uses it as a `dyn`, which costs an indirect call for each read. So the subscriber is compiled once
-/// for each dialect, and not for each pair of a dialect and a link.
+/// Connects a link. The subscriber uses it as a `dyn`, which costs an indirect call for each read. So the subscriber is
+/// compiled once for each dialect, and not for each pair of a dialect and a link.
 fn dial<L: Link>(address: &SocketAddress) -> io::Result<Box<dyn Link>> {
     Ok(Box::new(echo::connect::<L>(address, false)?))
 }
 
-/// The work with the transport that is beneath the dialect. The subscriber of rivals over WebSocket speaks it by itself, because
-/// they send no stream of bytes but messages.
+/// The work with the transport that is beneath the dialect. The subscriber of rivals over WebSocket speaks it by
+/// itself, because they send no stream of bytes but messages.
 fn beneath_dialect(work: &Work) -> Work {
     let transport = match (work.codec.as_str(), work.transport.as_str()) {
         ("websocket", "ws") => "tcp",
@@ -322,7 +322,8 @@ const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long nothing must come for what is missing to be lost.
 const QUIET_MAX: Duration = Duration::from_secs(5);
 
-/// Longest wait for the window's messages: somebody so far behind will not hold the rate, and what it still owes is lost.
+/// Longest wait for the window's messages: somebody so far behind will not hold the rate, and what it still owes is
+/// lost.
 const DRAIN_MAX: Duration = Duration::from_secs(15);
 
 /// Size of the buffer all connections are read into: a frame and what one read of a busy connection brings.

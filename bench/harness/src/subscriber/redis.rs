@@ -1,7 +1,7 @@
 //! RESP, the protocol of Redis, as far as publish and subscribe need it.
 //!
-//! A subscriber gets arrays of three: `subscribe`, the channel and a count; then `message`, the channel and the payload.
-//! A publisher gets an integer for each publication: how many it reached.
+//! A subscriber gets arrays of three: `subscribe`, the channel and a count; then `message`, the channel and the
+//! payload. A publisher gets an integer for each publication: how many it reached.
 
 use super::dialect::{
     Dialect, DialectError, Next, Publish, Role, TOPIC, line, refused, small_number, whole,

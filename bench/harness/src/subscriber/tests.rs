@@ -59,9 +59,9 @@ fn publish(mut streams: Vec<TcpStream>, keep: fn(usize, u64) -> bool) {
     }
 }
 
-/// Listens to fresh servers in windows that grow until `least` messages were sent: how many a busy machine sends in a time
-/// is not what is tested.
-fn hear_enough(connections: usize, least: u64, serve: fn(Vec<TcpStream>)) -> Heard {
+/// Listens to fresh servers in windows that grow until `least` messages were sent: how many a busy machine sends in a
+/// time is not what is tested.
+fn hear_enough(connections: usize, least: u64, serve: fn(Vec<TcpStream>)) -> ListenResult {
     let mut work = work(connections);
     loop {
         let (address, thread) = server(connections, serve);

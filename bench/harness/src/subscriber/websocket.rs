@@ -1,5 +1,5 @@
-//! WebSocket (RFC 6455): the handshake of a client, and the frames of a server, which are not masked. Being connected is
-//! being subscribed.
+//! WebSocket (RFC 6455): the handshake of a client, and the frames of a server, which are not masked. Being connected
+//! is being subscribed.
 
 use super::dialect::{Dialect, DialectError, Next, Role, line, refused, whole, within_limit};
 use crate::probes::websocket::{ACCEPT, REQUEST};

@@ -1,9 +1,10 @@
-//! All together: a request that goes through a worker pool and the log before it is answered, at up to 10,000 connections.
+//! All together: a request that goes through a worker pool and the log before it is answered, at up to 10,000
+//! connections.
 //!
 //! Each connection has one request on its way. A worker does a hundred iterations and logs a line, and then the answer
-//! goes back. The limit is the same way put together by hand: an epoll loop, a channel, a [locked buffered file](super::locked_log), and
-//! workers that write the answers to the sockets themselves. The driver is the bare client for both, and checks every
-//! answer.
+//! goes back. The limit is the same way put together by hand: an epoll loop, a channel, a [locked buffered
+//! file](super::locked_log), and workers that write the answers to the sockets themselves. The driver is the bare
+//! client for both, and checks every answer.
 
 use std::os::fd::AsFd;
 use std::path::Path;

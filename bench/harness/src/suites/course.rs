@@ -173,8 +173,8 @@ fn hear<T>(news: &Receiver<News<T>>) -> Result<News<T>, RoleError> {
     Err(RoleError::failed(WORK, failure))
 }
 
-/// Plays the driver of so many threads or lanes, which `start` starts. They stay until the kernel's account of them has been
-/// read.
+/// Plays the driver of so many threads or lanes, which `start` starts. They stay until the kernel's account of them has
+/// been read.
 pub(super) fn drive<T, P>(
     threads: usize,
     work: &Work,
@@ -202,6 +202,6 @@ pub(super) fn tell<T>(sender: &Sender<News<T>>, news: News<T>) {
 
 const WORK: &str = "do the work";
 
-/// Longest wait for a thread: to connect, or to finish behind the window. Longer than the thread waits for what is lost, and
-/// shorter than the runner waits for the driver, so that the reason is told.
+/// Longest wait for a thread: to connect, or to finish behind the window. Longer than the thread waits for what is
+/// lost, and shorter than the runner waits for the driver, so that the reason is told.
 const TIMEOUT: Duration = Duration::from_secs(28);

@@ -1,5 +1,5 @@
-//! Memory of sessions at rest: the growth of the server's resident memory, as in the suite `memory`. The bare server shows what
-//! TLS or WebSocket cost by themselves; the difference is ours.
+//! Memory of sessions at rest: the growth of the server's resident memory, as in the suite `memory`. The bare server
+//! shows what TLS or WebSocket cost by themselves; the difference is ours.
 
 use std::io;
 use std::ops::Range;

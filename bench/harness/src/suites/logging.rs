@@ -1,8 +1,8 @@
 //! Logging: four threads that log 50,000 lines of 80 characters each, and the lines that are in the file at the end.
 //!
-//! Tidewire's log is what a program gets by `tracing::info!`: formatted by the thread that logs, written by a thread of its
-//! own. The limit is the same line put together by hand into a [buffered file behind a lock](super::locked_log). The file is
-//! read at the end and every line looked for.
+//! Tidewire's log is what a program gets by `tracing::info!`: formatted by the thread that logs, written by a thread of
+//! its own. The limit is the same line put together by hand into a [buffered file behind a lock](super::locked_log).
+//! The file is read at the end and every line looked for.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -78,7 +78,7 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
     stage.stopped()?;
     let text = fs::read_to_string(file.path()).or_failed("read the log")?;
     let offered = work.count * work.threads as u64;
-    let found = Found::of(&text, work);
+    let found = LogLines::of(&text, work);
     let seconds = (logged.until_ns - logged.from_ns) as f64 / 1e9;
     let lost = offered - found.lines + found.wrong;
     stage.measured(Measured {
@@ -87,7 +87,7 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
     })
 }
 
-struct Logged {
+struct CallTimes {
     from_ns: u64,
     until_ns: u64,
     /// How long each call took.
@@ -99,7 +99,7 @@ fn log_all(
     work: &Work,
     prepare: impl Fn() -> Option<DefaultGuard> + Sync,
     log_one: impl Fn(&str) + Sync,
-) -> Logged {
+) -> CallTimes {
     // One more than those that log: this one tells the time when all are there.
     let ready = Barrier::new(work.threads + 1);
     let log = |thread: usize| {
@@ -129,7 +129,7 @@ fn log_all(
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
-        Logged {
+        CallTimes {
             from_ns,
             until_ns: now_ns(),
             calls,
@@ -137,8 +137,8 @@ fn log_all(
     })
 }
 
-/// Makes the text of a line: whose it is, which one, and filling, 80 characters in all. As cheap as can be, for it is not
-/// what is measured.
+/// Makes the text of a line: whose it is, which one, and filling, 80 characters in all. As cheap as can be, for it is
+/// not what is measured.
 fn make_text(thread: usize, number: u64, text: &mut String) {
     text.clear();
     // Writing to a string cannot fail.
@@ -146,14 +146,14 @@ fn make_text(thread: usize, number: u64, text: &mut String) {
     text.push_str(&FILLING[text.len()..]);
 }
 
-struct Found {
+struct LogLines {
     /// Lines of ours, each counted once.
     lines: u64,
     /// Lines that are there twice, cut or changed.
     wrong: u64,
 }
 
-impl Found {
+impl LogLines {
     fn of(log: &str, work: &Work) -> Self {
         let mut seen = vec![false; work.threads * work.count as usize];
         let mut found = Self { lines: 0, wrong: 0 };
@@ -234,7 +234,7 @@ mod tests {
             &good[..40],
             text(4, 0)
         );
-        let found = Found::of(&log, &work);
+        let found = LogLines::of(&log, &work);
         assert_eq!((found.lines, found.wrong), (2, 3));
     }
 }

@@ -1,9 +1,10 @@
 //! Memory of sessions: what a server's process grows by when so many connect, idle or each with an echo on its way.
 //!
-//! The server tells its resident memory when it is asked with an empty message: when the first hundred sessions are there,
-//! so that what it has once for all is not counted, and again at the end. The growth divided by the sessions that came
-//! between is the figure, so it holds everything that a session costs its process, what the allocator keeps for itself
-//! included; in pages of 4 KiB, because with huge ones memory comes in steps that are more than a thousand sessions. Within one process it is both ends. What the kernel needs is told apart, and only as well as it can be:
+//! The server tells its resident memory when it is asked with an empty message: when the first hundred sessions are
+//! there, so that what it has once for all is not counted, and again at the end. The growth divided by the sessions
+//! that came between is the figure, so it holds everything that a session costs its process, what the allocator keeps
+//! for itself included; in pages of 4 KiB, because with huge ones memory comes in steps that are more than a thousand
+//! sessions. Within one process it is both ends. What the kernel needs is told apart, and only as well as it can be:
 //! the growth of its unreclaimable slabs and of the memory of its sockets (`/proc/meminfo`, `/proc/net/sockstat`), for
 //! both ends and the whole machine. There is no limit to compare with.
 
@@ -315,8 +316,8 @@ const CONNECTING_MAX: usize = 128;
 /// Sessions that are there before it is counted.
 const FIRST: usize = 100;
 
-/// Datagrams on their way at once: fewer than the server's socket holds, for what it does not hold is lost. All sessions
-/// get their turns.
+/// Datagrams on their way at once: fewer than the server's socket holds, for what it does not hold is lost. All
+/// sessions get their turns.
 const DATAGRAMS_AT_ONCE: usize = 128;
 
 const TIMEOUT_NS: u64 = 30_000_000_000;

@@ -76,6 +76,12 @@ pub fn by_name(name: &str) -> Result<&'static Suite, Option<&'static str>> {
     })
 }
 
+/// The suite that has the work of a row of `own`, if it is another one.
+fn other_suite(own: &Suite, work: &Work) -> Option<&'static Suite> {
+    let suite = SUITES.iter().find(|suite| suite.name == work.suite);
+    suite.filter(|suite| suite.name != own.name)
+}
+
 /// The server of work within one process, which has none.
 fn serves_nobody(_: Side, work: &Work, _: &mut Stage) -> Result<(), RoleError> {
     let suite = &work.suite;
@@ -218,8 +224,8 @@ const SPIN: &str = "spin";
 /// How long they look: about as long as the other side takes to wake on a virtual machine.
 const SPIN_US: u32 = 50;
 
-/// Starts such a server. The services here do much more for a message than the indirect call that a boxed service costs, and
-/// the lane's loops are not compiled again for each of them.
+/// Starts such a server. The services here do much more for a message than the indirect call that a boxed service
+/// costs, and the lane's loops are not compiled again for each of them.
 fn start_server<S: Service>(work: &Work, mut make: impl FnMut() -> S) -> Result<Server, RoleError> {
     spinning(builder(work)?, work)
         .start_boxed(|_| Box::new(make()))
@@ -231,7 +237,8 @@ fn log_file() -> Result<NamedTempFile, RoleError> {
     NamedTempFile::new().or_failed("make a file for the log")
 }
 
-/// The address that clients of ours connect to. If the work is within a process, its server starts here and is returned, too.
+/// The address that clients of ours connect to. If the work is within a process, its server starts here and is
+/// returned, too.
 fn reach(
     work: &Work,
     address: &str,
@@ -281,8 +288,8 @@ fn payload_bytes(work: &Work) -> Result<usize, RoleError> {
     Ok((work.message_bytes + 8).saturating_sub(frame.len()).max(8))
 }
 
-/// Turns what ours do with a codec into what a rival with a format of its own does: the same payload, to which it adds a
-/// framing of its own.
+/// Turns what ours do with a codec into what a rival with a format of its own does: the same payload, to which it adds
+/// a framing of its own.
 pub(super) fn in_own_format(work: &mut Work) {
     if ![echo::SUITE.name, ingest::SUITE.name].contains(&work.suite.as_str()) {
         return;

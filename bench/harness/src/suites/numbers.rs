@@ -1,8 +1,8 @@
 //! The receiver's side of messages that carry a number per session: each counts if it comes once and in order.
 //!
-//! Problem: a count alone does not see a message that was lost while another came twice. Approach: a number to expect for
-//! each session, as the programs of the rivals keep it. Messages of one session come in runs, so the number at hand is kept
-//! apart from the table of all.
+//! Problem: a count alone does not see a message that was lost while another came twice. Approach: a number to expect
+//! for each session, as the programs of the rivals keep it. Messages of one session come in runs, so the number at hand
+//! is kept apart from the table of all.
 
 use tidewire::{Context, SessionId};
 
@@ -22,7 +22,8 @@ impl Place {
 #[derive(Debug)]
 pub(super) struct Numbers {
     session: SessionId,
-    /// The number that is expected next of `session`. It is copied from the table, where all other sessions have theirs.
+    /// The number that is expected next of `session`. It is copied from the table, where all other sessions have
+    /// theirs.
     next: u64,
     /// Place of `session` in the table.
     index: usize,
@@ -46,8 +47,8 @@ impl Numbers {
         self.table.push(0);
     }
 
-    /// Takes the message of a session. Returns whether it is the expected one, or a later one: what is missing before it the
-    /// sender knows.
+    /// Takes the message of a session. Returns whether it is the expected one, or a later one: what is missing before
+    /// it the sender knows.
     #[inline]
     pub(super) fn take(&mut self, cx: &Context<'_>, payload: &[u8]) -> bool {
         if cx.id() != self.session {

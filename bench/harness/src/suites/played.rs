@@ -10,7 +10,7 @@ use crate::stage::Stage;
 
 /// The result of a run of a row.
 #[derive(Debug)]
-pub(super) struct Played {
+pub(super) struct PlayResult {
     pub(super) measured: Measured,
     /// The server's account at the end, where there is a server.
     pub(super) account: Account,
@@ -88,7 +88,7 @@ pub(super) fn play_long_rows_with_few_clients(suite: &'static Suite) {
 }
 
 /// Plays the work with `side` in both parts.
-pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> Played {
+pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> PlayResult {
     let mut server = None;
     let mut address = "-".to_owned();
     if work.has_server() {
@@ -132,7 +132,7 @@ pub(super) fn play(suite: &'static Suite, side: Side, work: &Work) -> Played {
     if let Some(server) = server {
         server.finish();
     }
-    Played {
+    PlayResult {
         measured: measured.expect("the driver said what it measured"),
         account,
     }
@@ -147,7 +147,7 @@ pub(super) fn play_until(
     enough: impl Fn(&Measured) -> bool,
 ) -> Measured {
     for _ in 0..GROWTHS_MAX {
-        let Played { measured, account } = play(suite, side, &work);
+        let PlayResult { measured, account } = play(suite, side, &work);
         let lost = (measured.lost, measured.verified);
         assert_eq!(lost, (0, true), "{side:?}, {work:?}: {measured:?}");
         if let Some(sent) = measured.sent {

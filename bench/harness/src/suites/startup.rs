@@ -1,9 +1,9 @@
 //! Starting: from binding to the first reply, from connecting to the first reply, and from a server's end to the first
 //! reply of its successor at the same address.
 //!
-//! Each is done again and again by one client within the window, one after the other; the figure is the median. Tidewire
-//! has its blocking client, whose connection has a lane of its own: that thread is part of what starting costs. The limit
-//! is a socket and an epoll set, over TCP and Unix sockets.
+//! Each is done again and again by one client within the window, one after the other; the figure is the median.
+//! Tidewire has its blocking client, whose connection has a lane of its own: that thread is part of what starting
+//! costs. The limit is a socket and an epoll set, over TCP and Unix sockets.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -35,7 +35,8 @@ pub(super) const SUITE: Suite = Suite {
 /// A server within the driver's process.
 enum Local {
     Ours(Server),
-    /// It looks at the flag every 100 ms, which nobody should have to wait for, and takes its socket along when it ends.
+    /// It looks at the flag every 100 ms, which nobody should have to wait for, and takes its socket along when it
+    /// ends.
     Bare(SocketAddress, Arc<AtomicBool>),
 }
 

@@ -32,8 +32,8 @@ struct Visitor<L> {
     reply: Vec<u8>,
 }
 
-/// An event of the connection of a slot: its whole and right reply came, so many nanoseconds after it began; or, without a
-/// number, it failed, ended or had a wrong reply, and the slot is free.
+/// An event of the connection of a slot: its whole and right reply came, so many nanoseconds after it began; or,
+/// without a number, it failed, ended or had a wrong reply, and the slot is free.
 pub(super) type Event = (usize, Option<u64>);
 
 impl<L: Link> Visitors<L> {
@@ -91,8 +91,8 @@ impl<L: Link> Visitors<L> {
         }
     }
 
-    /// Ends a connection at once, as if its client had lost power. Without a reset, tens of thousands of ports would be in
-    /// use for a minute. Returns its link.
+    /// Ends a connection at once, as if its client had lost power. Without a reset, tens of thousands of ports would be
+    /// in use for a minute. Returns its link.
     pub(super) fn end(&mut self, slot: usize) -> Option<L> {
         let visitor = self.slots[slot].take()?;
         // If it fails, the connection ends in the usual way.

@@ -1,7 +1,8 @@
 //! Channels between two threads of one process, each a program of its own in `bin/`.
 //!
-//! They carry messages by value and follow the advice of their authors: bounded where a bound exists, and several messages at
-//! once where an API for that exists (rtrb's chunks). Otherwise a receiver takes all waiting messages before it waits again.
+//! They carry messages by value and follow the advice of their authors: bounded where a bound exists, and several
+//! messages at once where an API for that exists (rtrb's chunks). Otherwise a receiver takes all waiting messages
+//! before it waits again.
 
 use anyhow::Result;
 use peer_common::inproc::{self, Opening};

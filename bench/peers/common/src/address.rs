@@ -16,8 +16,8 @@ pub fn socket_path() -> PathBuf {
     std::env::temp_dir().join(format!("tidewire-peer-{process}-{number}.sock"))
 }
 
-/// A port that was free a moment ago, for servers that cannot choose a free port and report it. Another process may take it in
-/// between; the server then fails to start and reports that.
+/// A port that was free a moment ago, for servers that cannot choose a free port and report it. Another process may
+/// take it in between; the server then fails to start and reports that.
 ///
 /// # Errors
 /// No port is free.

@@ -1,8 +1,9 @@
 //! Counting the bytes that a rival asks its allocator for.
 //!
-//! The allocator beneath is that of Tidewire's own binary, so that no side has a better one. Threads count in separate slots,
-//! because all allocations would contend for the cache line of a single counter. Rejected: Tidewire's own counting allocator,
-//! which counts for each thread and has no sum over all threads. Allocations by libraries in C are not counted.
+//! The allocator beneath is that of Tidewire's own binary, so that no side has a better one. Threads count in separate
+//! slots, because all allocations would contend for the cache line of a single counter. Rejected: Tidewire's own
+//! counting allocator, which counts for each thread and has no sum over all threads. Allocations by libraries in C are
+//! not counted.
 
 #![expect(
     unsafe_code,

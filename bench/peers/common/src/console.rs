@@ -13,8 +13,8 @@ use tidewire_bench::contract::{Account, Line};
 use crate::allocated_bytes;
 use crate::numbered::Counts;
 
-/// A server's side of the contract. It announces that the server is ready, answers requests for accounts, and ends the process at
-/// the end of input. All this happens on a thread of its own, so that the server's own loop stays simple.
+/// A server's side of the contract. It announces that the server is ready, answers requests for accounts, and ends the
+/// process at the end of input. All this happens on a thread of its own, so that the server's own loop stays simple.
 #[derive(Clone, Debug, Default)]
 pub struct Console {
     shared: Arc<Shared>,
@@ -43,8 +43,8 @@ impl Console {
         Self::default()
     }
 
-    /// Announces that the server accepts connections at this address and begins to answer. The answers go to standard output, so
-    /// the server must not write there.
+    /// Announces that the server accepts connections at this address and begins to answer. The answers go to standard
+    /// output, so the server must not write there.
     ///
     /// # Errors
     /// Standard output is closed.

@@ -1,8 +1,8 @@
 //! Servers that are programs of other projects.
 //!
-//! The benchmark pins the process that it started and reads its processor time and memory. The peer's program therefore does not
-//! start the server as a child but replaces itself by it (exec). A small process of its own, the steward, handles the lines of
-//! the contract. It sleeps while the benchmark measures, and ends the server at the end of input.
+//! The benchmark pins the process that it started and reads its processor time and memory. The peer's program therefore
+//! does not start the server as a child but replaces itself by it (exec). A small process of its own, the steward,
+//! handles the lines of the contract. It sleeps while the benchmark measures, and ends the server at the end of input.
 
 use std::convert::Infallible;
 use std::net::TcpStream;

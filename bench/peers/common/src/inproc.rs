@@ -1,8 +1,8 @@
 //! Work within one process: two threads, with a library between them.
 //!
-//! `echo`: the near thread keeps requests in flight, and the far thread sends messages back. `ingest`: the near thread sends as
-//! fast as it can, and the far thread counts. A library only implements how one end sends and receives. An end may pass several
-//! messages at once if that is the library's fast way.
+//! `echo`: the near thread keeps requests in flight, and the far thread sends messages back. `ingest`: the near thread
+//! sends as fast as it can, and the far thread counts. A library only implements how one end sends and receives. An end
+//! may pass several messages at once if that is the library's fast way.
 
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
@@ -39,8 +39,8 @@ pub trait End {
     fn receive(&mut self, messages: &mut Vec<Item>) -> Result<()>;
 }
 
-/// An end that the thread that will own it must open, for libraries whose ends cannot move between threads. Other libraries
-/// return an open end.
+/// An end that the thread that will own it must open, for libraries whose ends cannot move between threads. Other
+/// libraries return an open end.
 pub trait Opening: Send + 'static {
     /// The open end.
     type End: End;

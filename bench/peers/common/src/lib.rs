@@ -1,9 +1,10 @@
 //! The common part of all programs of rivals.
 //!
-//! Problem: the comparison with a rival is fair only if it does the same work with the same checks, and a dozen programs with
-//! their own clocks and their own counts of losses would differ. Approach: a rival implements [`Peer`], the part that uses its
-//! library, and [`run`] is its `main`. Windows, counts, content checks, descriptor limits and the lines of the contract
-//! (`tidewire_bench::contract`) are here. Rejected: one driver for all rivals, because a rival's own client is half of its speed.
+//! Problem: the comparison with a rival is fair only if it does the same work with the same checks, and a dozen
+//! programs with their own clocks and their own counts of losses would differ. Approach: a rival implements [`Peer`],
+//! the part that uses its library, and [`run`] is its `main`. Windows, counts, content checks, descriptor limits and
+//! the lines of the contract (`tidewire_bench::contract`) are here. Rejected: one driver for all rivals, because a
+//! rival's own client is half of its speed.
 //!
 //! - [`Console`]: announces that a server is ready, and reports its counts.
 //! - [`Window`], [`Meter`]: the time in which a driver counts, and its counts.
@@ -55,8 +56,8 @@ pub trait Peer {
     /// The version cannot be found, for example because a server is not installed.
     fn describe(&self) -> Result<Description>;
 
-    /// Serves `work` until the console ends the process. A server returns only if it fails, or has nothing to do. It must not
-    /// return after it was announced as ready.
+    /// Serves `work` until the console ends the process. A server returns only if it fails, or has nothing to do. It
+    /// must not return after it was announced as ready.
     ///
     /// # Errors
     /// The error of the library, or work that is not offered.

@@ -46,7 +46,8 @@ impl Meter {
         }
     }
 
-    /// Counts messages that never came or were wrong. They count at any time, because a loss during the warm-up is a loss.
+    /// Counts messages that never came or were wrong. They count at any time, because a loss during the warm-up is a
+    /// loss.
     pub fn count_lost(&mut self, messages: u64) {
         self.lost += messages;
     }

@@ -52,8 +52,8 @@ impl Source {
     }
 }
 
-/// The result of a driver of one-way messages: how many it sent over all connections. The benchmark asks the server how many
-/// arrived.
+/// The result of a driver of one-way messages: how many it sent over all connections. The benchmark asks the server how
+/// many arrived.
 #[must_use]
 pub fn sent(messages: u64, window: &Window) -> Measured {
     Measured {

@@ -32,8 +32,8 @@ impl Publication {
         })
     }
 
-    /// The number of messages that are due and not sent, at most those of [`TURN_NS`]. A publisher that caught up at once would
-    /// take longer each time at a rate that it cannot keep. Without a rate it is a fixed batch.
+    /// The number of messages that are due and not sent, at most those of [`TURN_NS`]. A publisher that caught up at
+    /// once would take longer each time at a rate that it cannot keep. Without a rate it is a fixed batch.
     #[must_use]
     pub fn due(&self, now_ns: u64) -> u64 {
         if self.rate_per_sec <= 0.0 {
@@ -49,7 +49,8 @@ impl Publication {
         ((elapsed_secs * self.rate_per_sec) as u64).saturating_sub(self.sent)
     }
 
-    /// The next message with the time at which it was due, or with the present time if there is no rate. It counts as sent.
+    /// The next message with the time at which it was due, or with the present time if there is no rate. It counts as
+    /// sent.
     pub fn message(&mut self) -> &[u8] {
         self.payload[..8].copy_from_slice(&self.sent.to_le_bytes());
         self.sent += 1;

@@ -1,8 +1,8 @@
 //! Publishers and subscribers of one topic, all in the driver, with a server between them.
 //!
-//! As in the benchmark's own rows, a publisher is at most [`WINDOW`] messages ahead of the slowest subscriber, so that the rows
-//! measure speed and not the length of queues. Payload: bytes 0 to 5 the number within the publisher, 6 and 7 the publisher, 8 to
-//! 15 the send time, all little-endian; the rest is filled with 0x5a.
+//! As in the benchmark's own rows, a publisher is at most [`WINDOW`] messages ahead of the slowest subscriber, so that
+//! the rows measure speed and not the length of queues. Payload: bytes 0 to 5 the number within the publisher, 6 and 7
+//! the publisher, 8 to 15 the send time, all little-endian; the rest is filled with 0x5a.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -59,7 +59,8 @@ impl Flow {
         &self.payload
     }
 
-    /// Handles a payload of a subscriber. Missing messages before it are lost, and an unexpected message counts as lost.
+    /// Handles a payload of a subscriber. Missing messages before it are lost, and an unexpected message counts as
+    /// lost.
     pub fn take(&mut self, subscriber: usize, payload: &[u8], now_ns: u64) {
         // A payload with both words has a complete head.
         let (Some(number), Some(sent_ns)) = (word(payload, 0), word(payload, 8)) else {

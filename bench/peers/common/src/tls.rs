@@ -1,4 +1,5 @@
-//! TLS for rivals: the settings of tokio-rustls, which are those of all contenders, and files for servers of other projects.
+//! TLS for rivals: the settings of tokio-rustls, which are those of all contenders, and files for servers of other
+//! projects.
 
 use std::fs;
 use std::io::Write as _;

@@ -19,8 +19,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Begins the warm-up of `work` now. A thread of its own sleeps until the warm-up ends and then prints `started`, so that
-    /// drivers need not check for it.
+    /// Begins the warm-up of `work` now. A thread of its own sleeps until the warm-up ends and then prints `started`,
+    /// so that drivers need not check for it.
     #[must_use]
     pub fn begin(work: &Work) -> Self {
         let from_ns = now_ns() + work.warm_up_ms * 1_000_000;
@@ -89,8 +89,8 @@ impl Window {
     }
 }
 
-/// Waits until `started` is printed. On a busy machine its thread may not have run before the window ends, and the result must
-/// not be printed before `started`.
+/// Waits until `started` is printed. On a busy machine its thread may not have run before the window ends, and the
+/// result must not be printed before `started`.
 pub(crate) fn wait_for_started() {
     let announcers = ANNOUNCERS.lock().map(|mut list| std::mem::take(&mut *list));
     for announcer in announcers.into_iter().flatten() {

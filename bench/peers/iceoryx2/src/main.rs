@@ -1,7 +1,7 @@
 //! iceoryx2: shared memory, here between two threads, which spin as in its own benchmarks.
 //!
-//! Messages are samples of a publisher, which is tried again while there is no room. A reply is a sample in the other direction,
-//! which costs less than iceoryx2's requests and responses.
+//! Messages are samples of a publisher, which is tried again while there is no room. A reply is a sample in the other
+//! direction, which costs less than iceoryx2's requests and responses.
 
 use std::process::ExitCode;
 
@@ -115,7 +115,8 @@ struct Both {
 impl End for Both {
     fn send(&mut self, message: Item) -> Result<()> {
         let mut spins = 0;
-        // The receiver takes nothing while the queue is full. iceoryx2 would sleep then, for longer than the queue lasts.
+        // The receiver takes nothing while the queue is full. iceoryx2 would sleep then, for longer than the queue
+        // lasts.
         while self.publisher.send_copy(message)? == 0 {
             inproc::pause(&mut spins);
         }

@@ -54,7 +54,8 @@ impl Client {
         self.stream.flush().await.context("writing")
     }
 
-    /// Waits for a message and passes on all that are available: the reply subject, which may be empty, and the payload.
+    /// Waits for a message and passes on all that are available: the reply subject, which may be empty, and the
+    /// payload.
     pub(crate) async fn receive(&mut self, mut take: impl FnMut(&[u8], &[u8])) -> Result<()> {
         let mut count = 0;
         while count == 0 {

@@ -1,8 +1,8 @@
 //! nats-server, a broker. Requesters and responders are its clients, and both are in the driver.
 //!
-//! `echo` and `rpc`: connections that send requests, and one that answers all of them. `ingest`: connections that publish and one
-//! subscriber. `pubsub`: the same with any number of both. In `fanout` the benchmark's subscriber is the client. The driver
-//! writes the bytes of the protocol itself, because NATS's own clients are several times slower.
+//! `echo` and `rpc`: connections that send requests, and one that answers all of them. `ingest`: connections that
+//! publish and one subscriber. `pubsub`: the same with any number of both. In `fanout` the benchmark's subscriber is
+//! the client. The driver writes the bytes of the protocol itself, because NATS's own clients are several times slower.
 
 mod client;
 

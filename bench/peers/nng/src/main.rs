@@ -1,8 +1,8 @@
 //! nng from Debian's package: the successor of nanomsg, asynchronous through callbacks on its own threads.
 //!
-//! `echo` and `rpc` are REQ and REP, with a context for each request in flight, which is nng's form of pipelining. `ingest` is
-//! PUSH and PULL. `fanout` is PUB, which drops messages that a subscriber's queue has no room for. Work within one process uses
-//! PAIR sockets.
+//! `echo` and `rpc` are REQ and REP, with a context for each request in flight, which is nng's form of pipelining.
+//! `ingest` is PUSH and PULL. `fanout` is PUB, which drops messages that a subscriber's queue has no room for. Work
+//! within one process uses PAIR sockets.
 
 mod calls;
 mod inproc;

@@ -1,8 +1,8 @@
 //! OMQ: ZeroMQ's patterns in Rust, on tokio.
 //!
-//! `echo` and `rpc` are DEALER and ROUTER, or CLIENT and SERVER under the name `omq-server`. `ingest` is PUSH and PULL. `fanout`
-//! is a PUB that waits instead of dropping; mode `drops` is PUB with its defaults. Sockets run on the program's own
-//! single-threaded runtime, so that no thread has to be woken.
+//! `echo` and `rpc` are DEALER and ROUTER, or CLIENT and SERVER under the name `omq-server`. `ingest` is PUSH and PULL.
+//! `fanout` is a PUB that waits instead of dropping; mode `drops` is PUB with its defaults. Sockets run on the
+//! program's own single-threaded runtime, so that no thread has to be woken.
 
 mod inproc;
 

@@ -1,7 +1,7 @@
 //! rayon as a pool of workers. The tasks come from a thread outside the pool.
 //!
-//! Each task does 100 iterations of a small computation, the same as the benchmark's own workers. The work says how many are
-//! submitted at once. The waiting time of a task ends when it begins. Every result is checked.
+//! Each task does 100 iterations of a small computation, the same as the benchmark's own workers. The work says how
+//! many are submitted at once. The waiting time of a task ends when it begins. Every result is checked.
 
 use std::hint::black_box;
 use std::process::ExitCode;

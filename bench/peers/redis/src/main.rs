@@ -1,8 +1,8 @@
 //! redis-server, whose protocol allows any number of commands in flight.
 //!
-//! `echo` is PING with a payload, which the server returns, as `redis-benchmark -P` measures it. The driver writes the bytes of
-//! the protocol itself, because every client library would be slower. `pubsub` is PUBLISH and SUBSCRIBE. In `fanout` the
-//! benchmark's subscriber is the client.
+//! `echo` is PING with a payload, which the server returns, as `redis-benchmark -P` measures it. The driver writes the
+//! bytes of the protocol itself, because every client library would be slower. `pubsub` is PUBLISH and SUBSCRIBE. In
+//! `fanout` the benchmark's subscriber is the client.
 
 mod topic;
 

@@ -1,5 +1,5 @@
-//! Publishes to a channel and receives from it. Redis answers a publication with the number of its receivers. The publisher reads
-//! these answers after each write, so that they do not accumulate.
+//! Publishes to a channel and receives from it. Redis answers a publication with the number of its receivers. The
+//! publisher reads these answers after each write, so that they do not accumulate.
 
 use std::io;
 

@@ -1,5 +1,5 @@
-//! Fan-out without a library. Each tick frames its messages once, into a block that all subscribers share. A task for each
-//! subscriber writes its waiting blocks with one gathered write.
+//! Fan-out without a library. Each tick frames its messages once, into a block that all subscribers share. A task for
+//! each subscriber writes its waiting blocks with one gathered write.
 
 use std::io::IoSlice;
 

@@ -1,11 +1,14 @@
-//! One-way messages without a library: a sender that handles each message by itself, and receivers that check every one.
+//! One-way messages without a library: a sender that handles each message by itself, and receivers that check every
+//! one.
 //!
-//! A frame is a u32 LE length and the payload, whose first 8 bytes are a number within the connection. The sender appends each
-//! message to a buffer, field by field, and writes the buffer when it is full. Compared with a `BufWriter`, no future is polled
-//! for a message that only goes into memory. The number is written directly to its place and not into a payload that is copied
-//! afterwards, because the copy would wait for the smaller write to the same bytes.
+//! A frame is a u32 LE length and the payload, whose first 8 bytes are a number within the connection. The sender
+//! appends each message to a buffer, field by field, and writes the buffer when it is full. Compared with a
+//! `BufWriter`, no future is polled for a message that only goes into memory. The number is written directly to its
+//! place and not into a payload that is copied afterwards, because the copy would wait for the smaller write to the
+//! same bytes.
 //!
-//! In the mode [`BLOCKS`] the benchmark's bare client sends blocks of its own frames, and the receiver only counts them.
+//! In the mode [`BLOCKS`] the benchmark's bare client sends blocks of its own frames, and the receiver only counts
+//! them.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -204,8 +207,8 @@ async fn take(mut socket: Stream, intake: Rc<RefCell<Intake>>) -> io::Result<()>
     Ok(())
 }
 
-/// Checks the complete frames at the front of `bytes`. Returns the number that came once and in order, and the size of all of
-/// them in bytes. Missing messages are not counted here: the sender knows how many it sent.
+/// Checks the complete frames at the front of `bytes`. Returns the number that came once and in order, and the size of
+/// all of them in bytes. Missing messages are not counted here: the sender knows how many it sent.
 fn in_order(bytes: &[u8], next: &mut u64) -> (u64, usize) {
     let (mut right, mut at) = (0, 0);
     while let Some(length) = bytes[at..].first_chunk() {

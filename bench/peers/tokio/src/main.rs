@@ -1,9 +1,10 @@
-//! A hand-written program on tokio: one thread, plain sockets, no sessions, no limits, and no codec beyond finding the end of a
-//! frame.
+//! A hand-written program on tokio: one thread, plain sockets, no sessions, no limits, and no codec beyond finding the
+//! end of a frame.
 //!
-//! The benchmark's bare client drives its echo, like Tidewire's and the limit's. Connections share one read buffer. It is
-//! borrowed only while it is read and written back within one poll: a buffer for each connection would be simpler, but a thousand
-//! of them do not fit the cache. For one-way messages it has a sender of its own, because sending is half of that work.
+//! The benchmark's bare client drives its echo, like Tidewire's and the limit's. Connections share one read buffer. It
+//! is borrowed only while it is read and written back within one poll: a buffer for each connection would be simpler,
+//! but a thousand of them do not fit the cache. For one-way messages it has a sender of its own, because sending is
+//! half of that work.
 
 mod fanout;
 mod frames;
@@ -128,7 +129,8 @@ async fn echo_sealed(mut socket: Stream, write_bytes: usize) -> io::Result<()> {
     }
 }
 
-/// Reads and writes back at once. Bytes that the socket does not take now stay in `rest`. Returns the number of bytes read.
+/// Reads and writes back at once. Bytes that the socket does not take now stay in `rest`. Returns the number of bytes
+/// read.
 fn poll_echo(
     socket: &mut Stream,
     cx: &mut Context<'_>,

@@ -1,5 +1,5 @@
-//! A topic without a library. The server reads a block of complete frames from a publisher, and all subscribers share it. As in
-//! the fan-out, a task for each subscriber writes its waiting blocks with one gathered write.
+//! A topic without a library. The server reads a block of complete frames from a publisher, and all subscribers share
+//! it. As in the fan-out, a task for each subscriber writes its waiting blocks with one gathered write.
 //!
 //! The first byte of a connection is its role. A frame is a u32 BE length and the payload.
 

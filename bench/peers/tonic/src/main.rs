@@ -1,5 +1,5 @@
-//! tonic: gRPC. `echo` is one stream in both directions for each connection, `ingest` one stream to the server, `rpc` is unary
-//! calls.
+//! tonic: gRPC. `echo` is one stream in both directions for each connection, `ingest` one stream to the server, `rpc`
+//! is unary calls.
 
 mod ingest;
 

@@ -61,9 +61,9 @@ pub(crate) fn push(address: &str, work: &Work) -> Result<Measured> {
     }
     let messages = sources.iter().map(Source::sent).sum();
     drop(items);
-    // Sockets stay open until the program ends, when the benchmark has received everything. Closing one would wait until its
-    // queue is sent. But over `ipc` the other side stops reading a closed connection whose queue is full: the system reports the
-    // end before it has read all bytes.
+    // Sockets stay open until the program ends, when the benchmark has received everything. Closing one would wait
+    // until its queue is sent. But over `ipc` the other side stops reading a closed connection whose queue is full: the
+    // system reports the end before it has read all bytes.
     std::mem::forget(sockets);
     Ok(sent(messages, &window))
 }

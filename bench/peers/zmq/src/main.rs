@@ -1,7 +1,7 @@
 //! libzmq, ZeroMQ's own library. Its binding `zmq` builds it from source.
 //!
-//! `echo` and `rpc` are DEALER and ROUTER, `ingest` is PUSH and PULL, `fanout` is an XPUB that waits instead of dropping; mode
-//! `drops` is XPUB with its defaults. Work within one process uses PAIR sockets.
+//! `echo` and `rpc` are DEALER and ROUTER, `ingest` is PUSH and PULL, `fanout` is an XPUB that waits instead of
+//! dropping; mode `drops` is XPUB with its defaults. Work within one process uses PAIR sockets.
 
 mod driver;
 mod inproc;

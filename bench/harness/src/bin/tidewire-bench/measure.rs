@@ -30,7 +30,8 @@ pub(crate) struct MeasureArguments {
     /// Fewer rows, shorter runs and two rounds: to see that everything works, not to quote.
     #[arg(long)]
     quick: bool,
-    /// Only the row with this name, or else those whose names contain it, such as `tcp tw1, 16`; may be given more than once.
+    /// Only the row with this name, or else those whose names contain it, such as `tcp tw1, 16`; may be given more than
+    /// once.
     #[arg(long = "row", value_name = "TEXT")]
     row_texts: Vec<String>,
     /// Only the bare limits of this machine.
@@ -51,8 +52,8 @@ pub(crate) struct MeasureArguments {
     /// Rounds of each row, each with fresh processes [default: 5, or 2 with --quick].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1_000))]
     repeat: Option<u16>,
-    /// Length of the window of one run in seconds, where a row's work is not a number of tasks or lines [default: 1, or less
-    /// with --quick].
+    /// Length of the window of one run in seconds, where a row's work is not a number of tasks or lines [default: 1, or
+    /// less with --quick].
     #[arg(long, value_name = "S", value_parser = window_secs)]
     seconds: Option<f64>,
     /// Print the suites and a command for each of their rows, and measure nothing.
@@ -154,7 +155,8 @@ fn options(
         };
         let (found, errors) = Program::peers(&arguments.peers_dir, &choice);
         peers = found;
-        // A name on the command line that is no peer is most likely mistyped, and a run without it takes an hour and a half.
+        // A name on the command line that is no peer is most likely mistyped, and a run without it takes an hour and a
+        // half.
         let is_missing = |error: &&PeerError| {
             matches!(error, PeerError::Missing(..) | PeerError::NoDirectory(..))
         };

@@ -66,7 +66,8 @@ fn times_of_messages_have_three_digits() {
     assert!(page.contains("12,100") && !page.contains("12,059"));
 }
 
-/// The bug: on a telephone the share of the limit was outside the screen, and bars had a second colour without a legend.
+/// The bug: on a telephone the share of the limit was outside the screen, and bars had a second colour without a
+/// legend.
 #[test]
 fn the_share_of_the_limit_stands_first_and_bars_have_one_colour() {
     let page = sample().to_html();

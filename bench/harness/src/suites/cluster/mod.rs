@@ -1,8 +1,9 @@
 //! Cluster: one publisher at the first of two nodes, 250 receivers at each of them, and nats-server between them.
 //!
-//! Rivals do the same work: two nodes of Centrifuge behind the same broker, and 500 receivers at nats-server itself. Beside them
-//! stands one node of Tidewire without a broker, which has all 500 receivers: it shows what the second node and the broker cost. All
-//! are read by the [subscriber](crate::subscriber) of the suite `fanout`, and all parts of a contender share the server's core.
+//! Rivals do the same work: two nodes of Centrifuge behind the same broker, and 500 receivers at nats-server itself.
+//! Beside them stands one node of Tidewire without a broker, which has all 500 receivers: it shows what the second node
+//! and the broker cost. All are read by the [subscriber](crate::subscriber) of the suite `fanout`, and all parts of a
+//! contender share the server's core.
 
 mod broker;
 

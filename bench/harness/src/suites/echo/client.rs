@@ -36,14 +36,14 @@ struct Caller {
     clients: Vec<Client>,
     /// Of all clients together.
     in_flight: usize,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<PendingCall>,
     payload: Vec<u8>,
     next: u64,
     replies: u64,
     latency: LatencyHistogram,
 }
 
-struct Waiting {
+struct PendingCall {
     request: Request,
     client: usize,
     number: u64,
@@ -78,7 +78,7 @@ impl Caller {
         let number = self.next;
         self.next += 1;
         self.payload[..8].copy_from_slice(&number.to_le_bytes());
-        self.waiting.push_back(Waiting {
+        self.waiting.push_back(PendingCall {
             request: self.clients[client].request(&self.payload).send(),
             client,
             number,
@@ -86,8 +86,9 @@ impl Caller {
         });
     }
 
-    /// Waits for the oldest request, and takes the next ones whose replies came with its own. `follow` is called for each, with
-    /// whose it was and when the block was here. The clock is read once for a block, as the bare client reads it.
+    /// Waits for the oldest request, and takes the next ones whose replies came with its own. `follow` is called for
+    /// each, with whose it was and when the block was here. The clock is read once for a block, as the bare client
+    /// reads it.
     fn take_replies(
         &mut self,
         mut follow: impl FnMut(&mut Self, usize, u64),

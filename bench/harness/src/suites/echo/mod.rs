@@ -1,9 +1,10 @@
 //! Echo: messages of 32 bytes that come back as they were.
 //!
 //! In most rows the driver is the bare client for both sides, so that a row compares servers alone. Three kinds of rows
-//! compare more: `lane` has Tidewire's own lane as the client, `client` the threaded `Client` with its futures, and within
-//! a process there are lanes at both ends anyway. Over UDP Tidewire's driver is its lane with TW1, too, since that server asks an
-//! address for a proof that a bare client does not give; with codecs that prove no addresses it is the bare client.
+//! compare more: `lane` has Tidewire's own lane as the client, `client` the threaded `Client` with its futures, and
+//! within a process there are lanes at both ends anyway. Over UDP Tidewire's driver is its lane with TW1, too, since
+//! that server asks an address for a proof that a bare client does not give; with codecs that prove no addresses it is
+//! the bare client.
 
 mod client;
 
@@ -117,7 +118,8 @@ pub(super) fn row(
     RowPlan::new(id, work, Metric::MESSAGES)
 }
 
-/// Adds the bare loop and the rivals to a row. Modes exist in Tidewire only, so the others do the same work without one.
+/// Adds the bare loop and the rivals to a row. Modes exist in Tidewire only, so the others do the same work without
+/// one.
 fn with_limit(row: RowPlan) -> RowPlan {
     let plain = Work {
         mode: String::new(),
@@ -160,8 +162,8 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 fn serve_tidewire(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let server = super::builder(work)?
         .codec(codec(work)?)
-        // As in a closed network: to those who cannot prove their address and are not trusted, each datagram would be sent
-        // by itself, and none that is larger than what came.
+        // As in a closed network: to those who cannot prove their address and are not trusted, each datagram would be
+        // sent by itself, and none that is larger than what came.
         .trust_datagram_peers(work.codec != "tw1")
         .start(|_| |cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))
         .or_failed("start the server")?;
@@ -227,8 +229,8 @@ fn frame(side: Side, work: &Work) -> Result<Frame, RoleError> {
     Ok(Frame::one_way(parse, work.message_bytes))
 }
 
-/// A request and its response in UVRPC, with marks where their numbers go. The number of the request within the codec is
-/// always 1: it is free again as soon as it is answered. A datagram has no length before it.
+/// A request and its response in UVRPC, with marks where their numbers go. The number of the request within the codec
+/// is always 1: it is free again as soon as it is answered. A datagram has no length before it.
 fn uvrpc_frames(transport: &str) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut codec = tidewire::AnyCodec::by_name(UVRPC).ok()?;
     if transport == "udp" {

@@ -1,10 +1,10 @@
-//! The bare publisher: writes the same bytes to every socket at a fixed interval. They are framed once, into one log in which
-//! every receiver has a position, so that one that is behind costs no copies. There are no sessions and no policies: with a
-//! log that is full the publisher waits for the slowest.
+//! The bare publisher: writes the same bytes to every socket at a fixed interval. They are framed once, into one log in
+//! which every receiver has a position, so that one that is behind costs no copies. There are no sessions and no
+//! policies: with a log that is full the publisher waits for the slowest.
 //!
-//! Two things decide how much it can do, so that it has several [loops](LOOPS). A shorter frame is less to copy for the system and
-//! less to look at for the reader, which is the slower side. A longer interval saves system calls, and has more bytes under
-//! way at once, which a processor's cache may not hold until they are read.
+//! Two things decide how much it can do, so that it has several [loops](LOOPS). A shorter frame is less to copy for the
+//! system and less to look at for the reader, which is the slower side. A longer interval saves system calls, and has
+//! more bytes under way at once, which a processor's cache may not hold until they are read.
 
 use std::io;
 use std::sync::Arc;
@@ -216,8 +216,8 @@ mod tests {
     use crate::probes::echo::push_hello;
     use crate::subscriber::TOPIC;
 
-    /// The bug: the loop put the name of the topic into each frame. Tidewire does that only for subscribers of patterns, so the
-    /// loop wrote and its reader read more than Tidewire's.
+    /// The bug: the loop put the name of the topic into each frame. Tidewire does that only for subscribers of
+    /// patterns, so the loop wrote and its reader read more than Tidewire's.
     #[test]
     fn the_first_loop_writes_the_frames_of_ours() {
         let server = Server::builder().listen("tcp://127.0.0.1:0").unwrap();

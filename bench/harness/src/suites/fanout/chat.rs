@@ -40,8 +40,8 @@ pub(super) fn serve(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     super::super::serve_ours(&super::super::start_server(work, Chat::new)?, stage)
 }
 
-/// Runs the step. The load test has windows of its own; what it says of the processor is of the whole step, as the number of
-/// messages is.
+/// Runs the step. The load test has windows of its own; what it says of the processor is of the whole step, as the
+/// number of messages is.
 pub(super) fn drive(endpoint: Endpoint, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let scenario = scenario(work)?;
     stage.started()?;

@@ -105,8 +105,8 @@ pub(super) fn drive(
 /// Rates of the rows, in millions of deliveries a second. Below 4 only rivals reach their limits, which climbing finds.
 const MILLIONS: [f64; 5] = [4.0, 8.0, 16.0, 24.0, 28.0];
 
-/// Rates to climb, in messages a second: from 1 to 128 million deliveries. From 16 to 48 million, where most rows end, a step is
-/// at most a sixth, so that rows of nearly the same cost do not look a quarter apart.
+/// Rates to climb, in messages a second: from 1 to 128 million deliveries. From 16 to 48 million, where most rows end,
+/// a step is at most a sixth, so that rows of nearly the same cost do not look a quarter apart.
 pub(super) static CLIMB: [f64; 25] = [
     2_000.0, 4_000.0, 6_000.0, 8_000.0, 12_000.0, 16_000.0, 20_000.0, 24_000.0, 32_000.0, 36_000.0,
     40_000.0, 44_000.0, 48_000.0, 56_000.0, 64_000.0, 72_000.0, 80_000.0, 88_000.0, 96_000.0,

@@ -61,8 +61,8 @@ impl Way {
 }
 
 impl<const FRAME_BYTES: usize> Links<FRAME_BYTES> {
-    /// Connects so many times, one after the other. Within a process the thread keeps to the first core of the work, and gives way
-    /// to others at once where there are more of them than cores.
+    /// Connects so many times, one after the other. Within a process the thread keeps to the first core of the work,
+    /// and gives way to others at once where there are more of them than cores.
     pub(in super::super) fn connect(
         way: &Way,
         work: &Work,

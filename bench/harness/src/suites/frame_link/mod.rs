@@ -1,10 +1,10 @@
 //! Bare connections that move frames of one size, over every transport: for limits that need more than an echo.
 //!
-//! Problem: the limits of calls and of publications do the same over sockets, datagrams and rings, and differ only in how a
-//! frame gets from one side to the other. Approach: a [`FrameLink`] is one end of a connection whatever carries it, a
-//! [`Server`] all the ends of one side with the waiting for them, and a [`Way`] what a client needs to get there. Over UDP
-//! frames share datagrams and runs of them go out in one call; within a process nobody sleeps, as in the other limits there,
-//! but whoever finds nothing for long gives its core up between two looks.
+//! Problem: the limits of calls and of publications do the same over sockets, datagrams and rings, and differ only in
+//! how a frame gets from one side to the other. Approach: a [`FrameLink`] is one end of a connection whatever carries
+//! it, a [`Server`] all the ends of one side with the waiting for them, and a [`Way`] what a client needs to get there.
+//! Over UDP frames share datagrams and runs of them go out in one call; within a process nobody sleeps, as in the other
+//! limits there, but whoever finds nothing for long gives its core up between two looks.
 
 mod client;
 mod rest;
@@ -26,12 +26,12 @@ use crate::contract::Work;
 use crate::probes::datagram::RUN_BYTES_MAX;
 use crate::probes::datagram_ingest::PACKED_BYTES;
 use crate::probes::wait::WaitSet;
-use crate::probes::{Unfinished, or_none};
+use crate::probes::{PartialFrame, or_none};
 
 /// One end of a connection that moves frames of so many bytes.
 pub(super) struct FrameLink<const FRAME_BYTES: usize> {
     wire: Wire,
-    unfinished: Unfinished,
+    unfinished: PartialFrame,
     pub(super) output: Vec<u8>,
 }
 
@@ -44,7 +44,8 @@ pub(super) enum Strategy {
     WriteTogether,
     /// They write to each link, and look for more for a while before they sleep: the other side need not wake them.
     Spin,
-    /// They write to each link, and a publisher waits until half of its window is free: the other side reads more at once.
+    /// They write to each link, and a publisher waits until half of its window is free: the other side reads more at
+    /// once.
     HalfWindow,
 }
 
@@ -56,8 +57,8 @@ impl Strategy {
         (Self::HalfWindow, "half a window at once"),
     ];
 
-    /// The bare loops for a row, and their names in the tables: those of `sleeping`, or the one that looks if the row's lanes
-    /// do. Within a process all loops look and never sleep.
+    /// The bare loops for a row, and their names in the tables: those of `sleeping`, or the one that looks if the row's
+    /// lanes do. Within a process all loops look and never sleep.
     pub(super) fn loops(sleeping: &[Self], work: &Work) -> Vec<(String, Work)> {
         let strategies = match work.mode == SPIN {
             true => &[Self::Spin],
@@ -110,13 +111,14 @@ impl<const FRAME_BYTES: usize> FrameLink<FRAME_BYTES> {
     fn new(wire: Wire) -> Self {
         Self {
             wire,
-            unfinished: Unfinished::default(),
+            unfinished: PartialFrame::default(),
             output: Vec::new(),
         }
     }
 
-    /// Reads once into a [`buffer`] that all links of a thread share, lets `handle` answer every whole frame, and writes its
-    /// answers, unless that happens [after all reads](Strategy::WriteTogether). Returns how many frames came.
+    /// Reads once into a [`buffer`] that all links of a thread share, lets `handle` answer every whole frame, and
+    /// writes its answers, unless that happens [after all reads](Strategy::WriteTogether). Returns how many frames
+    /// came.
     pub(super) fn exchange(
         &mut self,
         buffer: &mut [u8],

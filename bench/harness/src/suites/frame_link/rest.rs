@@ -1,8 +1,9 @@
 //! The rest of a thread that looked for frames within its process and found none.
 //!
-//! Between two cores the next frame is a few hundred nanoseconds away, and a thread that gives its core up at once, where others
-//! want it as well, is without it for their whole turn: milliseconds for every frame that is not there yet. A thread that never
-//! does may keep away the one it waits for. So it looks on for longer than a frame takes, and only then gives way.
+//! Between two cores the next frame is a few hundred nanoseconds away, and a thread that gives its core up at once,
+//! where others want it as well, is without it for their whole turn: milliseconds for every frame that is not there
+//! yet. A thread that never does may keep away the one it waits for. So it looks on for longer than a frame takes, and
+//! only then gives way.
 
 use std::hint::spin_loop;
 use std::thread;

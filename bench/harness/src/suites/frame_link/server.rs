@@ -112,8 +112,8 @@ impl Server {
         }
     }
 
-    /// Serves for good, or until both ends of all rings are gone: lets `hear` answer every frame, and calls `after` with all
-    /// ends whenever it has looked for frames.
+    /// Serves for good, or until both ends of all rings are gone: lets `hear` answer every frame, and calls `after`
+    /// with all ends whenever it has looked for frames.
     pub(in super::super) fn serve<const FRAME_BYTES: usize>(
         self,
         strategy: Strategy,

@@ -12,7 +12,7 @@ use super::{MESSAGE_BYTES, parse};
 use crate::contract::{Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan};
 use crate::probes::datagram_ingest::{self, DatagramSender, PACKED_BYTES};
-use crate::probes::ingest::Received;
+use crate::probes::ingest::ReceiverCounts;
 use crate::probes::{Frame, datagram};
 use crate::stage::{OrFailed, Stage};
 
@@ -69,7 +69,7 @@ pub(super) fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError
     let address = format!("udp://{}", socket.local_address());
     let frame = (parse(work)?, work.message_bytes);
     let tells_every = tells_every(work);
-    let received = Arc::new(Received::default());
+    let received = Arc::new(ReceiverCounts::default());
     let counted = Arc::clone(&received);
     // It ends with the process: the runner's last word is the end of our input.
     thread::spawn(move || {

@@ -1,11 +1,11 @@
 //! Ingest: messages of 32 bytes one way, as fast as the connections take them.
 //!
-//! The server counts; the runner asks it for its count at the beginning, at the end, and once everything must have come.
-//! Rows named `a send each` are driven by Tidewire's own lane, which is given every message by itself; what it then
-//! makes of them is its affair, as it is a rival's. Rows with blocks are driven by the bare client on both sides, so that
-//! they compare servers alone. In the former each message has a number that the server checks, as rivals do; blocks are the
-//! same bytes again and again, so that only their number is known in the end, which such rows say (`counted`). Over UDP, where
-//! nothing waits, senders keep to a [window](datagrams).
+//! The server counts; the runner asks it for its count at the beginning, at the end, and once everything must have
+//! come. Rows named `a send each` are driven by Tidewire's own lane, which is given every message by itself; what it
+//! then makes of them is its affair, as it is a rival's. Rows with blocks are driven by the bare client on both sides,
+//! so that they compare servers alone. In the former each message has a number that the server checks, as rivals do;
+//! blocks are the same bytes again and again, so that only their number is known in the end, which such rows say
+//! (`counted`). Over UDP, where nothing waits, senders keep to a [window](datagrams).
 
 mod datagrams;
 
@@ -24,7 +24,7 @@ use super::lane_client::{self, Task};
 use super::numbers::Numbers;
 use crate::contract::{Account, Measured, Work};
 use crate::plan::{Metric, RoleError, RowPlan, Side, Suite};
-use crate::probes::ingest::{self, Received, Sender};
+use crate::probes::ingest::{self, ReceiverCounts, Sender};
 use crate::probes::{BLOCK_BYTES, Frame, Link, Parse, with_link};
 use crate::stage::{OrFailed, Stage, allocated_bytes};
 
@@ -108,8 +108,9 @@ fn batched(quick: bool, codec: &str, connections: usize, write_bytes: usize) -> 
     row.with_peers(Some(peers))
 }
 
-/// Bare loops with writes of so many bytes, and reads of several sizes: large reads save system calls, small ones leave the
-/// bytes in the processor's nearest cache. Which is better depends on how many connections have something at a time.
+/// Bare loops with writes of so many bytes, and reads of several sizes: large reads save system calls, small ones leave
+/// the bytes in the processor's nearest cache. Which is better depends on how many connections have something at a
+/// time.
 pub(super) fn limits(work: &Work, writes: &[usize]) -> Vec<(String, Work)> {
     let mut limits = Vec::new();
     for &write_bytes in writes {
@@ -184,7 +185,7 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
     let (listener, local) = super::listen(work)?;
     let (parse, read_bytes) = (parse(work)?, read_bytes(work)?);
-    let received = Arc::new(Received::default());
+    let received = Arc::new(ReceiverCounts::default());
     let counted = Arc::clone(&received);
     let serve = with_link!(work, ingest::serve);
     // It ends with the process: the runner's last word is the end of our input.
@@ -199,7 +200,7 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 /// Tells what a bare receiver counted: its frames, or its bytes as messages of so many.
 fn serve_received(
     address: &str,
-    received: &Received,
+    received: &ReceiverCounts,
     message_bytes: Option<u64>,
     stage: &mut Stage,
 ) -> Result<(), RoleError> {
@@ -280,8 +281,8 @@ impl Service for Counter {
     }
 }
 
-/// Whether messages carry numbers: those that Tidewire's lane sends one by one, where the codec has messages at all, or they
-/// are datagrams.
+/// Whether messages carry numbers: those that Tidewire's lane sends one by one, where the codec has messages at all, or
+/// they are datagrams.
 fn is_numbered(work: &Work) -> bool {
     work.write_bytes == 0 && (work.codec != "raw" || work.transport == "udp")
 }

@@ -28,7 +28,8 @@ impl Conversation {
         }
     }
 
-    /// Takes the number of a message that came back. Returns how many before it did not come; nothing if it was not to come.
+    /// Takes the number of a message that came back. Returns how many before it did not come; nothing if it was not to
+    /// come.
     pub(super) fn take(&mut self, payload: &[u8]) -> Option<u64> {
         let number = u64::from_le_bytes(*payload.first_chunk()?);
         if !(self.expected..self.next).contains(&number) {

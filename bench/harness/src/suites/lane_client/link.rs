@@ -1,7 +1,7 @@
 //! The link between a lane of clients and the thread that plays the driver.
 //!
-//! The driver sets a phase, which the lane looks at once a turn; the lane has counters, which the driver looks at behind the
-//! window, and news, which are rare.
+//! The driver sets a phase, which the lane looks at once a turn; the lane has counters, which the driver looks at
+//! behind the window, and news, which are rare.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 //! Tidewire's own client side: sessions of an ordinary lane, which send message by message and check what comes back.
 //!
-//! The lane and the thread that plays the driver share a phase and a few counters ([`Link`]). The lane looks at the phase
-//! once a turn, so that sending costs what it costs any service.
+//! The lane and the thread that plays the driver share a phase and a few counters ([`Link`]). The lane looks at the
+//! phase once a turn, so that sending costs what it costs any service.
 
 mod backlog;
 mod conversation;
@@ -42,8 +42,8 @@ pub(super) enum Task {
     Send {
         /// Whether every message is written by itself.
         flushes_each: bool,
-        /// Messages of a session that may be on their way, of which the receiver tells now and then; nothing where a session
-        /// that is full waits.
+        /// Messages of a session that may be on their way, of which the receiver tells now and then; nothing where a
+        /// session that is full waits.
         window: Option<u64>,
     },
 }
@@ -78,7 +78,8 @@ struct Counts {
     sent: u64,
     /// Messages that came back in order and unchanged.
     received: u64,
-    /// Messages that are missing although a later one came back. They count as lost, because datagrams of one path keep their order.
+    /// Messages that are missing although a later one came back. They count as lost, because datagrams of one path keep
+    /// their order.
     lost: u64,
     /// Messages that came twice, came after a later one, or were never sent.
     wrong: u64,
@@ -93,8 +94,8 @@ struct Measure {
     latency: LatencyHistogram,
 }
 
-/// Plays the driver by a lane of its own, with these limits, and says what it measured, to which `complete` may add. The lane
-/// goes on until the benchmark has heard enough: what it was given to send may still wait for its sockets.
+/// Plays the driver by a lane of its own, with these limits, and says what it measured, to which `complete` may add.
+/// The lane goes on until the benchmark has heard enough: what it was given to send may still wait for its sockets.
 pub(super) fn run(
     endpoint: &Endpoint,
     work: &Work,
@@ -276,8 +277,8 @@ impl LaneClient {
         }
     }
 
-    /// Sends to whatever takes more, as much as a turn may send; the next turn goes on behind it. Returns whether anything
-    /// went.
+    /// Sends to whatever takes more, as much as a turn may send; the next turn goes on behind it. Returns whether
+    /// anything went.
     fn send_on(&mut self, cx: &mut Context<'_>) -> bool {
         let before = self.counts.sent;
         for _ in 0..self.sessions.len() {

@@ -1,6 +1,7 @@
-//! Publish and subscribe, bare: the first connections are the subscribers, the others publish, and the server copies. Frames
-//! are deliveries of TW1 with header and topic, and every subscriber looks at all of each. They are two bytes longer than those
-//! of Tidewire, which say the topic by the number of the subscription, and four longer than its publications.
+//! Publish and subscribe, bare: the first connections are the subscribers, the others publish, and the server copies.
+//! Frames are deliveries of TW1 with header and topic, and every subscriber looks at all of each. They are two bytes
+//! longer than those of Tidewire, which say the topic by the number of the subscription, and four longer than its
+//! publications.
 
 use std::cell::RefCell;
 use std::io;

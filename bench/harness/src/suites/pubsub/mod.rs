@@ -1,9 +1,9 @@
 //! Publish and subscribe through a server: one to five publishers, as many subscribers, each of whom hears everything.
 //!
-//! Publishers send as much as they may: each is at most [`WINDOW`] messages ahead of the slowest subscriber, so that what
-//! is measured is speed and not the length of queues. The driver has both ends on one thread and checks every message of
-//! every publisher at every subscriber. The limit is a loop that copies such frames from publishers to subscribers, who check
-//! the same: the head with what says the topic, number, time and filling.
+//! Publishers send as much as they may: each is at most [`WINDOW`] messages ahead of the slowest subscriber, so that
+//! what is measured is speed and not the length of queues. The driver has both ends on one thread and checks every
+//! message of every publisher at every subscriber. The limit is a loop that copies such frames from publishers to
+//! subscribers, who check the same: the head with what says the topic, number, time and filling.
 
 mod bare;
 mod exchange;
@@ -93,7 +93,8 @@ fn measured(deliveries: &Deliveries, work: &Work) -> Measured {
 
 const PAYLOAD_BYTES: usize = 32;
 
-/// Messages that a publisher may be ahead of the slowest subscriber: a few writes, and less than what a UDP socket holds.
+/// Messages that a publisher may be ahead of the slowest subscriber: a few writes, and less than what a UDP socket
+/// holds.
 const WINDOW: u64 = 512;
 
 /// How often it is looked for the end, and for what does not come.

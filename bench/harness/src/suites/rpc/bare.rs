@@ -1,8 +1,8 @@
 //! Calls, bare: frames of 16 bytes, one loop on each side. A call is its number and two numbers to add, the reply
 //! the number and the sum.
 //!
-//! Neither way to write is always the better one, so that there are two loops that sleep: with many calls on their way it pays to
-//! give the other side work early, with few to wake it less often.
+//! Neither way to write is always the better one, so that there are two loops that sleep: with many calls on their way
+//! it pays to give the other side work early, with few to wake it less often.
 
 use std::io;
 
@@ -82,7 +82,8 @@ fn call(way: &Way, work: &Work, part: &Part<Calls>) -> io::Result<Calls> {
                 return Ok(calls);
             }
         }
-        // Read by the first frame of a turn, so that it is behind its read, and there is none for a turn without frames.
+        // Read by the first frame of a turn, so that it is behind its read, and there is none for a turn without
+        // frames.
         let mut read_ns = None;
         links.turn(LOOK_EVERY, strategy, |number, reply, out| {
             let now_ns = *read_ns.get_or_insert_with(tidewire_io::clock::now_ns);

@@ -1,9 +1,9 @@
 //! Calls of a method `add`, by transport, clients and threads.
 //!
-//! Every thread of the driver has so many clients, each with a connection of its own and a number of calls on their way.
-//! The count is of right replies, not of calls that were sent; `success` is their share. Tidewire plays
-//! both ends as a user would: a [`Router`] with the method, and clients that are sessions of a lane. The limit is the
-//! better one of two loops over frames of 16 bytes without a name.
+//! Every thread of the driver has so many clients, each with a connection of its own and a number of calls on their
+//! way. The count is of right replies, not of calls that were sent; `success` is their share. Tidewire plays both ends
+//! as a user would: a [`Router`] with the method, and clients that are sessions of a lane. The limit is the better one
+//! of two loops over frames of 16 bytes without a name.
 
 mod bare;
 mod caller;
@@ -118,8 +118,8 @@ fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<()
 }
 
 impl Calls {
-    /// A call that was sent then has come to its end: its right reply came, or none did. It is counted here and not when
-    /// it is sent, because the window may be laid down in between.
+    /// A call that was sent then has come to its end: its right reply came, or none did. It is counted here and not
+    /// when it is sent, because the window may be laid down in between.
     fn resolve(&mut self, course: &Course, sent_ns: u64, answered_ns: Option<u64>) {
         if course.counts(sent_ns) {
             self.attempts += 1;
@@ -159,8 +159,8 @@ fn numbers(call: u32) -> (i32, i32) {
     (call.cast_signed(), call.rotate_left(13).cast_signed())
 }
 
-/// A call without a reply for this long has none, and its place is used for another. Over a stream a reply cannot get lost,
-/// only late, which it may be on a machine that does something else.
+/// A call without a reply for this long has none, and its place is used for another. Over a stream a reply cannot get
+/// lost, only late, which it may be on a machine that does something else.
 fn call_timeout_ns(work: &Work) -> u64 {
     match work.transport.as_str() {
         "udp" => 5_000_000_000,

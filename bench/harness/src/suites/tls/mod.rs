@@ -1,8 +1,9 @@
 //! TLS: the same work as in other suites, and what only TLS has: handshakes, and the memory of a session.
 //!
-//! Rows of echo, ingest and fan-out are those of the suites of these names over `tls://`. Their limit is the same bare loop with
-//! rustls by hand ([`TlsLink`]). In the other rows a bare server with the same settings is the limit, and one thread of bare
-//! clients drives both: it sends one message over each connection, so that a handshake counts only if it was worth something.
+//! Rows of echo, ingest and fan-out are those of the suites of these names over `tls://`. Their limit is the same bare
+//! loop with rustls by hand ([`TlsLink`]). In the other rows a bare server with the same settings is the limit, and one
+//! thread of bare clients drives both: it sends one message over each connection, so that a handshake counts only if it
+//! was worth something.
 
 mod handshakes;
 mod reconnect;
@@ -107,14 +108,8 @@ pub(super) fn settings(work: &Work) -> Result<ServerTls, RoleError> {
     certificates::settings(work.mode == MUTUAL).or_failed("make certificates")
 }
 
-/// The suite that has the work of a row, if it is another one.
-fn other_suite(work: &Work) -> Option<Suite> {
-    let others = [echo::SUITE, ingest::SUITE, fanout::SUITE];
-    others.into_iter().find(|suite| suite.name == work.suite)
-}
-
 fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    if let Some(suite) = other_suite(work) {
+    if let Some(suite) = super::other_suite(&SUITE, work) {
         return (suite.serve)(side, work, stage);
     }
     super::need_descriptors(work)?;
@@ -145,7 +140,7 @@ fn serve_bare(work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    if let Some(suite) = other_suite(work) {
+    if let Some(suite) = super::other_suite(&SUITE, work) {
         return (suite.drive)(side, address, work, stage);
     }
     super::need_descriptors(work)?;

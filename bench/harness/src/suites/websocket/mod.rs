@@ -1,10 +1,11 @@
 //! WebSocket: echo and fan-out over `ws` and `wss`, and the memory of a session.
 //!
-//! Rows of echo and fan-out are those of the suites of these names. Their limit is the same bare loop that masks and frames by
-//! hand ([`WebSocketLink`]). Tidewire's messages are a stream of bytes within WebSocket messages, so that a write is one message.
-//! Most libraries send each message as a WebSocket message of its own. So an echo has two rows: in one of them the client, the
-//! same for all, sends a write as a message; in the other, which rivals take part in, each message has a header and a mask of its
-//! own. In a fan-out rivals send messages of their own, and one raw subscriber reads all publishers.
+//! Rows of echo and fan-out are those of the suites of these names. Their limit is the same bare loop that masks and
+//! frames by hand ([`WebSocketLink`]). Tidewire's messages are a stream of bytes within WebSocket messages, so that a
+//! write is one message. Most libraries send each message as a WebSocket message of its own. So an echo has two rows:
+//! in one of them the client, the same for all, sends a write as a message; in the other, which rivals take part in,
+//! each message has a header and a mask of its own. In a fan-out rivals send messages of their own, and one raw
+//! subscriber reads all publishers.
 
 use tidewire_io::socket::Stream;
 
@@ -74,14 +75,8 @@ fn highest(quick: bool, transport: &str) -> RowPlan {
     row.with_limit(Some(limit)).climbing(&fanout::CLIMB)
 }
 
-/// The suite that has the work of a row, if it is another one.
-fn other_suite(work: &Work) -> Option<Suite> {
-    let others = [echo::SUITE, fanout::SUITE];
-    others.into_iter().find(|suite| suite.name == work.suite)
-}
-
 fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    if let Some(suite) = other_suite(work) {
+    if let Some(suite) = super::other_suite(&SUITE, work) {
         return (suite.serve)(side, work, stage);
     }
     super::need_descriptors(work)?;
@@ -100,7 +95,7 @@ fn serve(side: Side, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
 }
 
 fn drive(side: Side, address: &str, work: &Work, stage: &mut Stage) -> Result<(), RoleError> {
-    if let Some(suite) = other_suite(work) {
+    if let Some(suite) = super::other_suite(&SUITE, work) {
         return (suite.drive)(side, address, work, stage);
     }
     super::need_descriptors(work)?;

@@ -1,5 +1,5 @@
-//! rtrb, a ring for one producer and one consumer. It has no blocking calls, so both ends spin, and yield after some attempts
-//! without success.
+//! rtrb, a ring for one producer and one consumer. It has no blocking calls, so both ends spin, and yield after some
+//! attempts without success.
 
 use std::process::ExitCode;
 
