@@ -255,8 +255,12 @@ fn reach(
 /// The limits of a server of ours: all connections come from one address here.
 fn limits(work: &Work) -> Limits {
     let mut limits = Limits::default();
-    limits.sessions.set_max(limits.sessions.max().max(work.connections + 16));
-    limits.sessions.set_per_address_max(limits.sessions.per_address_max().max(work.connections + 16));
+    limits
+        .sessions
+        .set_max(limits.sessions.max().max(work.connections + 16));
+    limits
+        .sessions
+        .set_per_address_max(limits.sessions.per_address_max().max(work.connections + 16));
     limits
 }
 
