@@ -1,9 +1,8 @@
 //! The walls between the types of the library: how many methods a type has, and how many fields others may reach.
 //!
 //! Problem: a type whose fields and methods are spread over a crate has no invariant that a reader can check by reading
-//! one file. Approach: the sources are parsed, and two counts are compared with limits. Types that are above a limit
-//! today are listed with their count, which may only fall. The counts are symptoms: a method that becomes a free
-//! function mends nothing.
+//! one file. Approach: the sources are parsed, and two counts are compared with limits. The counts are symptoms: a
+//! method that becomes a free function mends nothing.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +17,7 @@ use crate::syntax::is_for_tests;
 const METHODS_MAX: usize = 40;
 
 /// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 640;
+const OPEN_FIELDS_MAX: usize = 619;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

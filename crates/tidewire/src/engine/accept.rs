@@ -14,7 +14,7 @@ use tidewire_proto::body::GoAwayCode;
 use tidewire_proto::connection::{Connection, Phase};
 
 use super::Core;
-use super::admission::{Admission, turn_away};
+use super::admission::{Admission, Refusal, turn_away};
 use super::placement::Placement;
 use super::proxied::ProxiedArrivals;
 use crate::mailbox::LaneMessage;
@@ -25,18 +25,18 @@ use crate::transport::{Arrival, StreamListener, Transport};
 /// The listeners that a lane watches, and the connections of proxies whose headers it awaits.
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
-    pub(super) listeners: Vec<StreamListener>,
+    listeners: Vec<StreamListener>,
     placement: Placement,
     /// Limits the log lines about failures to accept.
     log: QuietLog,
     proxied: ProxiedArrivals,
     /// A descriptor that is given up to accept and refuse a connection when no other is free.
-    pub(super) spare: Option<File>,
+    spare: Option<File>,
 }
 
 /// The outcome of one attempt to accept a connection.
 #[derive(Debug)]
-pub(super) enum AcceptStep {
+enum AcceptStep {
     /// There is a new connection.
     Arrival(Arrival),
     /// A session made room for a new connection, so this lane has counted the connection already.
@@ -181,8 +181,43 @@ impl Acceptor {
         }
     }
 
+    /// Accepts a connection without a free descriptor, by giving up the spare one. Takes it up if a session makes room
+    /// for it, and refuses it otherwise. [`AcceptStep::Over`] if the listener must pause.
+    fn accept_with_spare(
+        &mut self,
+        listener: usize,
+        sessions: &mut LaneSessions,
+        admission: &mut Admission,
+    ) -> AcceptStep {
+        if self.spare.take().is_none() {
+            return AcceptStep::Over;
+        }
+        let accepted = self.listeners[listener].socket.accept();
+        let mut outcome = AcceptStep::Nothing;
+        if let Ok(Accepted { stream, peer }) = accepted {
+            // The header of a proxy is not read, so nobody knows whose connection it is.
+            let terms = &self.listeners[listener].terms;
+            let has_header = peer.is_some_and(|peer| terms.is_proxy(peer.ip()));
+            let arrival = Arrival::accepted(stream, peer, terms);
+            let is_known = !has_header && arrival.forwarder.is_none();
+            let peer = arrival.peer.as_ref();
+            if is_known
+                && admission.check_handshake(sessions, &arrival).is_ok()
+                && admission.displace(sessions, peer)
+            {
+                outcome = AcceptStep::Counted(arrival);
+            } else {
+                let refusal = admission.note_refusal(sessions, Refusal::Descriptors, peer);
+                let (codec, code) = (&sessions.config.codec, GoAwayCode::LimitReached);
+                turn_away(codec, arrival.stream, code, refusal.text());
+            }
+        }
+        self.keep_spare();
+        outcome
+    }
+
     /// Opens the spare descriptor, unless it is open.
-    pub(super) fn keep_spare(&mut self) {
+    fn keep_spare(&mut self) {
         if self.spare.is_none() {
             self.spare = File::open("/dev/null").ok();
         }

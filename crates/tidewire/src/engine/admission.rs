@@ -14,7 +14,7 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::layer::{LayerError, WebSocketFault};
 use tidewire_proto::message::{Kind, Message};
 
-use super::displacing::Displaced;
+use super::displacing::NewestSessions;
 use crate::address::Endpoint;
 use crate::memory::Holder;
 use crate::observe::QuietLog;
@@ -30,7 +30,7 @@ pub(crate) struct Admission {
     /// Limits the log lines about peers that TLS or WebSocket refuses, or that refuse this side.
     layer_log: QuietLog,
     /// The sessions that make room for newcomers.
-    displaced: Displaced,
+    displaced: NewestSessions,
     /// Memory of the unfinished handshakes of layers, by slot, as it counts for their addresses.
     unfinished: HashMap<usize, usize>,
 }
@@ -83,7 +83,7 @@ impl Admission {
             limiter,
             log: QuietLog::default(),
             layer_log: QuietLog::default(),
-            displaced: Displaced::default(),
+            displaced: NewestSessions::default(),
             unfinished: HashMap::new(),
         }
     }

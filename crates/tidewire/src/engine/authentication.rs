@@ -1,11 +1,16 @@
 //! The authentication of sessions: the question to the authenticator, its answer, and later changes.
 
+mod places;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tidewire_proto::connection::{AuthFailure, Overdue, PauseReason};
 
+pub(crate) use places::PlaceQuestions;
+
+use super::Core;
 use super::admission::Admission;
 use super::expiry::{WallClock, apply_expiry};
 use super::handshakes::{Handshakes, still_waits};
@@ -23,15 +28,31 @@ use crate::transport::Transport;
 #[derive(Debug)]
 pub(crate) struct LaneGuard<'a> {
     /// The authentication of peers. `None` if everybody may do everything.
-    pub(super) guard: Option<&'a Arc<Guard>>,
+    guard: Option<&'a Arc<Guard>>,
     /// Limits the log lines about peers that are not let in.
-    pub(super) log: &'a mut QuietLog,
-    pub(super) sessions: &'a mut LaneSessions,
-    pub(super) exchange: &'a Exchange,
-    pub(super) rooms: &'a RoomTable,
-    pub(super) admission: &'a mut Admission,
-    pub(super) handshakes: &'a mut Handshakes,
-    pub(super) wall_clock: &'a mut WallClock,
+    log: &'a mut QuietLog,
+    sessions: &'a mut LaneSessions,
+    exchange: &'a Exchange,
+    rooms: &'a RoomTable,
+    admission: &'a mut Admission,
+    handshakes: &'a mut Handshakes,
+    wall_clock: &'a mut WallClock,
+}
+
+impl Core {
+    /// The authentication of the lane's sessions.
+    pub(crate) fn guard(&mut self) -> LaneGuard<'_> {
+        LaneGuard {
+            guard: self.shared.guard.as_ref(),
+            log: &mut self.authentication_log,
+            sessions: &mut self.sessions,
+            exchange: &self.exchange,
+            rooms: &self.rooms,
+            admission: &mut self.admission,
+            handshakes: &mut self.handshakes,
+            wall_clock: &mut self.wall_clock,
+        }
+    }
 }
 
 impl LaneGuard<'_> {
@@ -99,7 +120,7 @@ impl LaneGuard<'_> {
     }
 
     /// Takes the token that the session keeps, if it keeps one.
-    pub(super) fn release_token(&mut self, slot: usize) -> Box<[u8]> {
+    fn release_token(&mut self, slot: usize) -> Box<[u8]> {
         let attached = self.sessions[slot].profile.attached.as_mut();
         let token = attached.map(|it| std::mem::take(&mut it.held_token.0));
         let token = token.unwrap_or_default();
@@ -275,12 +296,7 @@ impl LaneGuard<'_> {
     }
 
     /// Refuses a peer: at once, or later if its address has failed before.
-    pub(super) fn refuse_peer(
-        &mut self,
-        slot: usize,
-        failure: AuthFailure,
-        attempt: Option<&Attempt>,
-    ) {
+    fn refuse_peer(&mut self, slot: usize, failure: AuthFailure, attempt: Option<&Attempt>) {
         let now_ns = self.sessions.timers.now_ns();
         let at_ns = match attempt {
             Some(attempt) if is_guess(failure) => attempt.note_failure(now_ns),

@@ -1,24 +1,10 @@
-//! Takes messages of other threads from the mailbox, and delivers those for sessions and rooms.
+//! Delivers the messages of other threads for sessions and rooms.
 
 use super::Core;
 use crate::mailbox::{BatchEntry, LaneMessage};
 use crate::session::SessionShared;
 
 impl Core {
-    /// Returns the next message that another thread posted.
-    #[inline]
-    pub(crate) fn take_message(&mut self) -> Option<LaneMessage> {
-        if self.inbox.is_empty() {
-            self.exchange.mailbox.take_all(&mut self.inbox);
-        }
-        self.inbox.pop()
-    }
-
-    #[inline]
-    pub(crate) fn has_messages(&self) -> bool {
-        !self.inbox.is_empty() || !self.exchange.mailbox.is_empty()
-    }
-
     /// Delivers every message of a batch to its sessions.
     pub(crate) fn deliver_batch(&mut self, batch: Vec<u8>) {
         let mut rest = &batch[..];

@@ -11,17 +11,11 @@
 
 use std::net::IpAddr;
 
-use tidewire_io::socket::Accepted;
-use tidewire_proto::body::GoAwayCode;
-
-use super::accept::{AcceptStep, Acceptor};
-use super::admission::{Admission, Refusal, turn_away};
 use crate::session::{CloseReason, LaneSessions, Session, SessionId};
-use crate::transport::Arrival;
 
 /// The sessions that make room for newcomers next.
 #[derive(Debug, Default)]
-pub(super) struct Displaced {
+pub(super) struct NewestSessions {
     owner: Option<IpAddr>,
     /// The newest is the last one.
     newest: Vec<SessionId>,
@@ -29,7 +23,7 @@ pub(super) struct Displaced {
     search_ns: u64,
 }
 
-impl Displaced {
+impl NewestSessions {
     /// Closes the newest session of an address on this lane.
     pub(super) fn close_newest_of(&mut self, sessions: &mut LaneSessions, owner: IpAddr) -> bool {
         for _ in 0..2 {
@@ -72,43 +66,6 @@ impl Displaced {
         self.owner = Some(owner);
         self.newest = found;
         !self.newest.is_empty()
-    }
-}
-
-impl Acceptor {
-    /// Accepts a connection without a free descriptor, by giving up the spare one. Takes it up if a session makes room
-    /// for it, and refuses it otherwise. [`AcceptStep::Over`] if the listener must pause.
-    pub(super) fn accept_with_spare(
-        &mut self,
-        listener: usize,
-        sessions: &mut LaneSessions,
-        admission: &mut Admission,
-    ) -> AcceptStep {
-        if self.spare.take().is_none() {
-            return AcceptStep::Over;
-        }
-        let accepted = self.listeners[listener].socket.accept();
-        let mut outcome = AcceptStep::Nothing;
-        if let Ok(Accepted { stream, peer }) = accepted {
-            // The header of a proxy is not read, so nobody knows whose connection it is.
-            let terms = &self.listeners[listener].terms;
-            let has_header = peer.is_some_and(|peer| terms.is_proxy(peer.ip()));
-            let arrival = Arrival::accepted(stream, peer, terms);
-            let is_known = !has_header && arrival.forwarder.is_none();
-            let peer = arrival.peer.as_ref();
-            if is_known
-                && admission.check_handshake(sessions, &arrival).is_ok()
-                && admission.displace(sessions, peer)
-            {
-                outcome = AcceptStep::Counted(arrival);
-            } else {
-                let refusal = admission.note_refusal(sessions, Refusal::Descriptors, peer);
-                let (codec, code) = (&sessions.config.codec, GoAwayCode::LimitReached);
-                turn_away(codec, arrival.stream, code, refusal.text());
-            }
-        }
-        self.keep_spare();
-        outcome
     }
 }
 

@@ -40,7 +40,7 @@ impl Core {
     /// Passes on the connections that other lanes posted, and counts undelivered messages.
     pub(crate) fn discard_messages(&mut self) {
         let successor = self.successor();
-        while let Some(message) = self.take_message() {
+        while let Some(message) = self.exchange.next_message() {
             self.pass_on(message, successor.as_deref());
         }
         self.exchange.discard_batches();
@@ -155,6 +155,6 @@ mod tests {
         assert_eq!(counters.deferred_undelivered.read(), 1);
         assert_eq!(counters.mail_undelivered.read(), 2);
         assert_eq!(counters.sends_undelivered.read(), 1);
-        assert!(!failed.core.has_messages());
+        assert!(!failed.core.exchange.has_messages());
     }
 }

@@ -1,9 +1,12 @@
-//! The state of a lane without its service: its components, and the functions that need several of them.
+//! The state of a lane without its service.
 //!
-//! [`LaneSessions`] owns the sessions, their outputs, and the poller and timers. [`RoomTable`] owns the members of
-//! rooms, [`Exchange`] the messages for other lanes, [`Acceptor`] the listeners, and [`Ports`] the UDP sockets that
-//! sessions share. Each file here needs several of them: it makes and removes sessions, accepts, drains, or hands
-//! over to another lane.
+//! Problem: most methods of a lane need its sessions and one more part. As methods of one type, each of them could touch
+//! all state of the lane. Approach: a part is a type that owns its state, and gets the sessions as an argument.
+//! [`Acceptor`] has the listeners, [`Admission`] the limits of peers, [`Handshakes`] the costly steps that wait,
+//! [`Ports`] the UDP sockets, and [`Exchange`] the messages for other lanes. [`LaneGuard`](authentication::LaneGuard)
+//! borrows the parts that authentication needs. [`Core`] has the methods that need several parts: it makes and removes
+//! sessions, adopts connections, drains, and hands over to another lane. Rejected: a part that owns the sessions or a
+//! reference to them, because only one part could.
 
 mod accept;
 mod admission;
@@ -23,7 +26,6 @@ mod lifecycle;
 mod outgoing;
 mod panics;
 mod placement;
-mod places;
 mod proxied;
 mod replies;
 
@@ -37,21 +39,20 @@ use tidewire_io::poller::{Poller, PollerError};
 use accept::Acceptor;
 use admission::Admission;
 pub(crate) use attachment::Attachment;
-use authentication::LaneGuard;
+use authentication::PlaceQuestions;
 pub(crate) use datagrams::{Cookies, Ports};
 pub(crate) use draining::Ending;
 use expiry::WallClock;
 pub(crate) use handshakes::{CostlyStep, Handshakes};
 pub(crate) use outgoing::Outgoing;
 pub(crate) use panics::{Panic, panic_text};
-use places::PlaceQuestions;
 pub(crate) use proxied::{PROXIED_LAST, proxied_of};
 pub(crate) use replies::{Origin, Replies};
 
 use crate::auth::Guard;
 use crate::broker::BackplaneLink;
 use crate::config::Config;
-use crate::mailbox::{Exchange, Lanes, LanesAsked, Mailbox, MessageQueue};
+use crate::mailbox::{Exchange, Lanes, LanesAsked, Mailbox};
 use crate::memory::{LaneMemory, MemoryAccount, Pressure};
 use crate::observe::{LaneCounters, QuietLog};
 use crate::room::{Directory, LaneRooms, RoomTable};
@@ -91,8 +92,6 @@ pub(crate) struct Core {
     pub(crate) sessions: LaneSessions,
     pub(crate) rooms: RoomTable,
     pub(crate) exchange: Exchange,
-    /// Messages that were taken from the mailbox and are not handled yet.
-    pub(crate) inbox: MessageQueue,
     pub(crate) acceptor: Acceptor,
     pub(crate) admission: Admission,
     pub(crate) handshakes: Handshakes,
@@ -174,7 +173,6 @@ impl Core {
             sessions,
             rooms: RoomTable::new(Arc::clone(&shared.directory), Arc::clone(&shared.limiter)),
             exchange: Exchange::new(lane, mailbox, Arc::clone(&shared.lanes)),
-            inbox: MessageQueue::default(),
             acceptor: Acceptor::default(),
             admission: Admission::new(Arc::clone(&shared.limiter)),
             handshakes: Handshakes::default(),
@@ -221,20 +219,6 @@ impl Core {
             ..
         } = self;
         LaneRooms::new(rooms, sessions, exchange, is_ending)
-    }
-
-    /// The authentication of the lane's sessions.
-    pub(crate) fn guard(&mut self) -> LaneGuard<'_> {
-        LaneGuard {
-            guard: self.shared.guard.as_ref(),
-            log: &mut self.authentication_log,
-            sessions: &mut self.sessions,
-            exchange: &self.exchange,
-            rooms: &self.rooms,
-            admission: &mut self.admission,
-            handshakes: &mut self.handshakes,
-            wall_clock: &mut self.wall_clock,
-        }
     }
 
     /// Runs sweeps of rooms before the turn ends, if at least this many bytes wait for each member. The peers then

@@ -28,7 +28,7 @@ impl<S: Service> Lane<S> {
         }
         // From now on the mailbox refuses messages, so this takes the last ones.
         self.core.exchange.mailbox.retire();
-        while let Some(message) = self.core.take_message() {
+        while let Some(message) = self.core.exchange.next_message() {
             self.handle_last_message(message, &mut others);
         }
         self.core.sessions.flush_dirty();

@@ -17,15 +17,8 @@ use crate::transport::Arrival;
 impl<S: Service> Lane<S> {
     /// Takes the messages of other threads, and handles as many as a turn may.
     pub(crate) fn take_messages(&mut self) {
-        let Core {
-            exchange, inbox, ..
-        } = &mut self.core;
-        // The lane also takes messages if some are left from the turn before, so that it sees an urgent one. If it
-        // knows of an urgent one, more messages would only pile up here, and their senders would not learn that they
-        // are too fast.
-        if !inbox.has_unreserved() {
-            exchange.mailbox.take_all(inbox);
-        }
+        // The lane also takes messages if some are left from the turn before, so that it sees an urgent one.
+        self.core.exchange.take_mail();
         let mut budget = MessageBudget::default();
         while let Some(message) = budget.take(&mut self.core) {
             self.handle_message(message);
@@ -143,11 +136,11 @@ impl MessageBudget {
     /// Takes the next message. `None` if there is none, or if this turn has done enough work.
     #[inline]
     pub(super) fn take(&mut self, core: &mut Core) -> Option<LaneMessage> {
-        let has_urgent = core.inbox.has_unreserved();
+        let has_urgent = core.exchange.has_urgent();
         if self.used >= WORK_PER_TURN && (self.used >= WORK_PER_TURN_MAX || !has_urgent) {
             return None;
         }
-        let message = core.take_message()?;
+        let message = core.exchange.next_message()?;
         self.used += match &message {
             // A broadcast checks every session. A check costs a fraction of a send.
             LaneMessage::Broadcast(_) => 1 + core.sessions.table.len() / SESSIONS_PER_WORK,
@@ -232,11 +225,11 @@ mod tests {
             send(&lane, slot);
         }
         for taken in [WORK_PER_TURN, 2 * WORK_PER_TURN, 2 * WORK_PER_TURN + 1] {
-            assert!(lane.core.has_messages());
+            assert!(lane.core.exchange.has_messages());
             lane.take_messages();
             assert_eq!(lane.core.counters.sends_taken.read(), taken as u64);
         }
-        assert!(!lane.core.has_messages());
+        assert!(!lane.core.exchange.has_messages());
     }
 
     /// Batches after a flood must stay in the mailbox. Taken early, they would pile up here without a bound.
@@ -259,7 +252,7 @@ mod tests {
             lane.take_messages();
         }
         assert_eq!(posted, 4, "two taken, and two in the mailbox");
-        while lane.core.has_messages() {
+        while lane.core.exchange.has_messages() {
             lane.take_messages();
         }
         assert!(post(&lane));
@@ -290,7 +283,7 @@ mod tests {
         let taken = lane.core.counters.sends_taken.read();
         let lost = lane.core.counters.sends_undelivered.read();
         assert_eq!(taken + lost, (flood + WORK_PER_TURN) as u64);
-        assert!(!lane.core.has_messages());
+        assert!(!lane.core.exchange.has_messages());
     }
 
     /// Regression: at its end a lane took only a bounded number of messages, and counted the rest as undelivered.

@@ -147,7 +147,7 @@ impl<S: Service> Lane<S> {
         }
         let waker = std::sync::Arc::clone(&self.core.exchange.mailbox.waker);
         waker.before_sleep();
-        let timeout = if self.core.has_messages() || self.service.get().has_work() {
+        let timeout = if self.core.exchange.has_messages() || self.service.get().has_work() {
             Some(Duration::ZERO)
         } else {
             until(wake_ns)
@@ -175,7 +175,7 @@ impl<S: Service> Lane<S> {
                 found = !self.events.is_empty();
             }
             found = found
-                || self.core.has_messages()
+                || self.core.exchange.has_messages()
                 || self.service.get().has_work()
                 || self
                     .core

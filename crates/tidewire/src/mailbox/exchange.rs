@@ -7,7 +7,7 @@ use tidewire_proto::backplane::Entry;
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
-use super::{BatchEntry, LaneMessage, Mailbox, SpareBatches};
+use super::{BatchEntry, LaneMessage, Mailbox, MessageQueue, SpareBatches};
 use crate::auth::WhenFull;
 use crate::broker::{Addressee, BackplaneLink, Item, News, StoreQuestion};
 use crate::session::{LaneSessions, SendError, SessionId, encode_within};
@@ -32,6 +32,8 @@ pub(crate) struct Exchange {
     pub(crate) lane: usize,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) lanes: Arc<Lanes>,
+    /// Messages that were taken from the mailbox and are not handled yet.
+    inbox: MessageQueue,
     /// Messages of this turn for each other lane, see [`BatchEntry`].
     pub(crate) batches: Vec<Vec<u8>>,
     /// Items of this turn for the node.
@@ -121,10 +123,38 @@ impl Exchange {
             lane,
             mailbox,
             lanes,
+            inbox: MessageQueue::default(),
             batches: Vec::new(),
             node_batch: NodeBatch::default(),
             batch_bytes: 0,
         }
+    }
+
+    /// Takes what other threads have posted. If an urgent message is known already, more messages would only pile up here,
+    /// and their senders would not learn that they are too fast.
+    pub(crate) fn take_mail(&mut self) {
+        if !self.has_urgent() {
+            self.mailbox.take_all(&mut self.inbox);
+        }
+    }
+
+    /// Whether a message of the server or of another lane was taken and is not handled yet.
+    pub(crate) fn has_urgent(&self) -> bool {
+        self.inbox.has_unreserved()
+    }
+
+    /// Returns the next message that another thread posted.
+    #[inline]
+    pub(crate) fn next_message(&mut self) -> Option<LaneMessage> {
+        if self.inbox.is_empty() {
+            self.mailbox.take_all(&mut self.inbox);
+        }
+        self.inbox.pop()
+    }
+
+    #[inline]
+    pub(crate) fn has_messages(&self) -> bool {
+        !self.inbox.is_empty() || !self.mailbox.is_empty()
     }
 
     /// Appends frames to the output of any session of the server.

@@ -20,7 +20,7 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Message;
 
-use super::error::Described;
+use super::error::LoggedError;
 use super::{Context, Deferred, HandlerError, HandlerResult, Service};
 use crate::observe::QuietLog;
 use crate::session::SessionId;
@@ -201,7 +201,7 @@ impl Ledger {
     fn note_failure(&self, session: SessionId, error: &HandlerError) {
         let Some(cause) = error.cause() else { return };
         self.failures.fetch_add(1, Ordering::Relaxed);
-        let cause = Described(cause);
+        let cause = LoggedError(cause);
         // A panic in the log leaves the earlier entries intact.
         let log = self.log.lock();
         let may_log = log

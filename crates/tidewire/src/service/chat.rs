@@ -4,6 +4,9 @@
 //! Every refusal is a typed error with the request's id. Over `lines` the server first asks for a name. After that
 //! every line is a chat message in the lobby.
 
+mod hooks;
+mod past;
+
 use std::fmt;
 
 use tidewire_io::clock::Moment;
@@ -16,9 +19,11 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message, RoomId};
 use tidewire_proto::room::Policy;
 
+pub use hooks::ChatMessage;
+use hooks::Hooks;
+use past::Past;
+
 use super::call::is_flush;
-use super::chat_hooks::Hooks;
-use super::chat_past::Past;
 use crate::auth::Action;
 use crate::history::{History, HistoryPattern};
 use crate::room::{Joined, RoomError};
@@ -36,9 +41,9 @@ pub struct Chat {
     policy: Option<Policy>,
     lobby: String,
     /// The rooms that keep a history, by patterns of their names. The first that matches counts.
-    pub(super) history_patterns: Vec<HistoryPattern>,
-    pub(super) past: Past,
-    pub(super) hooks: Hooks,
+    history_patterns: Vec<HistoryPattern>,
+    past: Past,
+    hooks: Hooks,
     scratch: Vec<u8>,
 }
 

@@ -190,7 +190,7 @@ impl Core {
     /// Counts and logs a failure of a handler, whose details are not sent to the peer.
     pub(super) fn note_failure(&mut self, id: SessionId, cause: &(dyn Error + 'static)) {
         self.counters.handler_failures.add(1);
-        let cause = Described(cause);
+        let cause = LoggedError(cause);
         let session = self.sessions.table.find(id);
         let peer = session.and_then(|it| it.profile.peer.as_deref());
         let peer = peer.map(tracing::field::display);
@@ -205,9 +205,9 @@ impl Core {
 
 /// An error with its causes, for a line of the log. It is formatted only when the line is written, because a peer can
 /// make a handler fail for every message. The text may come from a peer, so it is escaped and its length is limited.
-pub(super) struct Described<'a>(pub(super) &'a dyn Error);
+pub(super) struct LoggedError<'a>(pub(super) &'a dyn Error);
 
-impl fmt::Display for Described<'_> {
+impl fmt::Display for LoggedError<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = describe(self.0);
         text.truncate(text.floor_char_boundary(LOGGED_BYTES_MAX));
@@ -310,7 +310,7 @@ mod tests {
     #[test]
     fn a_long_error_is_cut() {
         let error = io::Error::other("ä".repeat(5_000));
-        let text = Described(&error).to_string();
+        let text = LoggedError(&error).to_string();
         assert_eq!(text.chars().count(), LOGGED_BYTES_MAX / 2);
     }
 
@@ -321,7 +321,7 @@ mod tests {
         #[error("{0}")]
         struct PassedOn(#[source] io::Error);
         let error = PassedOn(io::Error::other("disk full"));
-        assert_eq!(Described(&error).to_string(), "disk full");
+        assert_eq!(LoggedError(&error).to_string(), "disk full");
     }
 
     /// Regression: each failure of a flood was formatted, even if nothing was logged.

@@ -64,32 +64,32 @@ impl Cookies {
         sessions: &LaneSessions,
         datagram: &Datagram<'_>,
         codec: &C,
-    ) -> First {
+    ) -> FirstDatagram {
         if datagram.truncated {
-            return First::Stray(DatagramDrop::Truncated);
+            return FirstDatagram::Stray(DatagramDrop::Truncated);
         }
         let bytes = datagram.bytes;
         if !codec.format().proves_addresses() {
             return match codec.decode(bytes, sessions.config.limits.connections.frame_bytes_max()) {
-                Ok(Decoded::Frame { .. }) => First::Welcome,
-                Ok(Decoded::Incomplete { .. }) => First::Stray(DatagramDrop::Unfinished),
-                Err(_) => First::Stray(DatagramDrop::Malformed),
+                Ok(Decoded::Frame { .. }) => FirstDatagram::Welcome,
+                Ok(Decoded::Incomplete { .. }) => FirstDatagram::Stray(DatagramDrop::Unfinished),
+                Err(_) => FirstDatagram::Stray(DatagramDrop::Malformed),
             };
         }
         match frame(codec, bytes) {
-            Some((hello, _)) if hello.kind == Kind::Hello => First::Unproven,
+            Some((hello, _)) if hello.kind == Kind::Hello => FirstDatagram::Unproven,
             Some((pong, used)) if pong.kind == Kind::Pong => {
                 let follows = frame(codec, &bytes[used..]);
                 let is_hello = follows.is_some_and(|(hello, _)| hello.kind == Kind::Hello);
                 match is_hello {
                     true if self.knows(datagram.peer, sessions.timers.now_ns(), pong.payload) => {
-                        First::Welcome
+                        FirstDatagram::Welcome
                     }
-                    true => First::Unproven,
-                    false => First::Stray(DatagramDrop::UnvalidatedAddress),
+                    true => FirstDatagram::Unproven,
+                    false => FirstDatagram::Stray(DatagramDrop::UnvalidatedAddress),
                 }
             }
-            _ => First::Stray(DatagramDrop::UnvalidatedAddress),
+            _ => FirstDatagram::Stray(DatagramDrop::UnvalidatedAddress),
         }
     }
 
@@ -114,7 +114,7 @@ impl Cookies {
 }
 
 /// The decision about the first datagram of an unvalidated address.
-enum First {
+enum FirstDatagram {
     /// The address may have a session.
     Welcome,
     /// The address must first show that it receives datagrams.
@@ -159,17 +159,17 @@ impl Core {
         }
         let cookies = &self.shared.cookies;
         let first = match self.ending.is_draining() {
-            true => First::Stray(DatagramDrop::Closing),
+            true => FirstDatagram::Stray(DatagramDrop::Closing),
             false => cookies.judge(sessions, datagram, codec),
         };
         let mut peer = ports.peer_of(port, datagram);
         match first {
-            First::Welcome => {}
-            First::Unproven => {
+            FirstDatagram::Welcome => {}
+            FirstDatagram::Unproven => {
                 cookies.challenge(sessions, &mut peer, datagram.bytes.len());
                 return None;
             }
-            First::Stray(reason) => {
+            FirstDatagram::Stray(reason) => {
                 sessions.counters.drop_datagram(reason);
                 // A peer that believes it has a session learns that it has none. A failed send is ignored.
                 let _ = peer.shutdown_write();

@@ -1,7 +1,5 @@
 //! Deferred answers, refusals, and answers that wait for earlier ones.
 
-use std::sync::Arc;
-
 use tidewire_proto::body::ErrorBody;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
@@ -10,8 +8,8 @@ use tidewire_proto::message::Message;
 use super::CallState;
 use crate::broker::{RemoteTicket, StoreQuestion};
 use crate::engine::{Core, Replies};
-use crate::service::{Deferred, HandlerError, HandlerResult, Ticket};
-use crate::session::{CloseReason, NOWHERE, QueuedReply, SendError, SessionId, encode_within};
+use crate::service::{HandlerError, HandlerResult};
+use crate::session::{QueuedReply, SendError, SessionId, encode_within};
 
 /// Whether a request asks only whether all before it was handled: it has neither a method nor a payload.
 pub(in crate::service) fn is_flush(message: &Message<'_>) -> bool {
@@ -19,52 +17,6 @@ pub(in crate::service) fn is_flush(message: &Message<'_>) -> bool {
 }
 
 impl CallState {
-    /// Takes the duty to answer the message being handled; see [`Context::defer`](crate::Context::defer).
-    pub(in crate::service) fn defer(&mut self, core: &mut Core) -> Deferred {
-        if let Some(ticket) = self.take_remote(core) {
-            core.counters.deferred.add(1);
-            self.current.deferred = true;
-            return Deferred::of_node(ticket);
-        }
-        let mut token = core.sessions.spare_answers.take_token();
-        if self.current.named
-            && let Some(token) = Arc::get_mut(&mut token)
-        {
-            token.name.push_str(&core.replies.method_name);
-        }
-        let ordered = !core.config.codec.format().has_ids();
-        let request_id = self.current.id;
-        core.counters.deferred.add(1);
-        let mut position = None;
-        if let Some(session) = core.sessions.table.find_mut(self.id) {
-            let limits = &core.config.limits;
-            position = session.defer(request_id, Arc::clone(&token), ordered, limits);
-            self.keeps_order = ordered;
-            self.stopped |= session.awaits_answers();
-        }
-        self.update_fast_reply_limit(&core.sessions);
-        if position.is_none() {
-            // Two replies with one id would be matched at random, and the peer would ignore the answer to this one.
-            token.cancel();
-            self.stopped = true;
-            if let Some(slot) = core.sessions.table.slot_of(self.id) {
-                core.sessions
-                    .table
-                    .close(slot, CloseReason::RequestIdReused);
-            }
-        }
-        self.current.deferred = true;
-        Deferred::new(Ticket {
-            shared: Arc::clone(&core.shared),
-            token,
-            lane: core.exchange.lane,
-            session: self.id,
-            position: position.unwrap_or(NOWHERE),
-            current: self.current,
-            frame_bytes_max: self.frame_bytes_max,
-        })
-    }
-
     /// Answers when all that the session has sent before is stored; at once if no message is stored later than it is
     /// handled.
     pub(in crate::service) fn reply_when_stored(&mut self, core: &mut Core) -> HandlerResult {
@@ -148,7 +100,7 @@ impl CallState {
 
     /// Takes the duty to answer the request of another node, if this call handles one.
     #[inline]
-    fn take_remote(&self, core: &mut Core) -> Option<RemoteTicket> {
+    pub(super) fn take_remote(&self, core: &mut Core) -> Option<RemoteTicket> {
         match self.id == SessionId::NONE {
             true => core.replies.remote.take(),
             false => None,

@@ -2,6 +2,7 @@
 //! [`reply`], and answers that come later are in [`answers`].
 
 mod answers;
+mod deferred;
 mod reply;
 
 use tidewire_proto::body::PlacementBody;
@@ -11,6 +12,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 
 pub(super) use answers::is_flush;
+pub use deferred::Deferred;
 
 use crate::engine::{Core, Origin};
 use crate::session::{CloseReason, LaneSessions, SendError, SessionId, encode_within};

@@ -41,7 +41,7 @@ impl fmt::Debug for Then {
 
 /// A request, sent or still waiting.
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct UpstreamRequest {
     pub(super) asker: SessionId,
     pub(super) channel: u16,
     pub(super) deadline_ns: u64,
@@ -51,7 +51,7 @@ pub(super) struct Asked {
 /// A request that waits to be sent.
 #[derive(Debug)]
 struct Waiting {
-    asked: Asked,
+    asked: UpstreamRequest,
     method: String,
     payload: Vec<u8>,
 }
@@ -82,7 +82,7 @@ pub(super) struct UpstreamLink {
     /// The credentials of the next connection.
     token: Option<Token>,
     state: State,
-    sent: Correlator<Asked>,
+    sent: Correlator<UpstreamRequest>,
     /// Requests that wait to be sent, oldest first.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
@@ -159,7 +159,7 @@ impl UpstreamLink {
         &mut self,
         core: &mut Core,
         call: &Message<'_>,
-        asked: Asked,
+        asked: UpstreamRequest,
     ) -> Result<(), (UpstreamError, Then)> {
         let queue_bytes_max = core.config.limits.connections.queue_bytes_max();
         let is_full = self.sent.len() + self.waiting.len() >= self.upstream.0.terms.in_flight_max;
@@ -209,8 +209,8 @@ impl UpstreamLink {
         core: &mut Core,
         id: SessionId,
         call: &Message<'_>,
-        asked: Asked,
-    ) -> Result<(), (Option<UpstreamError>, Asked)> {
+        asked: UpstreamRequest,
+    ) -> Result<(), (Option<UpstreamError>, UpstreamRequest)> {
         let number = self
             .sent
             .insert(asked)
@@ -235,7 +235,10 @@ impl UpstreamLink {
     }
 
     /// Sends the waiting requests for which there is room. Returns those that failed.
-    pub(super) fn send_waiting(&mut self, core: &mut Core) -> Vec<(UpstreamError, Asked)> {
+    pub(super) fn send_waiting(
+        &mut self,
+        core: &mut Core,
+    ) -> Vec<(UpstreamError, UpstreamRequest)> {
         let mut failed = Vec::new();
         let State::Open(id) = self.state else {
             return failed;
@@ -273,7 +276,7 @@ impl UpstreamLink {
         &mut self,
         core: &mut Core,
         error: &UpstreamError,
-    ) -> Vec<(UpstreamError, Asked)> {
+    ) -> Vec<(UpstreamError, UpstreamRequest)> {
         self.charge(core, self.waiting_bytes, false);
         let waiting = self.waiting.drain(..);
         waiting
@@ -281,7 +284,7 @@ impl UpstreamLink {
             .collect()
     }
 
-    pub(super) fn take_answered(&mut self, number: u32) -> Option<Asked> {
+    pub(super) fn take_answered(&mut self, number: u32) -> Option<UpstreamRequest> {
         self.sent.answer(number)
     }
 
@@ -289,8 +292,8 @@ impl UpstreamLink {
     pub(super) fn give_up(
         &mut self,
         core: &mut Core,
-        is_over: impl Fn(&Asked) -> bool,
-    ) -> Vec<Asked> {
+        is_over: impl Fn(&UpstreamRequest) -> bool,
+    ) -> Vec<UpstreamRequest> {
         let sent = self.sent.iter().filter(|(_, asked)| is_over(asked));
         let numbers: Vec<u32> = sent.map(|(number, _)| number).collect();
         let mut over = Vec::new();
@@ -333,7 +336,10 @@ impl UpstreamLink {
 
     /// Handles the timer: begins the addresses that are due, and arms the timer for the earliest deadline. Returns the
     /// failed requests with their errors.
-    pub(super) fn handle_timer(&mut self, core: &mut Core) -> Vec<(UpstreamError, Asked)> {
+    pub(super) fn handle_timer(
+        &mut self,
+        core: &mut Core,
+    ) -> Vec<(UpstreamError, UpstreamRequest)> {
         self.timer = None;
         let failed = match self.state {
             State::Connecting(_) => {

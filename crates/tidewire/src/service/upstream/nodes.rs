@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use tidewire_io::timer::TimerId;
 use tidewire_proto::message::Message;
 
-use super::link::{Asked, Then};
+use super::link::{Then, UpstreamRequest};
 use super::{Upstream, UpstreamError};
 use crate::backplane::request_number;
 use crate::broker::{NodeAnswer, RequestFailure, RequestWork};
@@ -19,7 +19,7 @@ use crate::session::TimerKey;
 #[derive(Debug)]
 pub(super) struct NodesLink {
     pub(super) upstream: Upstream,
-    pending: HashMap<u64, Asked>,
+    pending: HashMap<u64, UpstreamRequest>,
     timer: Option<TimerId>,
 }
 
@@ -43,7 +43,7 @@ impl NodesLink {
         core: &mut Core,
         count: u64,
         call: &Message<'_>,
-        asked: Asked,
+        asked: UpstreamRequest,
     ) -> Result<(), (UpstreamError, Then)> {
         let Some(link) = core.exchange.lanes.link() else {
             return Err((UpstreamError::NoNode, asked.then));
@@ -82,12 +82,16 @@ impl NodesLink {
     }
 
     /// Takes the request that an answer is for.
-    pub(super) fn take(&mut self, request: u64) -> Option<Asked> {
+    pub(super) fn take(&mut self, request: u64) -> Option<UpstreamRequest> {
         self.pending.remove(&request)
     }
 
     /// Removes the requests for which `is_over` is true. The node forgets them, and the one that works on them is told.
-    pub(super) fn give_up(&mut self, core: &Core, is_over: impl Fn(&Asked) -> bool) -> Vec<Asked> {
+    pub(super) fn give_up(
+        &mut self,
+        core: &Core,
+        is_over: impl Fn(&UpstreamRequest) -> bool,
+    ) -> Vec<UpstreamRequest> {
         let over = self.pending.iter().filter(|(_, asked)| is_over(asked));
         let over: Vec<u64> = over.map(|(request, _)| *request).collect();
         let give_up = |request: u64| {

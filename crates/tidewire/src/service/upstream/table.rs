@@ -4,7 +4,7 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 
-use super::link::{Asked, Callback, Then, UpstreamLink};
+use super::link::{Callback, Then, UpstreamLink, UpstreamRequest};
 use super::nodes::{NodesLink, outcome};
 use super::{Upstream, UpstreamError};
 use crate::broker::NodeAnswer;
@@ -50,7 +50,7 @@ pub(super) fn submit(
 ) -> Result<(), (UpstreamError, Then)> {
     let mut upstreams: Box<Upstreams> = core.upstreams.take().unwrap_or_default();
     let timeout_ns = nanoseconds(upstream.0.terms.timeout);
-    let asked = Asked {
+    let asked = UpstreamRequest {
         asker,
         channel: call.channel,
         deadline_ns: core.sessions.timers.now_ns().saturating_add(timeout_ns),
@@ -98,7 +98,7 @@ impl Upstreams {
         core: &mut Core,
         upstream: &Upstream,
         call: &Message<'_>,
-        asked: Asked,
+        asked: UpstreamRequest,
     ) -> Result<(), (UpstreamError, Then)> {
         let is_it = |link: &NodesLink| link.upstream.0.number == upstream.0.number;
         let index = self.nodes.iter().position(is_it).unwrap_or_else(|| {
@@ -142,7 +142,7 @@ impl Upstreams {
         });
     }
 
-    fn fail_all(&mut self, core: &Core, failed: Vec<(UpstreamError, Asked)>) {
+    fn fail_all(&mut self, core: &Core, failed: Vec<(UpstreamError, UpstreamRequest)>) {
         for (error, asked) in failed {
             core.counters.upstream_failed.add(1);
             self.answer(asked, Err(error));
@@ -150,7 +150,7 @@ impl Upstreams {
     }
 
     /// Passes the result to the deferred answer, or queues it for [`run_answers`].
-    fn answer(&mut self, asked: Asked, result: Result<&[u8], UpstreamError>) {
+    fn answer(&mut self, asked: UpstreamRequest, result: Result<&[u8], UpstreamError>) {
         match (asked.then, result) {
             (Then::Reply(deferred), Ok(payload)) => {
                 if let Err(error) = deferred.reply(payload) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidewire_proto::layer::Stack;
 
-use super::{Asked, State, UpstreamLink};
+use super::{State, UpstreamLink, UpstreamRequest};
 use crate::address::Endpoint;
 use crate::auth::Credentials;
 use crate::dial::{LookupResult, Race, Step};
@@ -53,7 +53,7 @@ impl UpstreamLink {
         &mut self,
         core: &mut Core,
         found: LookupResult,
-    ) -> Vec<(UpstreamError, Asked)> {
+    ) -> Vec<(UpstreamError, UpstreamRequest)> {
         if !matches!(self.state, State::LookingUp) {
             return Vec::new();
         }
@@ -171,7 +171,7 @@ impl UpstreamLink {
         id: SessionId,
         reason: CloseReason,
         failure: ConnectError,
-    ) -> Vec<(UpstreamError, Asked)> {
+    ) -> Vec<(UpstreamError, UpstreamRequest)> {
         if let State::Connecting(race) = &mut self.state {
             if race.take(id).is_none() {
                 return Vec::new();
@@ -211,7 +211,7 @@ impl UpstreamLink {
         &mut self,
         core: &mut Core,
         is_connecting: bool,
-    ) -> Vec<(UpstreamError, Asked)> {
+    ) -> Vec<(UpstreamError, UpstreamRequest)> {
         if is_connecting {
             return Vec::new();
         }

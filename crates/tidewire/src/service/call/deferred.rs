@@ -14,19 +14,18 @@
 //! lanes have a context, and codecs without ids need the order kept. Rejected: a boxed future for each request, because
 //! it needs an allocation and a scheduler where a queue is enough.
 
-use crate::session::Answer;
-use crate::session::{Content, Token};
 use std::sync::Arc;
 
 use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::codec::Codec;
 
+use super::{CallState, Current};
 use crate::broker::{NotStored, RemoteTicket, StoreAnswer};
-use crate::engine::ServerShared;
+use crate::engine::{Core, ServerShared};
 use crate::mailbox::LaneMessage;
-use crate::service::call::Current;
-use crate::session::SessionId;
-use crate::session::{SendError, encode_within};
+use crate::session::{
+    Answer, CloseReason, Content, NOWHERE, SendError, SessionId, Token, encode_within,
+};
 
 /// A token that answers one request later, from any thread.
 ///
@@ -61,31 +60,19 @@ enum Duty {
 }
 
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    pub(crate) shared: Arc<ServerShared>,
-    pub(crate) token: Arc<Token>,
-    pub(crate) lane: usize,
-    pub(crate) session: SessionId,
+struct Ticket {
+    shared: Arc<ServerShared>,
+    token: Arc<Token>,
+    lane: usize,
+    session: SessionId,
     /// The position of the request among the unanswered ones of its session.
-    pub(crate) position: u64,
-    pub(crate) current: Current,
+    position: u64,
+    current: Current,
     /// Largest frame that both sides accept.
-    pub(crate) frame_bytes_max: usize,
+    frame_bytes_max: usize,
 }
 
 impl Deferred {
-    pub(crate) fn new(ticket: Ticket) -> Self {
-        Self {
-            duty: Some(Duty::Session(ticket)),
-        }
-    }
-
-    pub(crate) fn of_node(ticket: RemoteTicket) -> Self {
-        Self {
-            duty: Some(Duty::Node(ticket)),
-        }
-    }
-
     /// Returns the session that waits for the answer. It is [`SessionId::NONE`] for a request of another node.
     #[must_use]
     pub fn session(&self) -> SessionId {
@@ -153,6 +140,59 @@ impl StoreAnswer for Deferred {
                 }
             }
             Err(error) => self.refuse(ErrorCode::Internal, &error.to_string()),
+        }
+    }
+}
+
+impl CallState {
+    /// Takes the duty to answer the message being handled; see [`Context::defer`](crate::Context::defer).
+    pub(in crate::service) fn defer(&mut self, core: &mut Core) -> Deferred {
+        if let Some(ticket) = self.take_remote(core) {
+            core.counters.deferred.add(1);
+            self.current.deferred = true;
+            return Deferred {
+                duty: Some(Duty::Node(ticket)),
+            };
+        }
+        let mut token = core.sessions.spare_answers.take_token();
+        if self.current.named
+            && let Some(token) = Arc::get_mut(&mut token)
+        {
+            token.name.push_str(&core.replies.method_name);
+        }
+        let ordered = !core.config.codec.format().has_ids();
+        let request_id = self.current.id;
+        core.counters.deferred.add(1);
+        let mut position = None;
+        if let Some(session) = core.sessions.table.find_mut(self.id) {
+            let limits = &core.config.limits;
+            position = session.defer(request_id, Arc::clone(&token), ordered, limits);
+            self.keeps_order = ordered;
+            self.stopped |= session.awaits_answers();
+        }
+        self.update_fast_reply_limit(&core.sessions);
+        if position.is_none() {
+            // Two replies with one id would be matched at random, and the peer would ignore the answer to this one.
+            token.cancel();
+            self.stopped = true;
+            if let Some(slot) = core.sessions.table.slot_of(self.id) {
+                core.sessions
+                    .table
+                    .close(slot, CloseReason::RequestIdReused);
+            }
+        }
+        self.current.deferred = true;
+        let ticket = Ticket {
+            shared: Arc::clone(&core.shared),
+            token,
+            lane: core.exchange.lane,
+            session: self.id,
+            position: position.unwrap_or(NOWHERE),
+            current: self.current,
+            frame_bytes_max: self.frame_bytes_max,
+        };
+        Deferred {
+            duty: Some(Duty::Session(ticket)),
         }
     }
 }

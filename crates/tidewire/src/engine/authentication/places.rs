@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use tidewire_proto::connection::{AuthFailure, Overdue};
 
-use super::authentication::LaneGuard;
+use super::LaneGuard;
 use crate::auth::{AuthOutcome, Identity, WhenFull};
 use crate::mailbox::{LaneMessage, Lanes};
 use crate::session::{CloseReason, LaneSessions, Newcomer, SessionId, TimerKey};

@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use tidewire_proto::message::RoomId;
 
-use super::{Chat, Context, HandlerResult};
+use super::Chat;
 use crate::history::{History, HistoryPattern};
 use crate::room::RoomError;
+use crate::service::{Context, HandlerResult};
 use crate::session::SessionId;
 
 /// A message that a member is about to send to a room, as the hook of [`Chat::on_say`] sees it.
