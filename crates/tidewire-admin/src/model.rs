@@ -3,10 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tidewire::TransportKind;
 use tidewire::backplane::NodeFigures;
 use tidewire::metrics::{Metrics, RoomFigures, SessionFigures};
-use tidewire_io::clock::now_ns;
+use tidewire::{Moment, TransportKind};
 
 /// The state of a server at one moment, with rates since the previous moment.
 #[derive(Clone, Debug, Serialize)]
@@ -244,7 +243,7 @@ impl Session {
             peer: figures.peer.as_ref().map(ToString::to_string),
             transport: transport(figures.transport),
             outgoing: figures.is_outgoing,
-            age_seconds: now_ns().saturating_sub(figures.opened_ns) as f64 / 1e9,
+            age_seconds: (Moment::now() - figures.opened).as_secs_f64(),
             identity: figures.identity.as_ref().map(|it| it.name().to_owned()),
             name: figures.name.as_deref().map(str::to_owned),
             memory_bytes: figures.memory_bytes,

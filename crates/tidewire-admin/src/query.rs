@@ -100,7 +100,7 @@ pub(crate) fn sessions(sampler: &Sampler, query: &Query) -> Result<Page<Session>
         "peer" => found.sort_by_cached_key(|it| it.peer.as_ref().map(ToString::to_string)),
         "identity" => found.sort_by(|one, other| identity(one).cmp(&identity(other))),
         "name" => found.sort_by(|one, other| one.name.cmp(&other.name)),
-        "age" => found.sort_by_key(|it| Reverse(it.opened_ns)),
+        "age" => found.sort_by_key(|it| Reverse(it.opened)),
         "queued" => found.sort_by_key(|it| it.queued_bytes),
         "memory" => found.sort_by_key(|it| it.memory_bytes),
         "rooms" => found.sort_by_key(|it| it.rooms),

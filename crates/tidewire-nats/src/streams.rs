@@ -265,7 +265,7 @@ impl Reader {
         // A removed stream made room for a stream that begins higher. So the newest stream is above all former streams.
         let used = own.clone().map(|it| it.state.last_sequence).max();
         let read = if self.from == u64::MAX { 0 } else { self.from };
-        if own.clone().count() >= self.limits.rooms_max {
+        if own.clone().count() >= self.limits.names_max {
             let least = own.min_by_key(|it| {
                 let last = it.state.last_timestamp.max(it.created);
                 (it.state.messages > 0, last)

@@ -27,7 +27,7 @@ fn main() {
     let many = |messages_max| History {
         messages_max,
         bytes_max: 1 << 30,
-        rooms_max: 20_000,
+        names_max: 20_000,
         ..History::default()
     };
     let mut limits = Limits::default();

@@ -33,10 +33,10 @@
 //! duty to answer:
 //!
 //! ```
-//! use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+//! use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
 //! use tidewire::{Client, Context, Deferred, ErrorCode, Message, Server};
 //!
-//! let pool = WorkerPool::new(2, 1024, WhenFull::Refuse, |(deferred, text): (Deferred, Vec<u8>)| {
+//! let pool = WorkerPool::new(2, 1024, WhenPoolFull::Refuse, |(deferred, text): (Deferred, Vec<u8>)| {
 //!     // An error here means that the answer fits no frame; the caller has been told.
 //!     let _ = deferred.reply(&text.to_ascii_uppercase());
 //! })?;

@@ -1,7 +1,7 @@
 //! A bounded pool of threads for handlers that may block.
 //!
 //! A lane must never wait. So a slow handler calls [`Context::defer`](crate::Context::defer) and gives the token and
-//! its task to a pool. The queue is bounded, because an unbounded queue moves the overload into memory. [`WhenFull`] is
+//! its task to a pool. The queue is bounded, because an unbounded queue moves the overload into memory. [`WhenPoolFull`] is
 //! the policy of a full queue. Tasks are of one type and the pool has one handler, so enqueuing allocates nothing. A
 //! pool of closures is `WorkerPool<Box<dyn FnOnce() + Send>>`.
 //!
@@ -22,9 +22,9 @@ use thiserror::Error;
 /// Threads that run one handler over tasks. The crate's [first page](crate) has an example with deferred replies.
 ///
 /// ```
-/// use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+/// use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
 ///
-/// let pool = WorkerPool::new(2, 1024, WhenFull::Refuse, |text: String| println!("{text}"))?;
+/// let pool = WorkerPool::new(2, 1024, WhenPoolFull::Refuse, |text: String| println!("{text}"))?;
 /// if let Err(PoolFull(text)) = pool.submit("hello".to_owned()) {
 ///     eprintln!("not printed: {text}");
 /// }
@@ -36,14 +36,14 @@ use thiserror::Error;
 pub struct WorkerPool<T> {
     queue: Option<Sender<Load<T>>>,
     threads: Vec<JoinHandle<()>>,
-    when_full: WhenFull,
+    when_full: WhenPoolFull,
     shared: Arc<PoolShared<T>>,
 }
 
 /// The policy for a task that finds the queue full. A choice of [`WorkerPool::new`]; [`WorkerPool`] has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum WhenFull {
+pub enum WhenPoolFull {
     /// The task comes back with an error. The default, and the only choice that suits a lane.
     #[default]
     Refuse,
@@ -99,7 +99,7 @@ impl<T: Send + 'static> WorkerPool<T> {
     pub fn new(
         threads: usize,
         queue_max: usize,
-        when_full: WhenFull,
+        when_full: WhenPoolFull,
         handler: impl Fn(T) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (queue, tasks) = bounded(queue_max.max(1));
@@ -172,11 +172,11 @@ impl<T: Send + 'static> WorkerPool<T> {
         self.shared.accepted.fetch_add(count, Ordering::Relaxed);
         let back = match (self.when_full, queue.try_send(load)) {
             (_, Ok(())) => return Ok(()),
-            (WhenFull::Wait, Err(TrySendError::Full(load))) => match queue.send(load) {
+            (WhenPoolFull::Wait, Err(TrySendError::Full(load))) => match queue.send(load) {
                 Ok(()) => return Ok(()),
                 Err(error) => error.0,
             },
-            (WhenFull::CallerRuns, Err(TrySendError::Full(load))) => {
+            (WhenPoolFull::CallerRuns, Err(TrySendError::Full(load))) => {
                 self.shared.caller_ran.fetch_add(count, Ordering::Relaxed);
                 self.shared.run_all(load);
                 return Ok(());
@@ -259,7 +259,7 @@ mod tests {
 
     #[test]
     fn every_accepted_task_is_completed_or_panicked() {
-        let pool = WorkerPool::new(3, 16, WhenFull::Wait, |number: u64| {
+        let pool = WorkerPool::new(3, 16, WhenPoolFull::Wait, |number: u64| {
             assert!(number % 100 != 7, "a task that panics on purpose");
         })
         .unwrap();
@@ -278,7 +278,7 @@ mod tests {
     }
 
     /// A pool of one worker with a full queue of one place. The worker is busy until the returned sender is dropped.
-    fn full(when_full: WhenFull) -> (WorkerPool<mpsc::Receiver<()>>, mpsc::Sender<()>) {
+    fn full(when_full: WhenPoolFull) -> (WorkerPool<mpsc::Receiver<()>>, mpsc::Sender<()>) {
         let (release, wait) = mpsc::channel();
         let (started, is_started) = mpsc::channel();
         let pool = WorkerPool::new(1, 1, when_full, move |wait: mpsc::Receiver<()>| {
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_and_gives_the_task_back() {
-        let (pool, release) = full(WhenFull::Refuse);
+        let (pool, release) = full(WhenPoolFull::Refuse);
         assert!(pool.submit(ended()).is_err());
         assert_eq!(pool.submit_batch(vec![ended()]).unwrap_err().0.len(), 1);
         drop(release);
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_lets_the_caller_run() {
-        let (pool, release) = full(WhenFull::CallerRuns);
+        let (pool, release) = full(WhenPoolFull::CallerRuns);
         pool.submit(ended()).unwrap();
         assert_eq!(pool.metrics().caller_ran, 1);
         drop(release);

@@ -136,7 +136,7 @@ fn publications_to_many_new_topics_erase_no_values_of_others() {
     const VALUES: usize = 20;
     for attackers in ATTACKERS {
         let history = History {
-            rooms_max: 256,
+            names_max: 256,
             ..History::last(1)
         };
         let server = serve(Some(history), |_| ());

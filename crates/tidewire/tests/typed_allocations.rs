@@ -30,7 +30,7 @@ impl Frugal for Sums {
     }
 
     fn add_later(&self, a: u64, b: u64, reply: DeferredReply<Result<u64, ()>>) {
-        reply.send(a.checked_add(b).ok_or(())).unwrap();
+        reply.reply(a.checked_add(b).ok_or(())).unwrap();
     }
 
     fn repeat(&self, text: String) -> String {

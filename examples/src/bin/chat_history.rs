@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidewire::body::{name_skeleton, validate_name};
-use tidewire::workers::{WhenFull, WorkerPool};
+use tidewire::workers::{WhenPoolFull, WorkerPool};
 use tidewire::{
     Chat, Context, ErrorCode, GoAwayCode, HandlerError, HandlerResult, History, Message, Router,
     Server,
@@ -125,7 +125,7 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     file.set_len(whole as u64)?;
     let (rooms, kicked) = read(&String::from_utf8_lossy(&bytes[..whole]));
     // A single thread keeps the lines in order.
-    let writer = WorkerPool::new(1, LINES_MAX, WhenFull::Refuse, move |line: String| {
+    let writer = WorkerPool::new(1, LINES_MAX, WhenPoolFull::Refuse, move |line: String| {
         if let Err(error) = (&file).write_all(line.as_bytes()) {
             eprintln!("cannot write to the history: {error}");
         }

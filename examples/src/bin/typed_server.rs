@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidewire::typed::DeferredReply;
-use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
 use tidewire::{ErrorCode, Router, Server};
 use tidewire_examples::{Parcel, Shop, ShopError, ShopServer};
 
@@ -80,7 +80,7 @@ fn pack((parcel, reply): Order) {
 }
 
 fn answer(reply: DeferredReply<Result<Parcel, ShopError>>, answer: Result<Parcel, ShopError>) {
-    if let Err(error) = reply.send(answer) {
+    if let Err(error) = reply.reply(answer) {
         println!("not answered: {error}");
     }
 }
@@ -91,7 +91,7 @@ fn main() -> std::process::ExitCode {
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
-    let packers = Arc::new(WorkerPool::new(2, 1024, WhenFull::Refuse, pack)?);
+    let packers = Arc::new(WorkerPool::new(2, 1024, WhenPoolFull::Refuse, pack)?);
     let server = Server::builder()
         .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?
         .start_one(Router::new().mount(ShopServer::new(CornerShop {

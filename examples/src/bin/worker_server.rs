@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
 use tidewire::{Context, Deferred, ErrorCode, Message, Router, Server};
 
 type Pool = WorkerPool<(Deferred, Vec<u8>)>;
@@ -42,7 +42,7 @@ fn main() -> std::process::ExitCode {
 
 fn run() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1);
-    let pool = Arc::new(WorkerPool::new(4, 1024, WhenFull::Refuse, shout)?);
+    let pool = Arc::new(WorkerPool::new(4, 1024, WhenPoolFull::Refuse, shout)?);
     let server = Server::builder()
         .listen(address.as_deref().unwrap_or("tcp://127.0.0.1:7000"))?
         .start_one(methods(Arc::clone(&pool)))?;

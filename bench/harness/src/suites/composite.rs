@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use tidewire::log::LogBuilder;
-use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
 use tidewire::{Context, Deferred, HandlerResult, Kind, Message};
 use tidewire_io::socket::{Listener, Stream};
 use tidewire_proto::body::ErrorCode;
@@ -72,7 +72,7 @@ fn serve_tidewire(work: &Work, file: &Path, stage: &mut Stage) -> Result<(), Rol
     let pool = WorkerPool::new(
         work.threads,
         work.connections,
-        WhenFull::Refuse,
+        WhenPoolFull::Refuse,
         move |(deferred, payload): (Deferred, [u8; PAYLOAD_BYTES])| {
             let result = super::iterate(payload.len() as u64);
             tracing::dispatcher::with_default(&dispatch, || tracing::info!(result, "worked"));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use tidewire::workers::{WhenFull, WorkerPool};
+use tidewire::workers::{WhenPoolFull, WorkerPool};
 use tidewire_io::clock::now_ns;
 use tidewire_load::statistics::LatencyHistogram;
 
@@ -87,7 +87,7 @@ fn drive(side: Side, _: &str, work: &Work, stage: &mut Stage) -> Result<(), Role
     let enqueue: Box<dyn Fn(Vec<Task>)> = match (side, work.mode.as_str()) {
         (Side::Tidewire, _) => {
             let work_one = move |task| done.work(task);
-            let pool = WorkerPool::new(work.threads, QUEUE_MAX, WhenFull::Wait, work_one);
+            let pool = WorkerPool::new(work.threads, QUEUE_MAX, WhenPoolFull::Wait, work_one);
             let pool = pool.or_failed("start the workers")?;
             Box::new(move |tasks| submit(&pool, tasks))
         }

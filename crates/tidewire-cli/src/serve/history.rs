@@ -30,7 +30,7 @@ impl HistoryRule {
                 "messages" => limits.messages_max = number(part, value)?,
                 "bytes" => limits.bytes_max = Bytes::at_least(value, 1)?.0,
                 "age" => limits.age_max = Some(parse_validity(value)?),
-                "names" => limits.rooms_max = number(part, value)?,
+                "names" => limits.names_max = number(part, value)?,
                 _ => {
                     return Err(format!(
                         "{key:?} is no limit; use messages, bytes (as 64k), age (in seconds, or as 12h) or names"

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidewire::upstream::Upstream;
-use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
 use tidewire::{AnyCodec, Context, Deferred, HandlerError, HandlerResult, Message, Router};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
@@ -34,7 +34,7 @@ impl Methods {
         let pool = WorkerPool::new(
             SLEEPERS,
             SLEEPS_MAX,
-            WhenFull::Refuse,
+            WhenPoolFull::Refuse,
             |(deferred, pause)| sleep(deferred, pause),
         )?;
         Ok(Self {

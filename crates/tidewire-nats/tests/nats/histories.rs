@@ -201,7 +201,7 @@ fn the_most_silent_stream_beyond_the_names_is_removed_and_told() {
         return;
     };
     let history = History {
-        rooms_max: 2,
+        names_max: 2,
         ..History::last(100)
     };
     let servers = ["one", "two", "three"].map(|id| topics_with_history(&engine, id, history));
@@ -266,7 +266,7 @@ fn a_stream_without_messages_makes_room_before_one_with_messages() {
         return;
     };
     let history = History {
-        rooms_max: 2,
+        names_max: 2,
         ..History::last(10)
     };
     let server = topics_with_history(&engine, "one", history);

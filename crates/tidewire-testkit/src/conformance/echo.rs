@@ -45,7 +45,7 @@ pub(super) fn pipelined_requests_get_their_own_replies(setup: &Setup) {
             let payload = payload(seed);
             let request = client.request(&payload).method(setup.codec.method());
             // The ids of some codecs are too few for all requests at once.
-            request.when_full(WhenWindowFull::Wait).send()
+            request.when_window_full(WhenWindowFull::Wait).send()
         })
         .collect();
     let mut answered = 0;

@@ -103,7 +103,7 @@ pub(super) fn a_full_window_refuses_or_lets_wait(cell: &Cell<'_>) {
     let waiting = client
         .request(b"=d")
         .method(cell.setup.codec.method())
-        .when_full(WhenWindowFull::Wait)
+        .when_window_full(WhenWindowFull::Wait)
         .send();
     cell.server
         .wait_for("both are held", |metrics| metrics.deferred == before + 2);

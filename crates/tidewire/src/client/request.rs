@@ -178,7 +178,7 @@ impl<'a> Call<'a> {
 
     /// Sets the policy for a full window: as many requests wait for their replies as allowed. Default:
     /// [`ClientBuilder::when_window_full`](super::ClientBuilder::when_window_full).
-    pub fn when_full(mut self, choice: WhenWindowFull) -> Self {
+    pub fn when_window_full(mut self, choice: WhenWindowFull) -> Self {
         self.when_full = choice;
         self
     }

@@ -289,6 +289,35 @@ impl Subscription {
         &self.pattern
     }
 
+    /// Returns the messages alone, for a program that blocks: an iterator that waits for each message and ends with the
+    /// subscription. Gaps and other events are passed over; a program that counts what it misses takes
+    /// [`next_event`](Self::next_event).
+    ///
+    /// ```
+    /// # let server = tidewire::Server::builder().listen("tcp://127.0.0.1:0")?.start_one(tidewire::PubSub::new())?;
+    /// # let client = tidewire::Client::connect(&server.to_string()).wait()?;
+    /// let prices = client.subscribe("price.>").wait()?;
+    /// client.publish("price.oil", b"71")?;
+    /// for message in prices.messages().take(1) {
+    ///     assert_eq!((&*message.topic, &message.payload[..]), ("price.oil", &b"71"[..]));
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// On a lane, because it would stop all sessions of the lane.
+    pub fn messages(&self) -> impl Iterator<Item = TopicMessage> + '_ {
+        std::iter::from_fn(|| {
+            loop {
+                match self.next_event().wait() {
+                    TopicEvent::Message(message) => return Some(message),
+                    TopicEvent::Ended => return None,
+                    _ => {}
+                }
+            }
+        })
+    }
+
     /// Returns the next event: await it, or wait for it.
     pub fn next_event(&self) -> NextEvent<'_, TopicEvent> {
         NextEvent::new(&self.queue)

@@ -7,7 +7,7 @@ use tidewire_proto::topic::PatternBuf;
 /// Limits of the messages that a room or a topic keeps; see [`Chat::history`](crate::Chat::history) and
 /// [`PubSub::history`](crate::PubSub::history).
 ///
-/// A room keeps the newest messages within all limits. The memory of all histories is at most `rooms_max × bytes_max`
+/// A room keeps the newest messages within all limits. The memory of all histories is at most `names_max × bytes_max`
 /// and an eighth more, and does not count towards [`MemoryLimits::bytes_max`](crate::MemoryLimits::bytes_max).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
@@ -19,11 +19,12 @@ pub struct History {
     pub bytes_max: usize,
     /// The age of these messages. Older ones are removed. Default `None`: they stay however old they are.
     pub age_max: Option<Duration>,
-    /// Rooms of the server with a history, including those without members. Default 1,024. A further room replaces the
-    /// history of a room without members that has been silent for the longest time: first one that was brought by an
-    /// address with more than a quarter of all, then one of the address that brings the further room, and only then one
-    /// of others. If all have members, the further room keeps no messages, and its messages are counted as skipped.
-    pub rooms_max: usize,
+    /// Rooms and topics of the server with a history, including those without members. Default 1,024. A further room
+    /// replaces the history of a room without members that has been silent for the longest time: first one that was
+    /// brought by an address with more than a quarter of all, then one of the address that brings the further room, and
+    /// only then one of others. If all have members, the further room keeps no messages, and its messages are counted
+    /// as skipped.
+    pub names_max: usize,
 }
 
 impl History {
@@ -43,7 +44,7 @@ impl Default for History {
             messages_max: 50,
             bytes_max: 64 * 1024,
             age_max: None,
-            rooms_max: 1_024,
+            names_max: 1_024,
         }
     }
 }

@@ -87,7 +87,7 @@ impl NamedHistories {
             return Some(Arc::clone(history));
         }
         let owner = owner();
-        if table.len() >= limits.rooms_max && !table.make_room(owner, limits.rooms_max) {
+        if table.len() >= limits.names_max && !table.make_room(owner, limits.names_max) {
             return None;
         }
         let history = self.begin(limits);

@@ -209,7 +209,7 @@ mod tests {
 
     fn limits() -> History {
         History {
-            rooms_max: NAMES,
+            names_max: NAMES,
             ..History::last(1)
         }
     }

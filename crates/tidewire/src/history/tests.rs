@@ -151,7 +151,7 @@ fn a_position_says_what_is_missing_before_what_follows() {
 #[test]
 fn a_further_room_takes_the_place_of_the_empty_one_that_was_silent_for_longest() {
     let limits = History {
-        rooms_max: 2,
+        names_max: 2,
         ..History::default()
     };
     let histories = NamedHistories::default();
@@ -178,7 +178,7 @@ fn a_further_room_takes_the_place_of_the_empty_one_that_was_silent_for_longest()
 #[test]
 fn a_history_without_a_message_gives_way_first() {
     let limits = History {
-        rooms_max: 3,
+        names_max: 3,
         ..History::default()
     };
     let histories = NamedHistories::default();

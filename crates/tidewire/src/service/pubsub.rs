@@ -71,7 +71,7 @@ impl PubSub {
     /// ends gets what it missed when it comes back. With [`History::last(1)`](History::last) a topic keeps its latest
     /// value.
     ///
-    /// Call it several times for several patterns; the first that matches a topic counts. [`History::rooms_max`] limits
+    /// Call it several times for several patterns; the first that matches a topic counts. [`History::names_max`] limits
     /// the number of topics that are kept for all patterns. A subscription with a wildcard gets only live messages. A
     /// client of `tw1` that does not know positions is refused.
     ///

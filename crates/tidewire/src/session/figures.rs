@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidewire_io::clock::Moment;
 use tidewire_proto::room::Policy;
 
 use super::relief::SESSION_BYTES;
@@ -27,8 +28,8 @@ pub struct SessionFigures {
     pub transport: TransportKind,
     /// Whether a lane of this server opened the connection, and not the peer.
     pub is_outgoing: bool,
-    /// The time when it opened, in nanoseconds on the clock of [`Context::now`](crate::Context::now).
-    pub opened_ns: u64,
+    /// The time when it opened.
+    pub opened: Moment,
     /// The identity of its peer, on servers that ask.
     pub identity: Option<Arc<Identity>>,
     /// Its name in rooms. The peer chose it.
@@ -115,7 +116,7 @@ impl SessionFigures {
             peer: profile.peer.as_deref().cloned(),
             transport: session.stream.kind(),
             is_outgoing: session.connection.handshake().is_outgoing(),
-            opened_ns: profile.shared.as_ref().map_or(0, |shared| shared.opened_ns),
+            opened: Moment::from_ns(profile.shared.as_ref().map_or(0, |it| it.opened_ns)),
             identity: profile.admitted.as_ref().map(|it| Arc::clone(&it.identity)),
             name: profile.member.as_ref().map(|it| Arc::clone(&it.name)),
             memory_bytes: SESSION_BYTES + sessions.relief.kept_bytes(slot),

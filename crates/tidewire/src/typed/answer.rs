@@ -27,14 +27,14 @@ use crate::session::SessionId;
 ///
 /// #[tidewire::service]
 /// pub trait Shouter {
-///     fn shout(&mut self, text: String, reply: DeferredReply<String>);
+///     fn shout(&mut self, text: String, answer: DeferredReply<String>);
 /// }
 ///
 /// struct Threads;
 ///
 /// impl Shouter for Threads {
-///     fn shout(&mut self, text: String, reply: DeferredReply<String>) {
-///         std::thread::spawn(move || reply.send(text.to_uppercase()));
+///     fn shout(&mut self, text: String, answer: DeferredReply<String>) {
+///         std::thread::spawn(move || answer.reply(text.to_uppercase()));
 ///     }
 /// }
 ///
@@ -63,7 +63,7 @@ impl<R> DeferredReply<R> {
         clippy::needless_pass_by_value,
         reason = "it is given away as a returned value would be"
     )]
-    pub fn send(self, answer: R) -> Result<(), CallError> {
+    pub fn reply(self, answer: R) -> Result<(), CallError> {
         match self.deferred {
             Some(deferred) => (self.reply)(&answer, deferred),
             None => Ok(()),

@@ -51,8 +51,8 @@ impl<'a, T, E> TypedCall<'a, T, E> {
 
     /// Sets the policy for a full window: as many requests wait for their replies as allowed. Default:
     /// [`ClientBuilder::when_window_full`](crate::ClientBuilder::when_window_full).
-    pub fn when_full(self, choice: WhenWindowFull) -> Self {
-        self.with(|call| call.when_full(choice))
+    pub fn when_window_full(self, choice: WhenWindowFull) -> Self {
+        self.with(|call| call.when_window_full(choice))
     }
 
     /// Sends the call and returns a future of the answer.

@@ -123,9 +123,15 @@ fn a_full_window_refuses_or_lets_wait_as_chosen() {
         assert_eq!(refused, Err(RequestError::WindowFull), "{name}");
         let waiting: Vec<_> = [&b"3"[..], b"4"]
             .into_iter()
-            .map(|payload| prepare(payload).when_full(WhenWindowFull::Wait).send())
+            .map(|payload| {
+                prepare(payload)
+                    .when_window_full(WhenWindowFull::Wait)
+                    .send()
+            })
             .collect();
-        let impatient = prepare(b"5").when_full(WhenWindowFull::Wait).timeout(SOON);
+        let impatient = prepare(b"5")
+            .when_window_full(WhenWindowFull::Wait)
+            .timeout(SOON);
         assert_eq!(impatient.wait(), Err(RequestError::TimedOut), "{name}");
         assert!(desk.taken.try_recv().is_err(), "{name}: one at a time");
         held.reply(b"1").unwrap();

@@ -118,7 +118,7 @@ fn more_requests_than_ids_wait_for_a_free_one() {
             .map(|number| {
                 let payload = question(number);
                 let call = client.request(&payload).method(method);
-                call.when_full(WhenWindowFull::Wait).send()
+                call.when_window_full(WhenWindowFull::Wait).send()
             })
             .collect();
         for (number, request) in requests.into_iter().enumerate() {

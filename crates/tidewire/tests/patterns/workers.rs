@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
 use tidewire::{Context, Message, RequestError, Server};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{DEADLINE, TestServer, assert_conserved};
@@ -37,7 +37,7 @@ fn a_panic_in_a_worker_is_an_error_reply_and_nothing_else() {
         let pool = WorkerPool::new(
             2,
             1024,
-            WhenFull::Refuse,
+            WhenPoolFull::Refuse,
             |(deferred, payload): DeferredTask| {
                 assert_ne!(payload, b"panic", "a task that panics on purpose");
                 deferred.reply(&payload.to_ascii_uppercase()).unwrap();
@@ -88,7 +88,7 @@ fn gated() -> (
     let pool = WorkerPool::new(
         1,
         1,
-        WhenFull::Refuse,
+        WhenPoolFull::Refuse,
         move |(deferred, payload): DeferredTask| {
             started.send(()).unwrap();
             gate.lock().unwrap().recv().unwrap();

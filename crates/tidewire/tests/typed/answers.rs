@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 use tidewire::typed::{CallError, DeferredReply};
-use tidewire::workers::{PoolFull, WhenFull, WorkerPool};
+use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
 use tidewire::{AnyCodec, Kind, Limits, Message, RequestError, Router, Server};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
@@ -30,7 +30,7 @@ fn the_methods_own_error_travels_typed_everywhere() {
         let (number, reply) = running.held.recv_timeout(DEADLINE).unwrap();
         let limit = 1 << 32;
         let too_large = CalculatorError::OutOfRange { number, limit };
-        reply.send(Err(too_large.clone())).unwrap();
+        reply.reply(Err(too_large.clone())).unwrap();
         assert_eq!(later.wait().unwrap_err().into_failure(), Some(too_large));
         // An error of the method is an answer, not a refusal.
         assert_eq!(running.finish(&client).refused, 0, "{place}");
@@ -84,7 +84,7 @@ fn an_answer_to_a_caller_that_left_is_counted() {
     assert_eq!(number, 12);
     peer.into_wire().vanish().unwrap();
     wait_until("the end", || reply.is_cancelled().then_some(()));
-    reply.send(Ok(vec![])).unwrap();
+    reply.reply(Ok(vec![])).unwrap();
     let metrics = running.server.stop();
     assert_eq!((metrics.deferred, metrics.deferred_undelivered), (1, 1));
 }
@@ -109,9 +109,9 @@ impl Slow for Shouter {
 #[test]
 fn workers_answer_and_their_panics_are_contained() {
     for name in CODECS {
-        let pool = WorkerPool::new(2, 1024, WhenFull::Refuse, |(text, reply): Task| {
+        let pool = WorkerPool::new(2, 1024, WhenPoolFull::Refuse, |(text, reply): Task| {
             assert_ne!(text, "panic", "a task that panics on purpose");
-            reply.send(text.to_uppercase()).unwrap();
+            reply.reply(text.to_uppercase()).unwrap();
         });
         let pool = Arc::new(pool.unwrap());
         let codec = AnyCodec::by_name(name).unwrap();
@@ -192,7 +192,7 @@ impl Oddities for Curious {
     }
 
     fn make_later(&self, number: u32, reply: DeferredReply<Odd>) {
-        let sent = reply.send(Odd(number));
+        let sent = reply.reply(Odd(number));
         match number {
             0 => assert!(matches!(sent, Err(CallError::Answer(_))), "{sent:?}"),
             _ => sent.unwrap(),
@@ -204,7 +204,7 @@ impl Oddities for Curious {
     }
 
     fn zeros_later(&self, count: u32, reply: DeferredReply<Vec<u8>>) {
-        let sent = reply.send(vec![0; count as usize]);
+        let sent = reply.reply(vec![0; count as usize]);
         match count {
             0..3000 => sent.unwrap(),
             _ => assert!(

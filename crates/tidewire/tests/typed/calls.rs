@@ -36,7 +36,7 @@ fn every_shape_of_method_answers_everywhere() {
         let (number, reply) = running.held.recv_timeout(DEADLINE).unwrap();
         assert_eq!(number, 12);
         assert_ne!(reply.session(), tidewire::SessionId::NONE);
-        reply.send(Ok(vec![1, 2, 3, 4, 6, 12])).unwrap();
+        reply.reply(Ok(vec![1, 2, 3, 4, 6, 12])).unwrap();
         assert_eq!(later.wait().unwrap(), [1, 2, 3, 4, 6, 12], "{place}");
         let bytes: Vec<u8> = (0..=255).collect();
         assert_eq!(calculator.repeat(bytes.clone()).wait().unwrap(), bytes);
@@ -87,7 +87,7 @@ fn many_callers_get_each_their_own_answer() {
                             .map(|step| {
                                 let number = thread * 1000 + round * 10 + step;
                                 let call = calculator.divide(number * 7, 7);
-                                (number, call.when_full(WhenWindowFull::Wait).send())
+                                (number, call.when_window_full(WhenWindowFull::Wait).send())
                             })
                             .collect();
                         for (number, request) in requests {
@@ -137,7 +137,7 @@ fn a_call_that_is_dropped_is_cancelled() {
     let (_, reply) = running.held.recv_timeout(DEADLINE).unwrap();
     drop(given_up);
     wait_until("the cancel", || reply.is_cancelled().then_some(()));
-    reply.send(Ok(vec![1])).unwrap();
+    reply.reply(Ok(vec![1])).unwrap();
     assert_eq!(running.finish(&client).deferred_undelivered, 1);
 }
 
@@ -186,9 +186,9 @@ fn a_full_window_refuses_or_is_waited_for() {
     );
     let waiting = calculator
         .divide(4, 2)
-        .when_full(WhenWindowFull::Wait)
+        .when_window_full(WhenWindowFull::Wait)
         .send();
-    reply.send(Ok(vec![1, 2])).unwrap();
+    reply.reply(Ok(vec![1, 2])).unwrap();
     assert_eq!(first.wait().unwrap(), [1, 2]);
     assert_eq!(waiting.wait().unwrap(), 2);
     running.finish(&client);

@@ -129,7 +129,7 @@ impl Calculator for Abacus {
         self.calls_of_flaky += 1;
         if self.calls_of_flaky.is_multiple_of(3) {
             self.unanswered = None;
-            reply.send(payload).unwrap();
+            reply.reply(payload).unwrap();
         } else {
             cx.close();
             self.unanswered = Some(reply);

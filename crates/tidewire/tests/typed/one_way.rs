@@ -56,7 +56,7 @@ fn a_method_called_one_way_runs_and_does_not_answer() {
         assert_eq!(number, 12);
         assert!(reply.is_cancelled(), "nobody waits for it");
         assert_eq!(reply.session(), tidewire::SessionId::NONE);
-        reply.send(Ok(vec![])).unwrap();
+        reply.reply(Ok(vec![])).unwrap();
         calculator.ping().wait().unwrap();
         while let Some(event) = client.next_event().wait_for(Duration::ZERO) {
             assert!(matches!(event, Event::Opened { .. }), "{place}: {event:?}");

@@ -139,7 +139,7 @@ impl Histories {
             let open = open.iter_mut().find(|(kind, _)| *kind == name.kind());
             let is_full = open
                 .as_ref()
-                .is_none_or(|(_, open)| *open >= limits.rooms_max);
+                .is_none_or(|(_, open)| *open >= limits.names_max);
             if is_cut_off || is_full {
                 let text = if is_cut_off { CUT_OFF } else { TOO_MANY };
                 self.directory.histories().fail(name, text);
