@@ -1,9 +1,9 @@
 //! A bounded pool of threads for handlers that may block.
 //!
 //! A lane must never wait. So a slow handler calls [`Context::defer`](crate::Context::defer) and gives the token and
-//! its task to a pool. The queue is bounded, because an unbounded queue moves the overload into memory. [`WhenPoolFull`] is
-//! the policy of a full queue. Tasks are of one type and the pool has one handler, so enqueuing allocates nothing. A
-//! pool of closures is `WorkerPool<Box<dyn FnOnce() + Send>>`.
+//! its task to a pool. The queue is bounded, because an unbounded queue moves the overload into memory.
+//! [`WhenPoolFull`] is the policy of a full queue. Tasks are of one type and the pool has one handler, so enqueuing
+//! allocates nothing. A pool of closures is `WorkerPool<Box<dyn FnOnce() + Send>>`.
 //!
 //! To stop in order, shut the server down first: that waits for the pending replies. Then shut the pool down.
 //!

@@ -31,7 +31,8 @@ pub(crate) trait Control: std::fmt::Debug {
 }
 
 /// The policy for a request that finds the window full: as many requests wait for their replies as allowed. A choice of
-/// [`Call::when_window_full`](crate::Call::when_window_full) and, as in the example of [`ClientBuilder`](crate::ClientBuilder), of
+/// [`Call::when_window_full`](crate::Call::when_window_full) and, as in the example of
+/// [`ClientBuilder`](crate::ClientBuilder), of
 /// [`ClientBuilder::when_window_full`](crate::ClientBuilder::when_window_full).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -1,7 +1,7 @@
 //! A queue that serves addresses in turn, and the entries of one address in the order in which they came.
 //!
-//! So an address with a thousand entries does not keep the only entry of another address waiting. Entries without an address
-//! share one place.
+//! So an address with a thousand entries does not keep the only entry of another address waiting. Entries without an
+//! address share one place.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;

@@ -1,5 +1,4 @@
-//! The handover of a lane that ends while its server goes on: its service panicked or stopped it, or its poller
-//! failed.
+//! The handover of a lane that ends while its server goes on: its service panicked or stopped it, or its poller failed.
 //!
 //! One lane accepts connections for all. If it ended without a handover, the whole server would accept no more,
 //! without an error. The next running lane takes over its listeners, its in-process names, and the connections that

@@ -108,8 +108,7 @@ impl Core {
             let limiter = &self.shared.limiter;
             limiter.release(profile.peer.as_deref(), profile.is_unnamed());
         }
-        // The state is dropped before the session is counted as closed, so that a reader of the counter can rely on
-        // it.
+        // The state is dropped before the session is counted as closed, so that a reader of the counter can rely on it.
         let attached = session.profile.attached.take();
         if attached.is_some() {
             // The state is of the application's types, whose `drop` may panic.

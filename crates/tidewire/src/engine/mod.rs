@@ -1,7 +1,7 @@
 //! The state of a lane without its service.
 //!
-//! Problem: most methods of a lane need its sessions and one more part. As methods of one type, each of them could touch
-//! all state of the lane. Approach: a part is a type that owns its state, and gets the sessions as an argument.
+//! Problem: most methods of a lane need its sessions and one more part. As methods of one type, each of them could
+//! touch all state of the lane. Approach: a part is a type that owns its state, and gets the sessions as an argument.
 //! [`Acceptor`] has the listeners, [`Admission`] the limits of peers, [`Handshakes`] the costly steps that wait,
 //! [`Ports`] the UDP sockets, and [`Exchange`] the messages for other lanes. [`LaneGuard`](authentication::LaneGuard)
 //! borrows the parts that authentication needs. [`Core`] has the methods that need several parts: it makes and removes

@@ -1,7 +1,8 @@
 //! Panics of the application's code. A panic ends the session that the call was about, and nothing else of the lane.
 //!
-//! The call may have left the lane's own state in the middle of a change only where the library calls the application: the output
-//! of a session is put back by the context that is dropped, and [`Core::handle_panic`] ends what else a call may have begun.
+//! The call may have left the lane's own state in the middle of a change only where the library calls the application:
+//! the output of a session is put back by the context that is dropped, and [`Core::handle_panic`] ends what else a call
+//! may have begun.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,8 +16,9 @@ use crate::session::{CloseReason, SessionId};
 pub(crate) type Panic = Box<dyn Any + Send>;
 
 impl Core {
-    /// Runs code of the application that is about a session, or about none. After a panic the session ends, and the panic is
-    /// returned. One call of this function may cover many messages, because entering it costs some instructions.
+    /// Runs code of the application that is about a session, or about none. After a panic the session ends, and the
+    /// panic is returned. One call of this function may cover many messages, because entering it costs some
+    /// instructions.
     #[inline(always)]
     pub(crate) fn contain<T>(
         &mut self,
@@ -56,7 +58,8 @@ impl Core {
     }
 }
 
-/// Returns the text of a panic for a line of the log. It may contain what a peer sent, so it is escaped and its length is limited.
+/// Returns the text of a panic for a line of the log. It may contain what a peer sent, so it is escaped and its length
+/// is limited.
 pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -1,9 +1,9 @@
-//! The choice of a lane for a new connection: the lane with the fewest sessions, and of lanes with as many the one that was less
-//! busy of late.
+//! The choice of a lane for a new connection: the lane with the fewest sessions, and of lanes with as many the one that
+//! was less busy of late.
 //!
-//! A session never moves, so the choice matters. Rejected: the lanes in turn. With two lanes, and a health check after each
-//! connection that stays, all that stay are on one lane. Rejected: the busy time alone. A herd comes within milliseconds, before
-//! any lane has been busy with it.
+//! A session never moves, so the choice matters. Rejected: the lanes in turn. With two lanes, and a health check after
+//! each connection that stays, all that stay are on one lane. Rejected: the busy time alone. A herd comes within
+//! milliseconds, before any lane has been busy with it.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Chooses the lane for a connection: of the running ones with the fewest sessions one that was least busy of late, and of
-    /// these the next one in turn.
+    /// Chooses the lane for a connection: of the running ones with the fewest sessions one that was least busy of late,
+    /// and of these the next one in turn.
     pub(super) fn choose(&mut self, lanes: &[Arc<Mailbox>], now_ns: u64) -> Option<usize> {
         let running = |number: &usize| !lanes[*number].is_retired();
         let sessions = |number: &usize| lanes[*number].load.sessions();
@@ -71,8 +71,8 @@ mod tests {
         (0..count).map(new).collect()
     }
 
-    /// Regression: the lanes got connections in turn. With two lanes, and a connection that ends at once after each one that
-    /// stays, all that stay were on one lane.
+    /// Regression: the lanes got connections in turn. With two lanes, and a connection that ends at once after each one
+    /// that stays, all that stay were on one lane.
     #[test]
     fn connections_that_end_at_once_do_not_send_all_others_to_one_lane() {
         for (count, transient) in [(2, 1), (4, 3), (3, 2), (4, 1)] {

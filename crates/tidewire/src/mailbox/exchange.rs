@@ -130,8 +130,8 @@ impl Exchange {
         }
     }
 
-    /// Takes what other threads have posted. If an urgent message is known already, more messages would only pile up here,
-    /// and their senders would not learn that they are too fast.
+    /// Takes what other threads have posted. If an urgent message is known already, more messages would only pile up
+    /// here, and their senders would not learn that they are too fast.
     pub(crate) fn take_mail(&mut self) {
         if !self.has_urgent() {
             self.mailbox.take_all(&mut self.inbox);

@@ -41,7 +41,8 @@ pub enum ServeError {
     Socket(#[from] SocketError),
     /// Two addresses of the server cannot be listened on at the same time, because they have the same port.
     #[error(
-        "cannot listen on {address}: this server listens on {other} already, at the same port; give each its own port, or leave one out"
+        "cannot listen on {address}: this server listens on {other} already, at the same port; give each its own port, \
+         or leave one out"
     )]
     Twice {
         /// The address.
@@ -51,8 +52,8 @@ pub enum ServeError {
     },
     /// A [passed socket](crate::ServerBuilder::passed_socket) is bound to none of the addresses.
     #[error(
-        "a socket was passed that is bound to {address}, and no address to listen on is that one; add it as tcp://, tls://, \
-         ws://, wss://, udp:// or ipc://, or take it out of the socket unit"
+        "a socket was passed that is bound to {address}, and no address to listen on is that one; add it as tcp://, \
+         tls://, ws://, wss://, udp:// or ipc://, or take it out of the socket unit"
     )]
     PassedSocket {
         /// Its address.
@@ -85,8 +86,8 @@ pub enum ServeError {
     Policy(#[from] PolicyError),
     /// Layers were requested for a transport that cannot have them.
     #[error(
-        "cannot add layers such as TLS at {address}: they need tcp:// or ipc://, and frames with lengths if the listeners \
-         differ in ?framing=; make none for this address, or start another server for it"
+        "cannot add layers such as TLS at {address}: they need tcp:// or ipc://, and frames with lengths if the \
+         listeners differ in ?framing=; make none for this address, or start another server for it"
     )]
     Layers {
         /// The address.

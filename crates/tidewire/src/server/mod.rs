@@ -420,8 +420,7 @@ impl ServerBuilder {
         self
     }
 
-    /// Sets the policy for slow subscribers, unless a subscriber or a service chooses another one. Default:
-    /// disconnect.
+    /// Sets the policy for slow subscribers, unless a subscriber or a service chooses another one. Default: disconnect.
     ///
     /// If the codec cannot announce losses to subscribers, dropped messages are only counted; the log warns about
     /// that when the server starts. With [`Policy::ConflateByTopic`] and a codec whose deliveries have no topics, the
