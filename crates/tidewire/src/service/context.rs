@@ -1,4 +1,4 @@
-//! The lane as a handler sees it: its clock, its session, sending. Replies are in [`reply`](super::reply). Rooms,
+//! The lane as a handler sees it: its clock, its session, sending. [`CallState`] has the state of the call. Rooms,
 //! topics, timers and connections have actions of their own, in [`room_actions`](super::room_actions) and beside it.
 
 use tidewire_io::clock::Moment;

@@ -1,9 +1,9 @@
 //! Figures of lanes, sessions and rooms for any thread, for dashboards and watchdogs.
 //!
-//! The lanes are asked by their mailboxes and answer between their other work, in pieces of bounded size. So nothing is counted
-//! for this while messages move, and a server that is not asked pays nothing. Rejected: figures that the lanes publish all the time, because
-//! each session would need atomics that nobody reads. Rejected: reading a lane's sessions from another thread under a lock, because
-//! every message would then take it.
+//! The lanes are asked by their mailboxes and answer between their other work, in pieces of bounded size. So nothing is
+//! counted for this while messages move, and a server that is not asked pays nothing. Rejected: figures that the lanes
+//! publish all the time, because each session would need atomics that nobody reads. Rejected: reading a lane's sessions
+//! from another thread under a lock, because every message would then take it.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -18,8 +18,8 @@ use crate::mailbox::{Inspection, LaneAnswer, LaneMessage, LaneRoom, LanesAsked, 
 use crate::room::RoomFigures;
 use crate::session::{LaneFigures, SessionFigures};
 
-/// Asks the lanes of a server for figures, from any thread but a lane. [`Server::inspector`](crate::Server::inspector) returns it.
-/// Clones ask the same server. One question runs at a time, and the others wait for it.
+/// Asks the lanes of a server for figures, from any thread but a lane. [`Server::inspector`](crate::Server::inspector)
+/// returns it. Clones ask the same server. One question runs at a time, and the others wait for it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -64,8 +64,9 @@ impl Inspector {
         Self { shared }
     }
 
-    /// Asks every lane for its figures, and waits for the answers up to `within`. A lane that has ended, or that does not turn, has
-    /// none. A call costs a lane one message and one system call; it also reads eight bytes for each session.
+    /// Asks every lane for its figures, and waits for the answers up to `within`. A lane that has ended, or that does
+    /// not turn, has none. A call costs a lane one message and one system call; it also reads eight bytes for each
+    /// session.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -97,9 +98,9 @@ impl Inspector {
         figures
     }
 
-    /// Calls `visit` with every open session, lane by lane. It asks for 256 at a time, and the lanes do their other work in between. So
-    /// the figures of two sessions are not of the same moment, and a session that opens meanwhile may be missing.
-    /// `within` is the longest time for one piece.
+    /// Calls `visit` with every open session, lane by lane. It asks for 256 at a time, and the lanes do their other
+    /// work in between. So the figures of two sessions are not of the same moment, and a session that opens meanwhile
+    /// may be missing. `within` is the longest time for one piece.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -137,8 +138,8 @@ impl Inspector {
         )
     }
 
-    /// Returns the rooms, topics and patterns that have members, by their numbers. `within` is the longest time for one piece, as for
-    /// [`Self::sessions`].
+    /// Returns the rooms, topics and patterns that have members, by their numbers. `within` is the longest time for one
+    /// piece, as for [`Self::sessions`].
     ///
     /// ```
     /// # use std::time::Duration;

@@ -14,8 +14,9 @@ use crate::broker::Directed;
 use crate::session::{SendError, SessionId};
 use tidewire_proto::setting::SettingError;
 
-/// A session of any node of a cluster: its node, the run of that node, and its id there. As text it can be kept in a database,
-/// and any node sends to it. It is never the address of another session, even after its node has started again.
+/// A session of any node of a cluster: its node, the run of that node, and its id there. As text it can be kept in a
+/// database, and any node sends to it. It is never the address of another session, even after its node has started
+/// again.
 ///
 /// ```
 /// use tidewire::backplane::NodeSettings;
@@ -103,8 +104,8 @@ impl FromStr for SessionAddress {
 }
 
 impl Sessions {
-    /// Returns the address by which other nodes send to a session of this server. `None` without a backplane. The session need not
-    /// be open.
+    /// Returns the address by which other nodes send to a session of this server. `None` without a backplane. The
+    /// session need not be open.
     #[must_use]
     pub fn address(&self, id: SessionId) -> Option<SessionAddress> {
         let link = self.shared.lanes.link().filter(|_| id != SessionId::NONE)?;
@@ -114,14 +115,16 @@ impl Sessions {
         })
     }
 
-    /// Sends a message to a session of any node. To a session of this server it is [`Sessions::send_to`]. For a session of another
-    /// node, `Ok` means that this node takes the message there: messages of one thread to one session arrive in their order, and are
-    /// lost if the session, its node or the backplane is gone. Use [`Upstream::nodes`](crate::upstream::Upstream::nodes) where an answer is
-    /// needed. `backplane_sent` and `backplane_unsent` count these messages here, `backplane_received` and `backplane_dropped` there.
+    /// Sends a message to a session of any node. To a session of this server it is [`Sessions::send_to`]. For a session
+    /// of another node, `Ok` means that this node takes the message there: messages of one thread to one session arrive
+    /// in their order, and are lost if the session, its node or the backplane is gone. Use
+    /// [`Upstream::nodes`](crate::upstream::Upstream::nodes) where an answer is needed. `backplane_sent` and
+    /// `backplane_unsent` count these messages here, `backplane_received` and `backplane_dropped` there.
     ///
     /// # Errors
-    /// Those of [`Sessions::send_to`] for a session of this server. For other nodes: [`SendError::NotOpen`] without a backplane,
-    /// [`SendError::QueueFull`] if the node does not keep up, and [`SendError::Encode`] if the message fits no packet.
+    /// Those of [`Sessions::send_to`] for a session of this server. For other nodes: [`SendError::NotOpen`] without a
+    /// backplane, [`SendError::QueueFull`] if the node does not keep up, and [`SendError::Encode`] if the message fits
+    /// no packet.
     pub fn send_to_address(
         &self,
         to: &SessionAddress,

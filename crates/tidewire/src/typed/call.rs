@@ -15,8 +15,8 @@ use super::{CallError, Format, FormatError};
 use crate::client::reply::{give_back, take_memory_to_write};
 use crate::client::{Call, Client, Payload, Request, WhenWindowFull};
 
-/// A call of a typed method that is not sent yet. Await it, [`wait`](TypedCall::wait) for it, or [`send`](TypedCall::send)
-/// it and take the answer later. Its settings are those of [`Call`].
+/// A call of a typed method that is not sent yet. Await it, [`wait`](TypedCall::wait) for it, or
+/// [`send`](TypedCall::send) it and take the answer later. Its settings are those of [`Call`].
 #[must_use = "nothing is sent before `send`, `wait` or `.await`"]
 pub struct TypedCall<'a, T, E = Infallible> {
     method: &'static str,
@@ -24,8 +24,8 @@ pub struct TypedCall<'a, T, E = Infallible> {
     decode: Decode<T, E>,
 }
 
-/// A typed call that was sent: a future for any executor, with a blocking twin. Made by [`TypedCall::send`]; [`CallError`]
-/// has an example.
+/// A typed call that was sent: a future for any executor, with a blocking twin. Made by [`TypedCall::send`];
+/// [`CallError`] has an example.
 ///
 /// Dropping it before its answer abandons the call. The server gets a cancel if the codec can express one.
 #[must_use = "a request does nothing useful unless its answer is awaited"]

@@ -45,8 +45,8 @@ pub enum CallError<E = Infallible> {
     /// The method ran and returned its own error.
     #[error("the method failed")]
     Failed(#[source] E),
-    /// The server has no such method, or only another version of it. No method ran. Use the same version of the service on
-    /// both sides.
+    /// The server has no such method, or only another version of it. No method ran. Use the same version of the service
+    /// on both sides.
     #[error("the server has no method `{method}`, or only another version of it")]
     MethodNotFound {
         /// The name that was called.

@@ -7,11 +7,11 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// The encoding of arguments and results of a typed service. The service's trait chooses it, because both sides must agree:
-/// `#[tidewire::service(format = Json)]`.
+/// The encoding of arguments and results of a typed service. The service's trait chooses it, because both sides must
+/// agree: `#[tidewire::service(format = Json)]`.
 ///
-/// Arguments are encoded as a tuple, by position; `()` if there are none. A result is encoded as the method's return value,
-/// including a [`Result`].
+/// Arguments are encoded as a tuple, by position; `()` if there are none. A result is encoded as the method's return
+/// value, including a [`Result`].
 ///
 /// JSON, for peers without Rust types, takes these lines:
 ///
@@ -44,19 +44,20 @@ pub trait Format: 'static {
     /// The format cannot express the value.
     fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), FormatError>;
 
-    /// Decodes a value that fills the whole payload. It must return an error if bytes are left over, because then the two
-    /// sides use different types.
+    /// Decodes a value that fills the whole payload. It must return an error if bytes are left over, because then the
+    /// two sides use different types.
     ///
     /// # Errors
     /// The payload is not such a value. Payloads come from untrusted peers, so this must never panic.
     fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FormatError>;
 }
 
-/// The default [`Format`]: [Postcard](https://docs.rs/postcard). It is compact and fast, but does not describe itself. So
-/// change the version of a service when you change the fields of a type that it uses.
+/// The default [`Format`]: [Postcard](https://docs.rs/postcard). It is compact and fast, but does not describe itself.
+/// So change the version of a service when you change the fields of a type that it uses.
 ///
-/// Untrusted peers choose what is decoded. A type that contains itself, such as a tree, can be nested as deeply as a frame
-/// allows. A list of values without bytes can have any length. So bound the frames, or keep such types out of services.
+/// Untrusted peers choose what is decoded. A type that contains itself, such as a tree, can be nested as deeply as a
+/// frame allows. A list of values without bytes can have any length. So bound the frames, or keep such types out of
+/// services.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Postcard;
 
@@ -135,8 +136,8 @@ pub(super) fn with_encoded<F: Format, T: Serialize + ?Sized, R>(
     value: &T,
     take: impl FnOnce(&[u8]) -> R,
 ) -> Result<R, FormatError> {
-    // Taken out instead of borrowed, because encoding runs user code, which may call this again. A thread that is ending has
-    // no buffer.
+    // Taken out instead of borrowed, because encoding runs user code, which may call this again. A thread that is
+    // ending has no buffer.
     let mut buffer = SCRATCH.try_with(Cell::take).unwrap_or_default();
     let result = F::encode(value, &mut buffer).map(|()| take(&buffer));
     if buffer.capacity() <= SCRATCH_BYTES_MAX {

@@ -10,7 +10,8 @@
 //!   waiting for an upstream that is known to be down would only fill tables. The first request after the pause makes
 //!   the next attempt.
 //! - **When the connection ends**, requests that were sent fail, because their effect is unknown.
-//! - **Names, credentials and files of TLS** are looked up on a thread of their own, while requests wait as for a connection.
+//! - **Names, credentials and files of TLS** are looked up on a thread of their own, while requests wait as for a
+//!   connection.
 //! - **Attempts** are those of [`dial`](crate::dial), as a client makes them.
 //! - **When the session that asked ends**, its requests are dropped, and the upstream gets a cancel if the codec has
 //!   one.

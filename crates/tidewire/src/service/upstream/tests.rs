@@ -53,8 +53,8 @@ fn finish(gateway: Server, client: &Client) -> crate::observe::Metrics {
     metrics
 }
 
-/// Regression: an upstream resolved its name once, and never found a backend that had moved. A name that was unknown at the start
-/// could not be used at all.
+/// Regression: an upstream resolved its name once, and never found a backend that had moved. A name that was unknown at
+/// the start could not be used at all.
 #[test]
 fn an_upstream_looks_its_name_up_again_after_no_address_answered() {
     static FOUND: Mutex<Vec<Endpoint>> = Mutex::new(Vec::new());
@@ -80,8 +80,8 @@ fn an_upstream_looks_its_name_up_again_after_no_address_answered() {
     assert!(metrics.upstream_answered >= 2);
 }
 
-/// Regression: while the first address was silent, requests failed at their deadlines, though the second address served. After
-/// each restart of the backend they failed again.
+/// Regression: while the first address was silent, requests failed at their deadlines, though the second address
+/// served. After each restart of the backend they failed again.
 #[test]
 fn a_silent_first_address_does_not_keep_an_upstream_from_the_second() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
