@@ -152,8 +152,11 @@ impl<'a> LaneRooms<'a> {
     }
 
     /// Resumes paused publishers whose rooms are clear, and sessions whose output has drained.
+    #[inline]
     pub(crate) fn release_held(&mut self, ready: &mut Vec<usize>) {
-        self.deliveries().release_held();
+        if self.table.open.has_slow() {
+            self.deliveries().release_held();
+        }
         if self.table.open.has_behind() {
             self.histories().catch_up_all();
         }

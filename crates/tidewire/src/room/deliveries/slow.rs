@@ -32,6 +32,12 @@ impl OpenRooms {
     pub(crate) fn holds_publishers(&self) -> bool {
         !self.slow.held.is_empty()
     }
+
+    /// Whether rooms block here, or publishers wait for rooms. Every turn asks.
+    #[inline(always)]
+    pub(in crate::room) fn has_slow(&self) -> bool {
+        !self.slow.held.is_empty() || !self.slow.blocked.is_empty()
+    }
 }
 
 impl LaneDeliveries<'_> {
@@ -140,10 +146,9 @@ impl LaneDeliveries<'_> {
     }
 
     /// Resumes paused publishers whose rooms are clear.
+    #[cold]
     pub(in crate::room) fn release_held(&mut self) {
-        if !self.open.slow.blocked.is_empty() {
-            self.unblock_cleared();
-        }
+        self.unblock_cleared();
         let sessions = &mut *self.sessions;
         self.open.slow.held.retain(|(id, room)| {
             // The room itself may be on other lanes only, because a topic's publisher need not be its subscriber.
