@@ -31,7 +31,7 @@ use crate::system::{OpenError, Trust, Untrusted, open_trusted};
 /// use tidewire::auth::{Permissions, Token, Tokens, Users};
 /// use tidewire::{Chat, Server};
 ///
-/// let users = Users::new(Permissions::nothing()).with("admin", Permissions::everything())?;
+/// let users = Users::new(Permissions::nothing()).with("admin", &Permissions::everything())?;
 /// let token = Token::new("f3b1c0d4a96e58e2")?; // from the environment of the program
 /// let tokens = Tokens::new(Arc::new(users)).with("admin", &token);
 /// let server = Server::builder().authenticate(tokens).listen("tcp://127.0.0.1:0")?.start_one(Chat::new())?;

@@ -49,15 +49,15 @@ impl Users {
     /// ```
     /// use tidewire::auth::{Permissions, Users};
     ///
-    /// let users = Users::new(Permissions::nothing()).with("admin", Permissions::everything())?;
+    /// let users = Users::new(Permissions::nothing()).with("admin", &Permissions::everything())?;
     /// # assert!(users.identity("admin").is_some());
     /// # Ok::<(), tidewire::SettingError>(())
     /// ```
     ///
     /// # Errors
     /// The name does not fit a pattern with `{name}`.
-    pub fn with(mut self, name: &str, permissions: Permissions) -> Result<Self, SettingError> {
-        self.add(name, Some(&permissions), IdentityLimits::default())?;
+    pub fn with(mut self, name: &str, permissions: &Permissions) -> Result<Self, SettingError> {
+        self.add(name, Some(permissions), IdentityLimits::default())?;
         Ok(self)
     }
 
