@@ -148,7 +148,7 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
 fn classify_request(error: &RequestError) -> (u8, &'static str) {
     match error {
         RequestError::Refused {
-            code: ErrorCode::NotFound,
+            code: ErrorCode::MethodNotFound,
             ..
         } => (
             REFUSED,

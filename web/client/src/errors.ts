@@ -30,6 +30,7 @@ export const ErrorCode = {
   Draining: Code.Draining as 10,
   Internal: 11,
   Forbidden: 12,
+  MethodNotFound: 13,
 } as const
 
 /** The codes of a go-away. Those from 4000 to 4999 are of applications. */

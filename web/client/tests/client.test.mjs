@@ -16,7 +16,7 @@ test("requests: reply, refusal, deadline, cancel, and many at once", async () =>
   const server = await serve("--app", "rpc", "--bind", "ws://127.0.0.1:0/rpc")
   const client = await connect(server.url)
   assert.equal(text(await client.request("2 40", { method: "add" })), "42")
-  await assert.rejects(client.request("", { method: "nothing" }), refused("refused", ErrorCode.NotFound))
+  await assert.rejects(client.request("", { method: "nothing" }), refused("refused", ErrorCode.MethodNotFound))
   await assert.rejects(client.request("60000", { method: "sleep", timeout: 20 }), refused("timed_out"))
   const cancel = new AbortController()
   const slow = client.request("60000", { method: "sleep", signal: cancel.signal })

@@ -208,7 +208,7 @@ fn enter(
                 output::print_line(format_args!("! {refusal}; choose another"));
             }
             Err(RequestError::Refused {
-                code: ErrorCode::Unsupported | ErrorCode::NotFound,
+                code: ErrorCode::Unsupported | ErrorCode::NotFound | ErrorCode::MethodNotFound,
                 text,
                 ..
             }) => {

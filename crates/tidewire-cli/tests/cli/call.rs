@@ -98,10 +98,13 @@ fn json_tells_the_reply_the_refusal_and_how_long_it_took() {
     let told = object(&output.stdout);
     assert_eq!(
         told["error"],
-        json!({"code": 2, "meaning": "no such room, method, member or topic", "text": "no such method"})
+        json!({"code": 13, "meaning": "no such method", "text": "no such method"})
     );
     let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(stderr.contains("nothing answered with error 2"), "{stderr}");
+    assert!(
+        stderr.contains("nothing answered with error 13"),
+        "{stderr}"
+    );
     // The value has microseconds, and no more digits.
     let micros = told["latency_ms"].as_f64().unwrap() * 1_000.0;
     assert!((micros - micros.round()).abs() < 1e-6, "{told}");
@@ -115,6 +118,7 @@ fn json_has_the_numbers_that_the_codec_has() {
         ("tw1", ErrorCode::Draining, 10),
         ("srmp-rpc", ErrorCode::Draining, 503),
         ("srmp-rpc", ErrorCode::NotFound, 404),
+        ("srmp-rpc", ErrorCode::MethodNotFound, 404),
         ("uvrpc", ErrorCode::Internal, 4),
         ("uvrpc", ErrorCode::Other(5), 5),
         ("uvrpc", ErrorCode::Draining, 7),

@@ -60,7 +60,7 @@ fn try_out(
     match asked {
         Err(
             source @ (RequestError::Refused {
-                code: ErrorCode::Unsupported | ErrorCode::NotFound,
+                code: ErrorCode::Unsupported | ErrorCode::NotFound | ErrorCode::MethodNotFound,
                 ..
             }
             | RequestError::MalformedReply

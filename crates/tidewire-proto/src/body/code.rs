@@ -11,7 +11,7 @@ use std::fmt;
 pub enum ErrorCode {
     /// The receiver does not know the request; do not repeat it.
     Unsupported,
-    /// The named room, method, member or topic does not exist.
+    /// The named room, member or topic does not exist, or what a method was asked for.
     NotFound,
     /// The name is empty; choose another.
     NameEmpty,
@@ -33,6 +33,8 @@ pub enum ErrorCode {
     Internal,
     /// The sender is not allowed to do this; it needs other credentials or more permissions.
     Forbidden,
+    /// The receiver has no method of this name. No method ran.
+    MethodNotFound,
     /// A code of a newer version.
     Other(u16),
 }
@@ -57,6 +59,7 @@ impl ErrorCode {
             10 => Self::Draining,
             11 => Self::Internal,
             12 => Self::Forbidden,
+            13 => Self::MethodNotFound,
             other => Self::Other(other),
         }
     }
@@ -77,6 +80,7 @@ impl ErrorCode {
             Self::Draining => 10,
             Self::Internal => 11,
             Self::Forbidden => 12,
+            Self::MethodNotFound => 13,
             Self::Other(number) => number,
         }
     }
@@ -86,7 +90,7 @@ impl fmt::Display for ErrorCode {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Unsupported => "this request is not supported here",
-            Self::NotFound => "no such room, method, member or topic",
+            Self::NotFound => "no such room, member or topic",
             Self::NameEmpty => "the name is empty",
             Self::NameTaken => "the name is taken",
             Self::NameInvalid => "the name is not allowed",
@@ -97,6 +101,7 @@ impl fmt::Display for ErrorCode {
             Self::Draining => "the server is shutting down",
             Self::Internal => "the server failed",
             Self::Forbidden => "you may not do this",
+            Self::MethodNotFound => "no such method",
             Self::Other(0) => "the peer gave no reason",
             Self::Other(number) => return write!(formatter, "error code {number}"),
         })

@@ -193,7 +193,7 @@ pub fn a_node_does_not_ask_itself<E: Engine>(engine: &mut E) {
     own.services = vec!["echo".to_owned()];
     let both = front_of(engine, own, DEADLINE);
     let client = client(&both);
-    assert_eq!(refusal(&client, "echo").0, ErrorCode::NotFound);
+    assert_eq!(refusal(&client, "echo").0, ErrorCode::MethodNotFound);
     let worker = worker(engine, "one");
     wait_until("the service is there", || ask(&client, "echo").ok());
     for _ in 0..20 {
@@ -214,11 +214,11 @@ pub fn a_request_that_no_node_serves_fails_at_once<E: Engine>(engine: &mut E) {
     let front = front(engine, "front", DEADLINE);
     let client = client(&front);
     let (code, text) = refusal(&client, "echo");
-    assert_eq!(code, ErrorCode::NotFound);
+    assert_eq!(code, ErrorCode::MethodNotFound);
     assert!(text.contains("no node"), "{text}");
     let worker = worker(engine, "one");
     wait_until("the service is there", || ask(&client, "echo").ok());
-    assert_eq!(refusal(&client, "missing").0, ErrorCode::NotFound);
+    assert_eq!(refusal(&client, "missing").0, ErrorCode::MethodNotFound);
     assert!(stop_worker(worker) >= 1);
     wait_until("the service is gone", || ask(&client, "echo").err());
     drop(client);

@@ -2,7 +2,7 @@
 //!
 //! A codec that carries names (`tw1`, `json`, `srmp-rpc`, `uvrpc`) says which method a request is for, and the router
 //! passes it to the handler of that name. It answers all other requests with
-//! [`ErrorCode::NotFound`](tidewire_proto::body::ErrorCode::NotFound), so that the caller of a missing method does not
+//! [`ErrorCode::MethodNotFound`](tidewire_proto::body::ErrorCode::MethodNotFound), so that the caller of a missing method does not
 //! wait. The codec says how names compare: byte for byte, or for `uvrpc` without regard to case.
 //!
 //! A method is a closure, or one of several numbered methods of a value ([`Methods`]), such as a typed service. Both
@@ -299,7 +299,7 @@ impl Service for Router {
         }
         match &mut self.otherwise {
             Some(handler) => handler(cx, message),
-            None => Err(HandlerError::new(ErrorCode::NotFound, NO_SUCH_METHOD)),
+            None => Err(HandlerError::new(ErrorCode::MethodNotFound, NO_SUCH_METHOD)),
         }
     }
 

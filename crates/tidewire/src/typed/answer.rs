@@ -72,7 +72,7 @@ impl<R> DeferredReply<R> {
 
     /// Refuses the call, with a code for programs and a text for people. Use it for reasons that are not the method's
     /// own error. The caller gets [`CallError::Request`](super::CallError::Request). Two codes differ: with
-    /// [`ErrorCode::NotFound`] or [`ErrorCode::MalformedBody`] the caller gets
+    /// [`ErrorCode::MethodNotFound`] or [`ErrorCode::MalformedBody`] the caller gets
     /// [`CallError::MethodNotFound`](super::CallError::MethodNotFound) or
     /// [`CallError::BadParameters`](super::CallError::BadParameters).
     pub fn refuse(self, code: ErrorCode, text: &str) {
@@ -164,7 +164,7 @@ pub fn acknowledge<F: Format>(cx: &mut Context<'_>) -> HandlerResult {
 /// The refusal of an unknown method number.
 #[must_use]
 pub fn no_such_method() -> HandlerError {
-    HandlerError::new(ErrorCode::NotFound, "no such method")
+    HandlerError::new(ErrorCode::MethodNotFound, "no such method")
 }
 
 fn answer_later<F: Format, R: Serialize>(outcome: &R, deferred: Deferred) -> Result<(), CallError> {

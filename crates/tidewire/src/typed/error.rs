@@ -76,7 +76,7 @@ impl<E> CallError<E> {
     pub(super) fn from_request(method: &'static str, error: RequestError) -> Self {
         match error {
             RequestError::Refused {
-                code: ErrorCode::NotFound,
+                code: ErrorCode::MethodNotFound,
                 ..
             } => Self::MethodNotFound { method },
             RequestError::Refused {
@@ -118,7 +118,7 @@ mod tests {
             CallError::<Infallible>::from_request("a.b.v1", error)
         };
         assert!(matches!(
-            refused(ErrorCode::NotFound),
+            refused(ErrorCode::MethodNotFound),
             CallError::MethodNotFound { method: "a.b.v1" }
         ));
         assert!(matches!(
@@ -127,6 +127,10 @@ mod tests {
         ));
         assert!(matches!(
             refused(ErrorCode::Internal),
+            CallError::Request(RequestError::Refused { .. })
+        ));
+        assert!(matches!(
+            refused(ErrorCode::NotFound),
             CallError::Request(RequestError::Refused { .. })
         ));
     }

@@ -34,7 +34,7 @@ fn one_server_has_methods_rooms_and_topics() {
     assert_eq!(echoed.payload(), b"hi");
     assert_eq!(
         refused(ada.request(b"").method("none").wait()),
-        ErrorCode::NotFound
+        ErrorCode::MethodNotFound
     );
 
     let room = ada.join("lobby").named("ada").wait().unwrap();
@@ -53,7 +53,7 @@ fn one_server_has_methods_rooms_and_topics() {
     // No part handles a request without a name for a room that the session is not in.
     assert_eq!(
         refused(bob.request_on(room.id().0 + 1_000)),
-        ErrorCode::NotFound
+        ErrorCode::MethodNotFound
     );
     ada.close().wait();
     bob.close().wait();

@@ -31,7 +31,7 @@ fn is_not_found(result: &Result<Vec<u8>, RequestError>) -> bool {
     matches!(
         result,
         Err(RequestError::Refused {
-            code: ErrorCode::NotFound,
+            code: ErrorCode::MethodNotFound,
             ..
         })
     )

@@ -287,6 +287,7 @@ pub(super) fn error_word(code: ErrorCode) -> &'static str {
         ErrorCode::Draining => "draining",
         ErrorCode::Internal => "internal",
         ErrorCode::Forbidden => "forbidden",
+        ErrorCode::MethodNotFound => "method-not-found",
         ErrorCode::Other(_) => "",
     }
 }

@@ -223,7 +223,7 @@ fn errors_are_their_text() {
         text: "",
     };
     Srmp.encode_error(&request, &silent, &mut out).unwrap();
-    assert!(out.ends_with(b"no such room, method, member or topic"));
+    assert!(out.ends_with(b"no such room, member or topic"));
 
     let broken = Message::with_id(Kind::Error, 0, 1, b"\xFF");
     assert_eq!(

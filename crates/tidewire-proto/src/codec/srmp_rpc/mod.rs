@@ -253,9 +253,11 @@ const FORMAT: Format = Format {
 };
 const NAME: &str = FORMAT.name;
 
-const CODES: [(ErrorCode, i32); 7] = [
+/// A number of two codes stands for the first of them: peers of this format say 404 for a missing method.
+const CODES: [(ErrorCode, i32); 8] = [
     (ErrorCode::MalformedBody, 400),
     (ErrorCode::Forbidden, 403),
+    (ErrorCode::MethodNotFound, 404),
     (ErrorCode::NotFound, 404),
     (ErrorCode::LimitReached, 429),
     (ErrorCode::Internal, 500),
@@ -333,7 +335,7 @@ mod tests {
     fn an_error_carries_a_code_and_a_text() {
         let request = decoded(LOGIN);
         let error = ErrorBody {
-            code: ErrorCode::NotFound,
+            code: ErrorCode::MethodNotFound,
             text: "no Login",
         };
         let mut out = Vec::new();
@@ -353,10 +355,14 @@ mod tests {
 
     #[test]
     fn every_code_survives() {
-        for number in 0..=11 {
+        for number in (0..=13).filter(|number| *number != ErrorCode::NotFound.to_wire()) {
             let code = ErrorCode::from_wire(number);
             assert_eq!(code_of(wire_code(code)), code);
         }
+        assert_eq!(
+            code_of(wire_code(ErrorCode::NotFound)),
+            ErrorCode::MethodNotFound
+        );
         assert_eq!(code_of(1234), ErrorCode::Other(1234));
         assert_eq!(code_of(-1), ErrorCode::UNKNOWN);
     }

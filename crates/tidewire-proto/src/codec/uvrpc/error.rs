@@ -61,7 +61,7 @@ impl<'a> ErrorParams<'a> {
     pub(super) const fn code_for(code: ErrorCode) -> i32 {
         match code {
             ErrorCode::Unsupported => Self::INVALID_REQUEST,
-            ErrorCode::NotFound => Self::METHOD_NOT_FOUND,
+            ErrorCode::MethodNotFound | ErrorCode::NotFound => Self::METHOD_NOT_FOUND,
             ErrorCode::MalformedBody => Self::BAD_PARAMETERS,
             ErrorCode::Internal => Self::INTERNAL,
             ErrorCode::Other(number) => number as i32,
@@ -72,7 +72,7 @@ impl<'a> ErrorParams<'a> {
     pub(super) const fn body(&self) -> ErrorBody<'a> {
         let code = match self.code {
             Self::INVALID_REQUEST => ErrorCode::Unsupported,
-            Self::METHOD_NOT_FOUND => ErrorCode::NotFound,
+            Self::METHOD_NOT_FOUND => ErrorCode::MethodNotFound,
             Self::BAD_PARAMETERS | Self::PARSE => ErrorCode::MalformedBody,
             Self::INTERNAL | Self::TIMEOUT | Self::SERVER => ErrorCode::Internal,
             code if code > Self::SERVER && code <= u16::MAX as i32 => ErrorCode::Other(code as u16),
@@ -130,7 +130,7 @@ mod tests {
     fn codes_have_their_nearest_words() {
         let ours = |code| ErrorParams { code, text: "" }.body().code;
         for code in [
-            ErrorCode::NotFound,
+            ErrorCode::MethodNotFound,
             ErrorCode::MalformedBody,
             ErrorCode::Internal,
             ErrorCode::Unsupported,

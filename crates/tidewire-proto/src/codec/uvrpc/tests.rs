@@ -257,7 +257,7 @@ fn one_way_messages_are_requests_with_id_0() {
 #[test]
 fn errors_have_a_code_and_a_text() {
     let error = ErrorBody {
-        code: ErrorCode::NotFound,
+        code: ErrorCode::MethodNotFound,
         text: "no such method",
     };
     let mut out = Vec::new();

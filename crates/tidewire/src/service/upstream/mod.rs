@@ -127,7 +127,7 @@ struct Terms {
 
 /// The reason why an upstream did not answer a request. As a [`HandlerError`](crate::HandlerError) it has the
 /// upstream's own code and text if the upstream refused; otherwise [`ErrorCode::LimitReached`],
-/// [`ErrorCode::Draining`], [`ErrorCode::NotFound`] or [`ErrorCode::Internal`], and a text.
+/// [`ErrorCode::Draining`], [`ErrorCode::MethodNotFound`] or [`ErrorCode::Internal`], and a text.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum UpstreamError {
@@ -356,7 +356,7 @@ impl UpstreamError {
             Self::Refused { code, text } => tell(*code, text),
             Self::TooMany => tell(ErrorCode::LimitReached, &self.to_string()),
             Self::ShuttingDown => tell(ErrorCode::Draining, &self.to_string()),
-            Self::NoNode => tell(ErrorCode::NotFound, &self.to_string()),
+            Self::NoNode => tell(ErrorCode::MethodNotFound, &self.to_string()),
             _ => tell(ErrorCode::Internal, &self.to_string()),
         }
     }
