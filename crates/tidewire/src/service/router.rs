@@ -2,8 +2,8 @@
 //!
 //! A codec that carries names (`tw1`, `json`, `srmp-rpc`, `uvrpc`) says which method a request is for, and the router
 //! passes it to the handler of that name. It answers all other requests with
-//! [`ErrorCode::MethodNotFound`](tidewire_proto::body::ErrorCode::MethodNotFound), so that the caller of a missing method does not
-//! wait. The codec says how names compare: byte for byte, or for `uvrpc` without regard to case.
+//! [`ErrorCode::MethodNotFound`](tidewire_proto::body::ErrorCode::MethodNotFound), so that the caller of a missing
+//! method does not wait. The codec says how names compare: byte for byte, or for `uvrpc` without regard to case.
 //!
 //! A method is a closure, or one of several numbered methods of a value ([`Methods`]), such as a typed service. Both
 //! are called the same way; a closure ignores the number.
