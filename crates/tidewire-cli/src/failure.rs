@@ -220,6 +220,10 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
         | ServeError::NameInUse { .. }
         | ServeError::Tls(_)
         | ServeError::LaneCount(_) => (CONFIGURATION, ""),
+        ServeError::Setting(_) => (
+            CONFIGURATION,
+            "change the flag or key of this limit, for example --rooms-max or --topics-max",
+        ),
         ServeError::NoCertificate { .. } => (
             CONFIGURATION,
             "give --tls-cert FILE --tls-key FILE; `tidewire cert dev` makes a pair for tests",

@@ -57,8 +57,11 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Checks each limit against its bounds, and those that depend on another one.
-    pub(crate) fn check(&self) -> Result<(), SettingError> {
+    /// Checks each limit against its bounds, and those that depend on another one, as the start of a server does.
+    ///
+    /// # Errors
+    /// The first limit that makes no sense, with its value and its bound.
+    pub fn check(&self) -> Result<(), SettingError> {
         self.connections.check_each()?;
         self.sessions.check_each()?;
         self.handshakes.check_each()?;
@@ -66,18 +69,6 @@ impl Limits {
         self.rooms.check_each()?;
         self.topics.check_each()?;
         self.udp.check_each()?;
-        let (heartbeat, idle) = (
-            self.connections.heartbeat(),
-            self.connections.idle_timeout(),
-        );
-        if heartbeat > idle {
-            let bound = format!("at most connections.idle_timeout, which is {idle:?}");
-            return Err(groups::out_of_bounds(
-                "connections.heartbeat",
-                heartbeat,
-                &bound,
-            ));
-        }
         let (rooms, topics) = (self.rooms.max(), self.topics.max());
         if rooms + topics > ALIASES_MAX {
             let most = ALIASES_MAX - rooms;
@@ -257,14 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_that_contradict_each_other_are_refused() {
-        let late = refusal(|limits| {
-            limits.connections.set_idle_timeout(Duration::from_secs(10));
-        });
-        assert_eq!(
-            late,
-            "the limit connections.heartbeat is 20s; set it to at most connections.idle_timeout, which is 10s"
-        );
+    fn rooms_and_topics_that_have_too_few_aliases_are_refused() {
         let names = refusal(|limits| {
             limits.rooms.set_max(60_000);
         });
@@ -272,5 +256,13 @@ mod tests {
             names,
             "the limit topics.max is 16384; set it to at most 4512: with rooms.max, which is 60000, there are 64512"
         );
+    }
+
+    /// Regression: a short idle timeout needed a shorter heartbeat, also where there are no pings, or pings after 10 s.
+    #[test]
+    fn a_short_idle_timeout_needs_no_other_heartbeat() {
+        let mut limits = Limits::default();
+        limits.connections.set_idle_timeout(Duration::from_secs(10));
+        assert_eq!(limits.check(), Ok(()));
     }
 }

@@ -220,11 +220,14 @@ fn apply(matches: &ArgMatches, server: &Server) -> Result<(), String> {
     let text = |error: clap::Error| error.to_string();
     let log = LogArguments::from_arg_matches(matches).map_err(text)?;
     let limits = LimitArguments::from_arg_matches(matches).map_err(text)?;
-    server
-        .change_limits(&limits.limits())
-        .map_err(|error| error.to_string())?;
+    let limits = limits.limits();
+    // All is checked before anything changes.
+    limits.check().map_err(|error| error.to_string())?;
     let is_flag = matches.value_source("log_level") == Some(ValueSource::CommandLine);
     log.change_level(is_flag, super::LOG_LEVEL)
+        .map_err(|error| error.to_string())?;
+    server
+        .change_limits(&limits)
         .map_err(|error| error.to_string())
 }
 

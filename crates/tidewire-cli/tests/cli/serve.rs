@@ -402,6 +402,20 @@ fn an_echo_speaks_foreign_codecs_and_a_sink_counts_its_messages() {
     }
 }
 
+/// Regression: the exit code was 1, with which the unit of systemd starts the server again and again.
+#[test]
+fn limits_that_contradict_each_other_are_a_mistake_of_the_configuration() {
+    let output = command(&["serve", "--rooms-max", "60000"])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        text.contains("at most 4512") && text.contains("--topics-max"),
+        "{text}"
+    );
+}
+
 #[test]
 fn a_chat_refuses_a_codec_without_rooms() {
     let output = command(&["serve", "--app", "chat", "--codec", "srmp"])
