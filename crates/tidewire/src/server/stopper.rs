@@ -65,6 +65,10 @@ impl Stopper {
 
     /// Sends a message to all lanes. It waits for none of them.
     pub(super) fn tell(&self, message: &dyn Fn() -> LaneMessage) {
+        // In a child by `fork` there are no lanes, and another thread may have held the locks for ever.
+        if self.readiness.lanes().iter().any(|lane| !lane.is_here()) {
+            return;
+        }
         self.withdraw();
         for lane in self.readiness.lanes() {
             // A lane that has ended ignores the message.

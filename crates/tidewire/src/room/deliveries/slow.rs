@@ -156,7 +156,7 @@ impl LaneDeliveries<'_> {
                 return true;
             }
             if let Some(slot) = sessions.table.slot_of(*id) {
-                sessions.resume_reading(slot, PauseReason::Room);
+                sessions.table.resume(slot, PauseReason::Room);
             }
             false
         });
