@@ -1,9 +1,9 @@
 //! `tidewire pub`: publishes an argument, or every line of stdin.
 //!
-//! Success means that the server has passed all messages on, and that those with a history in a stream are stored: the
-//! last message is a request that the server answers after all messages before it. The same request, sent at intervals,
-//! keeps a fast producer from running ahead of the server, so that no queue can overflow. Rejected: closing the
-//! connection without a confirmation.
+//! Success means that the server has passed all messages on, and that those with a history of the cluster are stored:
+//! the last message is a request that the server answers after all messages before it. The same request, sent at
+//! intervals, keeps a fast producer from running ahead of the server, so that no queue can overflow. Rejected: closing
+//! the connection without a confirmation.
 //!
 //! A thread of its own reads stdin, so that a signal ends the command in order while it waits for a line.
 

@@ -100,7 +100,7 @@ impl Client {
     /// it.
     ///
     /// # Errors
-    /// See [`ConnectError`].
+    /// See [`ConnectError`](crate::ConnectError).
     pub fn connect(address: &str) -> Connecting {
         Self::builder().connect(address)
     }

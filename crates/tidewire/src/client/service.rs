@@ -428,7 +428,6 @@ impl Service for ClientService {
     }
 }
 
-/// The code, the codec's own number and the text of an error frame.
 /// The event for a message that answers nothing. A refusal is noted for the next flush.
 fn event_of(unconfirmed: &mut Unconfirmed, cx: &Context<'_>, message: &Message<'_>) -> Event {
     if message.kind != Kind::Error {
@@ -445,6 +444,7 @@ fn event_of(unconfirmed: &mut Unconfirmed, cx: &Context<'_>, message: &Message<'
     }
 }
 
+/// The code, the codec's own number and the text of an error frame.
 fn refusal(cx: &Context<'_>, message: &Message<'_>) -> (ErrorCode, i32, String) {
     let number = cx.codec().error_number(message);
     let body = cx.codec().decode_error(message);

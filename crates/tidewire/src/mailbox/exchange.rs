@@ -208,7 +208,7 @@ impl Exchange {
         self.add_item(to, name, Some(entry));
     }
 
-    /// Whether messages go to histories in streams, so that they are stored later.
+    /// Whether messages go to histories that the carrier numbers, so that they are stored later.
     pub(crate) fn stores_later(&self) -> bool {
         let link = self.lanes.link();
         link.is_some_and(|link| link.keeps_histories())

@@ -106,7 +106,8 @@ impl Context<'_> {
     /// Defers the answer to the message being handled. The returned token may go to another thread and answer later.
     /// From now on only the token answers, whatever the handler returns.
     ///
-    /// A session with `deferred_per_session_max` unanswered requests is not read until one of them is answered.
+    /// A session is not read while it has [`ConnectionLimits::deferred_max`](crate::ConnectionLimits::deferred_max)
+    /// unanswered requests.
     pub fn defer(&mut self) -> Deferred {
         self.call.defer(self.core)
     }

@@ -161,7 +161,8 @@ impl RoomActions<'_, '_> {
     /// Sends `payload` to all members of the room of this name, on all lanes, as the room itself. The call needs no
     /// session and no membership. The room's history keeps the message, if the room has one.
     ///
-    /// Members get it as [`Kind::Deliver`] of member 0. Over `lines` it is a notice: `* closing soon`.
+    /// Members get it as [`Kind::Deliver`](crate::Kind::Deliver) of member 0. Over `lines` it is a notice:
+    /// `* closing soon`.
     ///
     /// # Errors
     /// [`RoomError::NoSuchRoom`] if the room has no members, and the errors of [`Self::say_recorded`] but `NotJoined`.

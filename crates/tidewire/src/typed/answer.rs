@@ -57,7 +57,7 @@ impl<R> DeferredReply<R> {
     /// the answer is counted in `deferred_undelivered`. If the caller wants no answer, none is sent.
     ///
     /// # Errors
-    /// [`CallError::Format`] if the answer cannot be encoded, and [`CallError::Send`] if it does not fit a frame of
+    /// [`CallError::Answer`] if the answer cannot be encoded, and [`CallError::Request`] if it does not fit a frame of
     /// the codec.
     #[expect(
         clippy::needless_pass_by_value,
