@@ -85,8 +85,16 @@ pub(super) fn silent_peers_are_closed_although_they_are_sent_messages(setup: &Se
     let device = server.server().sessions().find(id).expect("it is open");
     let command = Message::new(Kind::OneWay, 0, b"do").with_name(setup.codec.method());
     // The loop ends with the session. It sends one command at a time, so the end cuts no command.
-    while device.send(command).is_ok() && peer.receive().is_some() {}
-    peer.drain();
+    loop {
+        if device.send(command).is_err() {
+            peer.drain();
+            break;
+        }
+        // Over UDP the end comes once. A command that was sent just before it is not answered.
+        if peer.receive().is_none() {
+            break;
+        }
+    }
     drop(peer);
     assert_eq!(server.stop().closed_by("idle_timeout"), 1);
 }
