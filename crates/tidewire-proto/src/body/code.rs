@@ -211,8 +211,8 @@ mod tests {
     #[test]
     fn known_and_unknown_codes_read_as_words() {
         assert_eq!(ErrorCode::from_wire(4).to_string(), "the name is taken");
-        assert_eq!(ErrorCode::from_wire(13), ErrorCode::Other(13));
-        assert_eq!(ErrorCode::Other(13).to_string(), "error code 13");
+        assert_eq!(ErrorCode::from_wire(13), ErrorCode::MethodNotFound);
+        assert_eq!(ErrorCode::from_wire(14).to_string(), "error code 14");
         assert_eq!(ErrorCode::UNKNOWN.to_string(), "the peer gave no reason");
         assert_eq!(GoAwayCode::from_wire(9), GoAwayCode::Other(9));
         assert_eq!(GoAwayCode::Other(9).to_string(), "go-away code 9");

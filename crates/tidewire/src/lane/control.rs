@@ -20,8 +20,8 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
     let core = &mut *cx.core;
     let phase = core.sessions[slot].connection.phase();
     if message.kind == Kind::Cancel && phase == Phase::Open {
-        core.counters.requests_cancelled.add(1);
         core.sessions[slot].cancel_request(message.id);
+        core.counters.requests_cancelled.add(1);
         return Handled::Done;
     }
     let now_ns = core.sessions.timers.now_ns();
