@@ -30,7 +30,7 @@ pub use self::child::ChildError;
 pub use self::climb::Try;
 pub use self::report::BenchReport;
 pub use self::run::{Disturbance, RunError, Timeouts};
-pub use self::runner::{BenchOptions, Progress, estimates, run};
+pub use self::runner::{AgainMax, BenchOptions, Progress, estimates, run};
 
 /// Runs the example of the README as a test.
 #[cfg(doctest)]

@@ -24,7 +24,7 @@ use tidewire_bench::plan::{Metric, RoleError, RowPlan, Side, Suite};
 use tidewire_bench::program::{PeerChoice, Program};
 use tidewire_bench::report::RowResult;
 use tidewire_bench::stage::Stage;
-use tidewire_bench::{BenchOptions, BenchReport, Progress, Timeouts, run};
+use tidewire_bench::{AgainMax, BenchOptions, BenchReport, Progress, Timeouts, run};
 use tidewire_load::environment::Environment;
 use tidewire_testkit::write_script;
 
@@ -117,7 +117,7 @@ impl Bench {
                 grace: Duration::from_secs(60),
                 ..Timeouts::default()
             },
-            again_max: 0,
+            again_max: AgainMax::default(),
             stop: Arc::new(AtomicBool::new(false)),
         };
         Self { directory, options }

@@ -142,7 +142,7 @@ fn a_run_whose_programs_had_to_wait_for_a_core_is_made_again_and_marked() {
     let core = tidewire_io::affinity::available_cores()[0];
     // Server and driver are put on one core, and both want all of it.
     bench.options.cores = vec![core, core];
-    (bench.options.repeat, bench.options.again_max) = (1, 1);
+    (bench.options.repeat, bench.options.again_max.slow) = (1, 1);
     bench.options.tidewire = None;
     let drive = GOOD.drive.replace(
         "; echo '{\"measured",

@@ -11,7 +11,7 @@ use tidewire_bench::plan::{RowPlan, Side, Suite, choose};
 use tidewire_bench::program::{PeerChoice, PeerError, Program};
 use tidewire_bench::report::WrittenBench;
 use tidewire_bench::suites::{self, SUITES};
-use tidewire_bench::{BenchOptions, BenchReport, Progress, Timeouts};
+use tidewire_bench::{AgainMax, BenchOptions, BenchReport, Progress, Timeouts};
 use tidewire_command::failure::Failure;
 use tidewire_command::report_directory::take_directory;
 use tidewire_command::{output, signals};
@@ -185,7 +185,12 @@ fn options(
         Pin::Auto => available_cores(),
         Pin::Off => Vec::new(),
     };
-    let rounds = if arguments.quick { 2 } else { 5 };
+    // Quick figures are not to be quoted, so they are not worth a second run.
+    let (rounds, slow) = if arguments.quick {
+        (2, 0)
+    } else {
+        (5, AGAIN_MAX)
+    };
     let version = tidewire_command::VERSION;
     let tidewire = (!arguments.limits).then(|| Program::own(&file, Side::Tidewire, version));
     Ok(BenchOptions {
@@ -200,7 +205,10 @@ fn options(
         missing_peers,
         cores,
         timeouts: Timeouts::default(),
-        again_max: AGAIN_MAX,
+        again_max: AgainMax {
+            slow,
+            failed: AGAIN_MAX,
+        },
         // The command waits for the present run. Its programs end with this process, when their standard input ends.
         stop: signals::stop_flag(WAY_OUT, || {})?,
     })
