@@ -39,7 +39,8 @@ pub(crate) struct Acceptor {
 enum AcceptStep {
     /// There is a new connection.
     Arrival(Arrival),
-    /// A session made room for a new connection, so this lane has counted the connection already.
+    /// A session made room for a new connection, so this lane has counted the connection already. Others wait for the
+    /// next turn, in which the session has given its descriptor back.
     Counted(Arrival),
     /// There may be more connections.
     Nothing,
@@ -112,7 +113,8 @@ impl Acceptor {
                     }
                     _ => AcceptStep::Over,
                 };
-                if matches!(step, AcceptStep::Over) {
+                // Without a spare descriptor the next attempt would fail for the same cause.
+                if matches!(step, AcceptStep::Over) || self.spare.is_none() {
                     self.pause(sessions, listener);
                 }
                 step
@@ -213,7 +215,10 @@ impl Acceptor {
             }
         }
         self.keep_spare();
-        outcome
+        match outcome {
+            AcceptStep::Nothing if self.spare.is_none() => AcceptStep::Over,
+            outcome => outcome,
+        }
     }
 
     /// Opens the spare descriptor, unless it is open.
@@ -231,7 +236,7 @@ impl Core {
             let (sessions, admission) = (&mut self.sessions, &mut self.admission);
             match self.acceptor.accept(listener, sessions, admission) {
                 AcceptStep::Arrival(arrival) => self.assign(arrival, ready),
-                AcceptStep::Counted(arrival) => self.adopt(arrival, ready),
+                AcceptStep::Counted(arrival) => return self.adopt(arrival, ready),
                 AcceptStep::Nothing => {}
                 AcceptStep::Over => return,
             }
