@@ -99,8 +99,8 @@ pub(crate) fn or_none(done: io::Result<usize>) -> io::Result<usize> {
 pub(crate) struct PartialFrame(Vec<u8>);
 
 impl PartialFrame {
-    /// Puts it at the front of `buffer`, and reads behind it. Returns how much of the buffer is filled; nothing where
-    /// nothing has come.
+    /// Puts the partial frame at the front of `buffer`, and reads the next bytes after the frame. Returns how much of
+    /// the buffer is filled, or `None` if no bytes have come.
     #[inline]
     pub(crate) fn fill(
         &self,

@@ -1,15 +1,15 @@
 //! One raw subscriber for all publishers: Tidewire, the bare loop, and every rival that can be spoken to.
 //!
-//! Problem: fan-out to hundreds of connections is limited by whoever reads it, so rivals read by clients of their own
-//! would be compared by their clients. Approach: one thread, one epoll set, and a small dialect for each protocol;
+//! Problem: the reader limits fan-out to hundreds of connections. With a client of its own for each rival, the benchmark
+//! would compare the clients. Approach: one thread, one epoll set, and a small dialect for each protocol;
 //! every message of every connection is checked for its number and timed by what its publisher wrote into it
 //! ([`Publication`](super::publication::Publication)). Brokers get their publications over a further connection of the
 //! same kind; everybody else publishes by himself when all have subscribed.
 //!
-//! A message belongs to the time at which its rate made it due, so that nobody gains by publishing late. What was due
-//! within the window is waited for behind it; it is over when every connection has a message that was due later, or
-//! nothing comes any more. How much longer than the window that took shows in the rate. A message counts as lost if it
-//! was sent and did not come, came twice, out of order or changed.
+//! A message belongs to the time at which its rate made it due, so that no publisher gains by publishing late. After
+//! the window the subscriber waits for the messages that were due within the window. The wait ends when every
+//! connection has a message that was due later, or when no message comes any more. The rate shows how long the wait
+//! was. A message counts as lost if it was sent and did not come, came twice, came out of order or was changed.
 
 mod centrifuge;
 mod connection;

@@ -1,6 +1,6 @@
-//! A log by hand, for limits: the same lines as those of Tidewire's log, put together by whoever logs and written into
-//! a buffered file behind a lock. No levels to look up, no filter, no subscriber, no queue; and whoever logs waits for
-//! the disk.
+//! A log by hand, for limits. The thread that logs formats the same lines as Tidewire's log, and writes them into a
+//! buffered file under a lock. There are no levels to look up, no filter, no subscriber and no queue. The thread that logs
+//! waits for the disk.
 
 use std::cell::RefCell;
 use std::fmt::{self, Write as _};

@@ -129,7 +129,8 @@ limits! {
     /// A session without pings is closed after this time of silence. Default 20 min, because a person may need time to
     /// think. Over UDP only received messages end the silence. Elsewhere the peer also ends it when it takes bytes that
     /// it is sent.
-    idle_timeout_without_heartbeat, set_idle_timeout_without_heartbeat: Duration = Duration::from_secs(20 * 60), SHORTEST..;
+    idle_timeout_without_heartbeat, set_idle_timeout_without_heartbeat: Duration = Duration::from_secs(20 * 60),
+        SHORTEST..;
     /// A session that receives nothing for this time is closed, in every codec. Zero, the default, means never. It is
     /// for devices that must report. The other timeouts also count it as a sign of life when the peer's system accepts
     /// bytes, which it does even while the program behind it hangs. An answered ping counts as received, so with pings
@@ -184,7 +185,8 @@ limits! {
     login_timeout, set_login_timeout: Duration = Duration::from_secs(60), SHORTEST..;
     /// Bytes of the head of a WebSocket handshake, or of a request for a page. Default 16 KiB, as Node has: browsers
     /// send cookies of up to 4 KiB each. At most 32 KiB, which is what a layer may hold.
-    websocket_head_bytes_max, set_websocket_head_bytes_max: usize = HeadLimits::default().bytes_max, 1..=RECORD_BYTES_MAX;
+    websocket_head_bytes_max, set_websocket_head_bytes_max: usize = HeadLimits::default().bytes_max,
+        1..=RECORD_BYTES_MAX;
     /// Headers of a WebSocket handshake. Default 128: proxies add some to the twenty of a browser.
     websocket_headers_max, set_websocket_headers_max: usize = HeadLimits::default().headers_max, 1..;
 }

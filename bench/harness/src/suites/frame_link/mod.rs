@@ -3,8 +3,8 @@
 //! Problem: the limits of calls and of publications do the same over sockets, datagrams and rings, and differ only in
 //! how a frame gets from one side to the other. Approach: a [`FrameLink`] is one end of a connection whatever carries
 //! it, a [`Server`] all the ends of one side with the waiting for them, and a [`Way`] what a client needs to get there.
-//! Over UDP frames share datagrams and runs of them go out in one call; within a process nobody sleeps, as in the other
-//! limits there, but whoever finds nothing for long gives its core up between two looks.
+//! Over UDP frames share datagrams, and one call sends a run of them. Within a process no side sleeps, as in the other
+//! limits there. A side that finds no frame for a long time yields its core between two checks.
 
 mod client;
 mod rest;

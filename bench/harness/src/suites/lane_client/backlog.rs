@@ -1,11 +1,10 @@
 //! The sessions of a lane that wait for their peers. Their number is kept within bounds, however many sessions there
 //! are.
 //!
-//! A session is given a whole block at a time: a write of a quarter costs the kernel twice as much for each byte. Where
-//! peers keep up, a block is written as soon as it is given, and nothing waits; where many do not, nobody is given more
-//! until some have taken theirs. A session counts whole, because a rest of a block keeps the buffer of all of it.
-//! Rejected: blocks that are the smaller the more sessions there are, which made everybody pay for what hardly ever
-//! happens.
+//! A session gets a whole block at a time: a write of a quarter of a block costs the kernel twice as much for each byte.
+//! If the peers keep up, each block is written at once. If many peers do not keep up, no session gets a block until some
+//! peers have taken theirs. A session with a rest counts as a whole block, because the rest keeps the buffer of the
+//! block. Rejected: blocks that shrink as sessions grow. Every session paid for a rare case.
 
 use crate::probes::BLOCK_BYTES;
 

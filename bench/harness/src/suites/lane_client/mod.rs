@@ -277,8 +277,8 @@ impl LaneClient {
         }
     }
 
-    /// Sends to whatever takes more, as much as a turn may send; the next turn goes on behind it. Returns whether
-    /// anything went.
+    /// Sends to the sessions that take more, as much as a turn may send. The next turn continues after the last of these
+    /// sessions. Returns whether any bytes were sent.
     fn send_on(&mut self, cx: &mut Context<'_>) -> bool {
         let before = self.counts.sent;
         for _ in 0..self.sessions.len() {
