@@ -9,9 +9,7 @@ use std::io::ErrorKind;
 use tidewire_proto::codec::ConnectionState;
 
 use super::Writer;
-use super::gather::{WriteOutcome, account_own, attempt};
 use crate::session::{Logs, Outputs, Session};
-use crate::transport::Transport;
 
 /// The state of a session's codec, and the part of the output that is adapted.
 #[derive(Debug, Default)]
@@ -45,25 +43,13 @@ impl Writer {
             // One part at a time, so that policies still apply to most of the waiting messages.
             self.pull_frames(session, outputs, logs);
             self.adapt_output(session, outputs);
-            let output = outputs.of_mut(session.id.slot());
-            let offered = output.len();
-            if offered == 0 {
+            if outputs.of(session.id.slot()).is_empty() {
                 return session.flush_layers();
             }
-            let wrote = attempt(&mut session.stream, &self.counters, |stream| {
-                stream.write(output.unsent())
-            });
-            match wrote {
-                WriteOutcome::Bytes(count) | WriteOutcome::Held(count) => {
-                    let (_, delivered) = account_own(session, output, &self.counters, count);
-                    session.adapter.adapted_bytes = output.len();
-                    self.counters.room_delivered.add(delivered);
-                    if count < offered || matches!(wrote, WriteOutcome::Held(_)) {
-                        return Ok(false);
-                    }
-                }
-                WriteOutcome::Blocked => return Ok(false),
-                WriteOutcome::Failed(kind) => return Err(kind),
+            let is_whole = self.write_own(session, outputs)?;
+            session.adapter.adapted_bytes = outputs.of(session.id.slot()).len();
+            if !is_whole {
+                return Ok(false);
             }
         }
     }
