@@ -280,7 +280,7 @@ impl Server {
     }
 
     fn stop(&mut self, message: &dyn Fn() -> LaneMessage) -> Stopped {
-        if self.lanes.first().is_some_and(|lane| !lane.is_here()) {
+        if !self.stopper.is_here() {
             return self.forget();
         }
         self.stopper.withdraw();
@@ -326,7 +326,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         let stopped = self.stop(&|| LaneMessage::Stop);
-        if self.lanes.first().is_some_and(|lane| !lane.is_here()) {
+        if !self.stopper.is_here() {
             return;
         }
         for failure in stopped.failures {

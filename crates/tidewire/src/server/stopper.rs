@@ -63,10 +63,15 @@ impl Stopper {
         })
     }
 
+    /// Whether the lanes are in this process. They are not in a child by `fork`, where another thread may have held a
+    /// lock, which stays locked for ever.
+    pub(super) fn is_here(&self) -> bool {
+        self.readiness.lanes().iter().all(|lane| lane.is_here())
+    }
+
     /// Sends a message to all lanes. It waits for none of them.
     pub(super) fn tell(&self, message: &dyn Fn() -> LaneMessage) {
-        // In a child by `fork` there are no lanes, and another thread may have held the locks for ever.
-        if self.readiness.lanes().iter().any(|lane| !lane.is_here()) {
+        if !self.is_here() {
             return;
         }
         self.withdraw();
