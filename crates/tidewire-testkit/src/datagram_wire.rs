@@ -1,8 +1,9 @@
 //! A UDP socket as a blocking connection, for raw peers: each write is a datagram, and each read takes one.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::net::sockopt;
 
@@ -25,12 +26,11 @@ impl DatagramWire {
     /// # Errors
     /// The errors of the system.
     pub fn connect(server: SocketAddr) -> io::Result<Self> {
-        let local: SocketAddr = if server.is_ipv4() {
-            ([127, 0, 0, 1], 0).into()
-        } else {
-            ([0, 0, 0, 0, 0, 0, 0, 1], 0).into()
+        let local = match server {
+            SocketAddr::V4(_) => IpAddr::V4(next_loopback()),
+            SocketAddr::V6(_) => IpAddr::V6(Ipv6Addr::LOCALHOST),
         };
-        let socket = UdpSocket::bind(local)?;
+        let socket = UdpSocket::bind((local, 0))?;
         socket.connect(server)?;
         socket.set_read_timeout(Some(DEADLINE))?;
         // The largest size that the system allows, so that a test that is slow to read loses nothing.
@@ -63,6 +63,22 @@ impl DatagramWire {
     }
 }
 
+/// Returns a loopback address that no other peer of this process has had.
+///
+/// The system may give a new socket the port of a peer that has just gone. At the same address, the new peer would then
+/// receive the server's answer to the farewell of the old peer, and take it for its own end.
+fn next_loopback() -> Ipv4Addr {
+    static ISSUED: AtomicU32 = AtomicU32::new(0);
+    let number = ISSUED.fetch_add(1, Ordering::Relaxed) % LOOPBACKS;
+    Ipv4Addr::from_bits(FIRST_LOOPBACK.to_bits() + number)
+}
+
+/// The first address of a peer. Programs under test have 127.0.0.1.
+const FIRST_LOOPBACK: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 1);
+
+/// Number of addresses for peers. No test process has as many.
+const LOOPBACKS: u32 = 1 << 20;
+
 impl Read for DatagramWire {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match self.inner.socket.recv(buffer) {
@@ -90,3 +106,20 @@ impl Drop for Inner {
 }
 
 const BUFFER_BYTES: usize = 4 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `rooms_reach_every_codec` failed once over UDP: a new peer had the port of one that had just gone.
+    #[test]
+    fn a_peer_has_the_address_of_no_earlier_peer() {
+        let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let server = server.local_addr().unwrap();
+        let address = || {
+            let wire = DatagramWire::connect(server).unwrap();
+            wire.socket().local_addr().unwrap().ip()
+        };
+        assert_ne!(address(), address());
+    }
+}
