@@ -68,7 +68,9 @@ fn a_server_without_descriptors_refuses_newcomers_and_serves_again_when_some_are
             peer.ask(b"still there?");
             assert_eq!(peer.answer().payload, b"still there?");
         }
-        assert_eq!(server.metrics().closed_by("displaced"), turn);
+        server.wait_for("the end of the newest session is counted", |it| {
+            it.closed_by("displaced") == turn
+        });
         drop((held, many, newest, newcomer));
         server.wait_for("all of them are gone", |it| {
             it.sessions_opened - it.sessions_closed() == 1

@@ -148,7 +148,10 @@ fn a_silent_connection_of_a_proxy_displaces_no_client_and_a_named_client_may() {
     assert_eq!(server.metrics().closed_by("displaced"), 0);
     let (_newcomer, said) = of(2);
     assert!(said.contains("//203.0.113.2:"), "{said}");
-    assert_eq!(server.metrics().closed_by("displaced"), 1);
+    // The newcomer has its answer before the end of the displaced session is counted.
+    tidewire_testkit::wait_until("one session is displaced", || {
+        (server.metrics().closed_by("displaced") == 1).then_some(())
+    });
     drop((kept, silent));
 }
 
