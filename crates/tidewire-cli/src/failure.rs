@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value, json};
 use tidewire::address::AddressError;
-use tidewire::auth::{TokenError, TokenFileError};
+use tidewire::auth::TokenError;
 use tidewire::backplane::BackplaneError;
 use tidewire::log::LogError;
 use tidewire::tls::{TlsAlert, TlsFault};
 use tidewire::{
-    CloseReason, ConnectError, GoAwayCode, PublishError, RequestError, SendError, ServeError,
+    CloseReason, ConnectError, GoAwayCode, RequestError, RoomError, SendError, ServeError,
 };
 pub(crate) use tidewire_command::failure::Failure;
 use tidewire_command::failure::{
@@ -108,7 +108,7 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
             return Some(classify_request(error));
         }
         let encode = match cause.downcast_ref() {
-            Some(PublishError::Send(SendError::Encode(error)) | PublishError::Encode(error)) => {
+            Some(RoomError::Send(SendError::Encode(error)) | RoomError::Encode(error)) => {
                 Some(error)
             }
             _ => cause.downcast_ref::<EncodeError>(),
@@ -118,9 +118,9 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
         }
         let of_users = match cause.downcast_ref() {
             Some(UsersError::Tokens(error)) => Some(error),
-            _ => cause.downcast_ref::<TokenFileError>(),
+            _ => cause.downcast_ref::<TokenError>(),
         };
-        if let Some(TokenFileError::Io { .. }) = of_users {
+        if let Some(TokenError::Io { .. }) = of_users {
             return Some((CONFIGURATION, TOKEN_FILE));
         }
         if let Some(AddressError::Unresolved { .. }) = cause.downcast_ref() {
@@ -132,7 +132,6 @@ fn classify(error: &anyhow::Error) -> (u8, &str) {
             || cause.is::<OtlpError>()
             || cause.is::<ConfigError>()
             || cause.is::<UsersError>()
-            || cause.is::<TokenFileError>()
             || cause.is::<TokenError>()
         {
             return Some((CONFIGURATION, ""));
@@ -255,7 +254,7 @@ fn classify_backplane(error: &BackplaneError) -> u8 {
 const UNRESOLVED: &str = "check the host's name, or write its IP address";
 
 const TOKEN_FILE: &str =
-    "check the path of the file; `tidewire token new NAME --file FILE` makes it";
+    "check the path of the file; `tidewire token new` makes tokens and their files";
 
 /// The cause names the fault, such as a mode for which `chmod` is the remedy.
 const TOKEN_SOURCE: &str =

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::{Client, Event, Message, PublishError, RequestError, SendError, Server, TopicEvent};
+use tidewire::{Client, Event, Message, RequestError, RoomError, SendError, Server, TopicEvent};
 use tidewire_io::process::Process;
 
 /// Runs `work` in a child, and fails if it panics or never ends.
@@ -74,7 +74,7 @@ fn in_a_child_the_calls_of_a_client_fail_at_once_and_a_drop_forgets() {
         assert!(matches!(joined, Err(RequestError::OtherProcess)));
         assert_eq!(client.send(b"x"), Err(SendError::OtherProcess));
         let published = client.publish("a", b"x");
-        assert!(matches!(published, Err(PublishError::Send(_))));
+        assert!(matches!(published, Err(RoomError::Send(_))));
         assert_eq!(client.next_event().wait(), Event::Ended);
         client.close().wait();
         drop(client);

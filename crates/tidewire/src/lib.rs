@@ -122,9 +122,7 @@ pub use limits::{
 pub use observe::log;
 #[cfg(feature = "otlp")]
 pub use observe::otlp;
-pub use room::{
-    JoinError, Joined, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
-};
+pub use room::{Joined, ReachedLimit, RoomError};
 pub use server::{ServeError, Server, ServerBuilder, StopError, Stopped, Stopper, serve};
 pub use service::{
     ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, ConnectionActions, Context,

@@ -91,7 +91,7 @@ fn messages_that_cannot_be_sent_are_refused_with_the_reason() {
     says(&RequestError::from(encode), text);
     says(&SendError::from(encode), text);
     says(&SendError::from(encode), text);
-    says(&tidewire::PublishError::from(encode), text);
+    says(&tidewire::RoomError::from(encode), text);
     says(
         &RequestError::Closed(CloseReason::IdleTimeout.into()),
         "the connection ended before the reply: nothing came within the idle timeout",

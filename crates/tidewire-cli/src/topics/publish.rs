@@ -17,7 +17,7 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use serde_json::{Map, Value};
-use tidewire::{Backoff, Client, Disconnected, Event, PublishError, RequestError, SendError};
+use tidewire::{Backoff, Client, Disconnected, Event, RequestError, RoomError, SendError};
 use tidewire_command::tell::{Stream, tell};
 use tidewire_command::{output, signals, threads};
 use tidewire_proto::text::escaped;
@@ -203,12 +203,12 @@ impl Publisher<'_> {
     fn send(&mut self, payload: &[u8]) -> anyhow::Result<()> {
         match self.client.publish(self.topic, payload) {
             Ok(()) => Ok(()),
-            Err(PublishError::Send(SendError::QueueFull)) => {
+            Err(RoomError::Send(SendError::QueueFull)) => {
                 self.confirm()?;
                 Ok(self.client.publish(self.topic, payload)?)
             }
             // The connection is gone; its last event has the reason.
-            Err(PublishError::Send(SendError::Ended)) => self.confirm(),
+            Err(RoomError::Send(SendError::Ended)) => self.confirm(),
             Err(error) => {
                 // The messages before it are confirmed first, so that the user can continue from here.
                 self.confirm()?;

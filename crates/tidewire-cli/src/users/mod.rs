@@ -19,7 +19,7 @@ use clap::Command;
 use thiserror::Error;
 use tidewire::auth::{
     Access, Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Identity, IdentityLimits,
-    JwtKeyError, Permissions, TokenFileError, Tokens, Users, WhenFull,
+    JwtKeyError, Permissions, TokenError, Tokens, Users, WhenFull,
 };
 use tidewire::system::{OpenError, Trust, Untrusted, check_trust};
 use tidewire::{Limits, RateLimit, WhenExceeded};
@@ -58,7 +58,7 @@ pub(crate) enum UsersError {
     },
     /// The file of tokens cannot be used.
     #[error(transparent)]
-    Tokens(#[from] TokenFileError),
+    Tokens(#[from] TokenError),
     /// No key is there, so no peer could come in.
     #[error("{}: there are no [[issuers]] with keys; add one, or leave --auth-jwt out", path.display())]
     NoKeys { path: PathBuf },
@@ -189,11 +189,11 @@ impl UserFile {
     /// The names in the file of tokens: this one, or that of the key `auth_tokens`. `None` without either.
     ///
     /// # Errors
-    /// See [`TokenFileError`].
+    /// See [`TokenError`].
     pub(crate) fn token_names(
         &self,
         tokens: Option<&Path>,
-    ) -> Result<Option<Vec<String>>, TokenFileError> {
+    ) -> Result<Option<Vec<String>>, TokenError> {
         let path = tokens.or(self.auth_tokens.as_deref());
         path.map(Tokens::names).transpose()
     }

@@ -212,7 +212,7 @@ fn each_mistake_ends_the_run_with_its_code_and_remedy() {
         (
             &["--ca", &ca, "--token-file", "/nowhere"],
             2,
-            "cannot read the token /nowhere",
+            "cannot use the token file /nowhere",
         ),
         (
             &["--ca", "/nowhere", "--token-file", &tokens],

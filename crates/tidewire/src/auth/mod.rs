@@ -49,8 +49,8 @@ use places::IdentitySessions;
 pub(crate) use places::{NoPlace, Place};
 use rates::IdentityRates;
 pub use table_bytes::TableBytes;
-pub use token::{Credentials, Token, TokenError, TokenReadError};
-pub use token_file::{TokenFileError, Tokens};
+pub use token::{Credentials, Token, TokenError};
+pub use token_file::Tokens;
 pub use users::Users;
 
 use crate::address::Endpoint;

@@ -26,8 +26,9 @@ use crate::system::{OpenError, Trust, Untrusted, open_trusted};
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Arc<str>);
 
-/// A text is not a token. [`Token`] has an example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+/// A text or a file is not what it must be for a token. The text never shows the token. [`Token`] and
+/// [`Tokens`](crate::auth::Tokens) have examples.
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TokenError {
     /// The text is empty, or only white space.
@@ -45,32 +46,38 @@ pub enum TokenError {
     /// The token has a space, a line end or another character that no token has.
     #[error("the token has a space, a line end or a control character within it; use one token")]
     Character,
-}
-
-/// A token cannot be read from a file.
-///
-/// [`Token::read`](crate::auth::Token::read) has an example.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum TokenReadError {
-    /// The file cannot be read.
-    #[error("cannot read the token {}: {source}", path.display())]
+    /// The name of a user does not fit a line of a file of tokens.
+    #[error("{0:?} cannot be the name of a user: use letters, digits, - and _")]
+    Name(String),
+    /// A file of tokens cannot be read or written.
+    #[error("cannot use the token file {}: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// The system's error.
         source: io::Error,
     },
-    /// Other users of the machine may read or write the token.
-    #[error("the token {0}")]
+    /// Other users of the machine may write the file, or read a token in it.
+    #[error("the token file {0}")]
     Untrusted(#[source] Untrusted),
-    /// The file has no token.
+    /// A file has no token, or one with a mistake.
     #[error("{}: {source}", path.display())]
-    Token {
+    File {
         /// The file.
         path: PathBuf,
         /// The mistake in its text.
-        source: TokenError,
+        source: Box<Self>,
+    },
+    /// A line of a file of tokens has another form.
+    #[error(
+        "{}:{line}: not NAME, 64 hexadecimal digits and optionally a time; `tidewire token new` writes such lines",
+        path.display()
+    )]
+    Line {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
     },
 }
 
@@ -158,15 +165,15 @@ impl Token {
     /// Reads a token from a file that other users may not open.
     ///
     /// ```
-    /// use tidewire::auth::{Token, TokenReadError};
+    /// use tidewire::auth::{Token, TokenError};
     ///
     /// let error = Token::read("missing".as_ref()).unwrap_err();
-    /// assert!(matches!(error, TokenReadError::Io { .. }));
+    /// assert!(matches!(error, TokenError::Io { .. }));
     /// ```
     ///
     /// # Errors
-    /// See [`TokenReadError`]. The error does not show the token.
-    pub fn read(path: &Path) -> Result<Self, TokenReadError> {
+    /// See [`TokenError`]. The error does not show the token.
+    pub fn read(path: &Path) -> Result<Self, TokenError> {
         read(path, Self::new)
     }
 
@@ -174,7 +181,7 @@ impl Token {
     ///
     /// # Errors
     /// The errors of [`Token::read`].
-    pub fn read_list(path: &Path) -> Result<Vec<Self>, TokenReadError> {
+    pub fn read_list(path: &Path) -> Result<Vec<Self>, TokenError> {
         read(path, Self::list)
     }
 
@@ -215,21 +222,21 @@ impl fmt::Debug for Token {
 fn read<T>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, TokenError>,
-) -> Result<T, TokenReadError> {
-    let unreadable = |source| TokenReadError::Io {
+) -> Result<T, TokenError> {
+    let unreadable = |source| TokenError::Io {
         path: path.to_owned(),
         source,
     };
     let file = open_trusted(path, Trust::Secret).map_err(|error| match error {
-        OpenError::Untrusted(found) => TokenReadError::Untrusted(found),
+        OpenError::Untrusted(found) => TokenError::Untrusted(found),
         OpenError::Io(source) => unreadable(source),
     })?;
     let mut text = String::new();
     let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text);
     read.map_err(unreadable)?;
-    parse(&text).map_err(|source| TokenReadError::Token {
+    parse(&text).map_err(|source| TokenError::File {
         path: path.to_owned(),
-        source,
+        source: Box::new(source),
     })
 }
 
@@ -258,7 +265,7 @@ mod tests {
         for open in [0o644, 0o604, 0o602, 0o666] {
             let error = read("secret\n", open).unwrap_err();
             assert!(
-                matches!(error, TokenReadError::Untrusted(Untrusted::Readable { mode, .. }) if mode == open)
+                matches!(error, TokenError::Untrusted(Untrusted::Readable { mode, .. }) if mode == open)
             );
             assert!(error.to_string().contains("chmod 600"), "{error}");
         }
@@ -276,14 +283,13 @@ mod tests {
             ("se cret", TokenError::Character),
             ("se\u{1b}cret", TokenError::Character),
         ] {
-            assert_eq!(Token::new(text), Err(error));
-            assert!(!error.to_string().contains("cret"));
+            let refused = Token::new(text).unwrap_err().to_string();
+            assert_eq!(refused, error.to_string());
+            assert!(!refused.contains("cret"));
         }
         let long = "x".repeat(LONG_CREDENTIALS_BYTES_MAX + 1);
-        assert_eq!(
-            Token::new(&long),
-            Err(TokenError::TooLong { bytes: long.len() })
-        );
+        let refused = Token::new(&long).unwrap_err();
+        assert!(matches!(refused, TokenError::TooLong { bytes } if bytes == long.len()));
         let token = Token::new(&long[1..]).unwrap();
         assert_eq!(format!("{:?}", Some(token)), "Some(Token(..))");
     }

@@ -10,19 +10,19 @@ use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
-use thiserror::Error;
 use tidewire_proto::text;
 
 use super::{
-    AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, TableBytes, Token, Users,
+    AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, TableBytes, Token,
+    TokenError, Users,
 };
-use crate::system::{OpenError, Trust, Untrusted, open_trusted};
+use crate::system::{OpenError, Trust, open_trusted};
 
 /// Identifies users by random tokens. Peers without a token are left to the next authenticator.
 ///
@@ -72,39 +72,6 @@ struct Entry {
     expires_at: Option<SystemTime>,
 }
 
-/// A file of tokens cannot be used.
-///
-/// [`Tokens`](crate::auth::Tokens) has an example.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum TokenFileError {
-    /// The file cannot be read or written.
-    #[error("cannot use the token file {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// Other users of this machine may write it, and so add tokens of their own.
-    #[error("the token file {0}")]
-    Untrusted(#[source] Untrusted),
-    /// A line has another form.
-    #[error(
-        "{}:{line}: not NAME, 64 hexadecimal digits and optionally a time; `tidewire token new` writes such lines",
-        path.display()
-    )]
-    Line {
-        /// The file.
-        path: PathBuf,
-        /// The line, from 1.
-        line: usize,
-    },
-    /// The name does not fit a line.
-    #[error("{0:?} cannot be the name of a user: use letters, digits, - and _")]
-    Name(String),
-}
-
 impl Tokens {
     /// No token yet.
     #[must_use]
@@ -134,8 +101,8 @@ impl Tokens {
     /// wait for the removal of its tokens.
     ///
     /// # Errors
-    /// See [`TokenFileError`].
-    pub fn read(path: &Path, users: Arc<Users>) -> Result<Self, TokenFileError> {
+    /// See [`TokenError`].
+    pub fn read(path: &Path, users: Arc<Users>) -> Result<Self, TokenError> {
         let mut tokens = Self::new(users);
         let mut without_user = WithoutUser::default();
         for (line, entry) in entries(path)? {
@@ -154,8 +121,8 @@ impl Tokens {
     /// The names in a file, each once.
     ///
     /// # Errors
-    /// See [`TokenFileError`].
-    pub fn names(path: &Path) -> Result<Vec<String>, TokenFileError> {
+    /// See [`TokenError`].
+    pub fn names(path: &Path) -> Result<Vec<String>, TokenError> {
         let mut names: Vec<String> = entries(path)?
             .into_iter()
             .map(|(_, entry)| entry.name.into_string())
@@ -169,20 +136,20 @@ impl Tokens {
     /// token itself is nowhere but in the result.
     ///
     /// # Errors
-    /// See [`TokenFileError`].
+    /// See [`TokenError`].
     pub fn append(
         path: &Path,
         name: &str,
         expires_at: Option<SystemTime>,
-    ) -> Result<Token, TokenFileError> {
+    ) -> Result<Token, TokenError> {
         if name.is_empty()
             || !name
                 .chars()
                 .all(|it| it.is_alphanumeric() || "-_".contains(it))
         {
-            return Err(TokenFileError::Name(name.to_owned()));
+            return Err(TokenError::Name(name.to_owned()));
         }
-        let failed = |source| TokenFileError::Io {
+        let failed = |source| TokenError::Io {
             path: path.to_owned(),
             source,
         };
@@ -305,15 +272,15 @@ impl WithoutUser {
 }
 
 /// Reads the lines of a file, with their numbers from 1.
-fn entries(path: &Path) -> Result<Vec<(usize, Entry)>, TokenFileError> {
+fn entries(path: &Path) -> Result<Vec<(usize, Entry)>, TokenError> {
     let path = || path.to_owned();
-    let failed = |source| TokenFileError::Io {
+    let failed = |source| TokenError::Io {
         path: path(),
         source,
     };
     let file = open_trusted(&path(), Trust::Decides);
     let mut file = file.map_err(|error| match error {
-        OpenError::Untrusted(found) => TokenFileError::Untrusted(found),
+        OpenError::Untrusted(found) => TokenError::Untrusted(found),
         OpenError::Io(source) => failed(source),
     })?;
     let mut text = String::new();
@@ -326,7 +293,7 @@ fn entries(path: &Path) -> Result<Vec<(usize, Entry)>, TokenFileError> {
     lines
         .map(|(line, text)| match Entry::parse(text) {
             Some(entry) => Ok((line, entry)),
-            None => Err(TokenFileError::Line { path: path(), line }),
+            None => Err(TokenError::Line { path: path(), line }),
         })
         .collect()
 }
@@ -484,7 +451,7 @@ mod tests {
         for mode in [0o602, 0o620, 0o666] {
             let refused = read_with(mode).unwrap_err();
             assert!(
-                matches!(refused, TokenFileError::Untrusted(_)),
+                matches!(refused, TokenError::Untrusted(_)),
                 "{mode:o}: {refused}"
             );
         }
@@ -506,15 +473,12 @@ mod tests {
         ] {
             fs::write(&path, format!("# users\n\n{line}\n")).unwrap();
             let error = Tokens::read(&path, users(&["ann"])).unwrap_err();
-            assert!(
-                matches!(error, TokenFileError::Line { line: 3, .. }),
-                "{error}"
-            );
+            assert!(matches!(error, TokenError::Line { line: 3, .. }), "{error}");
         }
         for name in ["", "a b", "a\n", "a.b", "*"] {
             assert!(matches!(
                 Tokens::append(&path, name, None),
-                Err(TokenFileError::Name(_))
+                Err(TokenError::Name(_))
             ));
         }
     }

@@ -21,7 +21,7 @@ use super::operation::Operation;
 use super::request::Request;
 use crate::broker::Position;
 use crate::limits::nanoseconds;
-use crate::room::PublishError;
+use crate::room::RoomError;
 use crate::session::CloseReason;
 
 /// A subscription of one client to one pattern. Dropping it unsubscribes. [`Client::subscribe`] has an example.
@@ -151,10 +151,10 @@ impl Client {
     /// at the end of the lane's turn, together with other messages.
     ///
     /// # Errors
-    /// [`PublishError::Topic`] if the text is no topic, and [`PublishError::Send`] if the message cannot be queued.
+    /// [`RoomError::Topic`] if the text is no topic, and [`RoomError::Send`] if the message cannot be queued.
     /// With `Ok` the message is on its way to the socket. If the connection ends first, an
     /// [`Event::Lost`](super::Event::Lost) reports the loss. [`Client::flush`] confirms that the server has it.
-    pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
+    pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), RoomError> {
         validate_topic(topic)?;
         self.send(Message::new(Kind::Publish, 0, payload).with_name(topic))?;
         Ok(())

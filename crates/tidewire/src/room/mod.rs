@@ -22,9 +22,7 @@ use std::sync::Arc;
 
 pub use deliveries::RoomFigures;
 pub use members::Joined;
-pub use refusal::{
-    JoinError, NotSubscribed, PublishError, ReachedLimit, RoomError, SubscribeError,
-};
+pub use refusal::{ReachedLimit, RoomError};
 
 pub(crate) use deliveries::{EARLY_SWEEP_BYTES, FRAME_OVERHEAD_BYTES_MAX, GROWTH_STEP_BYTES};
 pub(crate) use directory::{Directory, ShownMember};

@@ -21,8 +21,6 @@ pub enum ReachedLimit {
     Address,
     /// The server has as many as allowed. Use an existing one, or try again later.
     Server,
-    /// The server is at its memory limit. Try again later.
-    Memory,
 }
 
 impl From<TableFull> for ReachedLimit {
@@ -47,7 +45,6 @@ fn room_limit(limit: ReachedLimit) -> &'static str {
         ReachedLimit::Server => {
             "the server has as many rooms as it may (rooms_max); join a room that exists, or try again later"
         }
-        ReachedLimit::Memory => OUT_OF_MEMORY,
     }
 }
 
@@ -65,7 +62,6 @@ fn pattern_limit(limit: ReachedLimit) -> &'static str {
         ReachedLimit::Server => {
             "the server has as many patterns as it may (topics_max); subscribe to one that exists, or try again later"
         }
-        ReachedLimit::Memory => OUT_OF_MEMORY,
     }
 }
 
@@ -78,16 +74,8 @@ fn registration_limit(limit: ReachedLimit) -> &'static str {
         ReachedLimit::Server => {
             "the server has as many registrations as it may (registrations_max)"
         }
-        ReachedLimit::Memory => OUT_OF_MEMORY,
     }
 }
-
-/// The remedy for a peer whose server is cut off.
-const CUT_OFF: &str = "the server is cut off from the other nodes of its cluster; try again later";
-
-/// The remedy for a peer whose message would wait with too many others for its history.
-const HISTORY_FULL: &str =
-    "too many messages wait to be stored in their histories; try again later";
 
 impl From<SharedFrameError> for RoomError {
     fn from(error: SharedFrameError) -> Self {
@@ -98,24 +86,23 @@ impl From<SharedFrameError> for RoomError {
     }
 }
 
-impl From<SharedFrameError> for PublishError {
-    fn from(error: SharedFrameError) -> Self {
-        match error {
-            SharedFrameError::TooLarge(error) => Self::Encode(error),
-            SharedFrameError::CutOff => Self::CutOff,
-        }
-    }
-}
-
-/// The remedy for a peer whose server is at its memory limit.
-const OUT_OF_MEMORY: &str = "the server is at its memory limit (memory_bytes_max); try again later";
-
-/// A session could not join a room. If the error is about the member's name, try another name. An error of
-/// [`RoomActions::join`](crate::RoomActions::join); [`RoomActions`](crate::RoomActions) has an example.
+/// A room or a topic refused a session: it could not be joined or left, listed or sent to. An error of
+/// [`RoomActions`](crate::RoomActions) and [`TopicActions`](crate::TopicActions), which have examples, and of
+/// [`Client::publish`](crate::Client::publish).
+///
+/// ```
+/// use tidewire::{Client, PubSub, RoomError, Server};
+///
+/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(PubSub::new())?;
+/// let client = Client::connect(&server.to_string()).wait()?;
+/// let outcome = client.publish("price.*", b"71"); // a pattern is no topic
+/// assert!(matches!(outcome, Err(RoomError::Topic(_))));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum JoinError {
-    /// The member's name is empty or malformed.
+pub enum RoomError {
+    /// The member's name is empty or malformed; try another.
     #[error("{0}")]
     Name(NameError),
     /// The name of the identity cannot be one in rooms, which have stricter rules.
@@ -126,7 +113,10 @@ pub enum JoinError {
     /// The room's name is empty or malformed.
     #[error("room: {0}")]
     RoomName(NameError),
-    /// Another session has the name.
+    /// The text is not a topic or pattern; correct it.
+    #[error(transparent)]
+    Topic(#[from] TopicError),
+    /// Another session has the name; try another.
     #[error("the name is taken")]
     NameTaken,
     /// The name looks like one that is in use.
@@ -147,81 +137,34 @@ pub enum JoinError {
     /// The session is already in the room.
     #[error("already in that room")]
     AlreadyJoined,
-    /// There are too many rooms.
-    #[error("{}", room_limit(*.0))]
-    LimitReached(ReachedLimit),
-    /// The session agreed on smaller frames than a room may send. Connect again with the server's limit.
-    #[error(
-        "this connection's frame limit is below the server's, so it cannot join rooms; connect with the server's limit"
-    )]
-    FrameLimit,
-    /// The codec does not support the policy. Choose another policy.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
-    /// The session's UDP address is not validated, so the server sends it nothing but replies. The server can be
-    /// configured to trust its peers.
-    #[error(
-        "this UDP address is not validated, so it cannot join rooms; the server can be configured to trust its UDP \
-        peers"
-    )]
-    Unproven,
-    /// The session is not open.
-    #[error("the session is not open")]
-    NotOpen,
-}
-
-/// A room could not be left, listed or sent to. An error of [`RoomActions::say`](crate::RoomActions::say), which has an
-/// example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum RoomError {
+    /// The session is already subscribed to that pattern.
+    #[error("already subscribed to that pattern")]
+    AlreadySubscribed,
     /// The session is not in the room.
     #[error("not in that room")]
     NotJoined,
+    /// The session has no subscription with this alias.
+    #[error("the session has no such subscription")]
+    NotSubscribed,
     /// No member has that name, or no member of that room.
     #[error("no member has that name")]
     NoSuchMember,
     /// The room has no members.
     #[error("there is no such room")]
     NoSuchRoom,
-    /// The server is at its memory limit. Try again later.
-    #[error("{OUT_OF_MEMORY}")]
-    OutOfMemory,
-    /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again
-    /// later.
-    #[error("{CUT_OFF}")]
-    CutOff,
-    /// Too many messages wait for their histories: the backplane is slow, or cannot store them. Try again later.
-    #[error("{HISTORY_FULL}")]
-    HistoryFull,
-    /// The message could not be enqueued.
-    #[error(transparent)]
-    Send(#[from] SendError),
-    /// The codec cannot express the message.
-    #[error(transparent)]
-    Encode(#[from] EncodeError),
-}
-
-/// A session could not subscribe to a pattern. An error of [`TopicActions::subscribe`](crate::TopicActions::subscribe);
-/// [`TopicActions`](crate::TopicActions) has an example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum SubscribeError {
-    /// The text is not a pattern; correct it.
-    #[error(transparent)]
-    Pattern(#[from] TopicError),
-    /// The session is already subscribed to that pattern.
-    #[error("already subscribed to that pattern")]
-    AlreadySubscribed,
+    /// There are too many rooms.
+    #[error("{}", room_limit(*.0))]
+    TooManyRooms(ReachedLimit),
     /// There are too many patterns.
     #[error("{}", pattern_limit(*.0))]
-    LimitReached(ReachedLimit),
+    TooManyPatterns(ReachedLimit),
     /// There are too many registrations for all topics.
     #[error("{}", registration_limit(*.0))]
     TooManyRegistrations(ReachedLimit),
-    /// The session agreed on smaller frames than a topic may send. Connect again with the server's limit.
+    /// The session agreed on smaller frames than a room may send. Connect again with the server's limit.
     #[error(
-        "this connection's frame limit is below the server's, so it cannot subscribe; connect with the server's limit"
+        "this connection's frame limit is below the server's, so it cannot join rooms or subscribe; connect with the \
+        server's limit"
     )]
     FrameLimit,
     /// The codec does not support the policy. Choose another policy.
@@ -230,70 +173,59 @@ pub enum SubscribeError {
     /// The session's UDP address is not validated, so the server sends it nothing but replies. The server can be
     /// configured to trust its peers.
     #[error(
-        "this UDP address is not validated, so it cannot subscribe; the server can be configured to trust its UDP peers"
+        "this UDP address is not validated, so it cannot join rooms or subscribe; the server can be configured to \
+        trust its UDP peers"
     )]
     Unproven,
     /// The session is not open.
     #[error("the session is not open")]
     NotOpen,
-}
-
-/// The session has no subscription with this alias. An error of
-/// [`TopicActions::unsubscribe`](crate::TopicActions::unsubscribe). [`TopicActions`](crate::TopicActions) has an
-/// example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the session has no such subscription")]
-pub struct NotSubscribed;
-
-/// A message could not be published.
-/// An error of [`TopicActions::publish`](crate::TopicActions::publish) and [`Client::publish`](crate::Client::publish).
-///
-/// ```
-/// use tidewire::{Client, PubSub, PublishError, Server};
-///
-/// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(PubSub::new())?;
-/// let client = Client::connect(&server.to_string()).wait()?;
-/// let outcome = client.publish("price.*", b"71"); // a pattern is no topic
-/// assert!(matches!(outcome, Err(PublishError::Topic(_))));
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum PublishError {
-    /// The text is not a topic; correct it.
-    #[error(transparent)]
-    Topic(#[from] TopicError),
     /// The server is at its memory limit. Try again later.
-    #[error("{OUT_OF_MEMORY}")]
+    #[error("the server is at its memory limit (memory_bytes_max); try again later")]
     OutOfMemory,
     /// The server is cut off from the other nodes of its cluster, and refuses messages until it is back. Try again
     /// later.
-    #[error("{CUT_OFF}")]
+    #[error("the server is cut off from the other nodes of its cluster; try again later")]
     CutOff,
     /// Too many messages wait for their histories: the backplane is slow, or cannot store them. Try again later.
-    #[error("{HISTORY_FULL}")]
+    #[error("too many messages wait to be stored in their histories; try again later")]
     HistoryFull,
+    /// The message could not be enqueued.
+    #[error(transparent)]
+    Send(#[from] SendError),
     /// The codec cannot express the message, or it is too large.
     #[error(transparent)]
     Encode(#[from] EncodeError),
-    /// The message could not be enqueued for the client's lane.
-    #[error(transparent)]
-    Send(#[from] SendError),
 }
 
-impl JoinError {
+impl RoomError {
     /// Returns the code that is sent to the peer.
     #[must_use]
     pub fn code(self) -> ErrorCode {
         match self {
             Self::Name(error) | Self::RoomName(error) | Self::IdentityName(error) => error.code(),
+            Self::Topic(error) => error.code(),
             Self::NameTaken | Self::NameConfusable | Self::RoomConfusable | Self::NameReserved => {
                 ErrorCode::NameTaken
             }
             Self::NotYourName => ErrorCode::Forbidden,
             Self::NameFixed => ErrorCode::NameInvalid,
-            Self::AlreadyJoined => ErrorCode::AlreadyJoined,
-            Self::LimitReached(_) | Self::FrameLimit => ErrorCode::LimitReached,
+            Self::AlreadyJoined | Self::AlreadySubscribed => ErrorCode::AlreadyJoined,
+            Self::NotJoined | Self::NotSubscribed => ErrorCode::NotJoined,
+            Self::NoSuchMember
+            | Self::NoSuchRoom
+            | Self::Send(SendError::NotOpen | SendError::Ended | SendError::OtherProcess) => {
+                ErrorCode::NotFound
+            }
+            Self::TooManyRooms(_)
+            | Self::TooManyPatterns(_)
+            | Self::TooManyRegistrations(_)
+            | Self::FrameLimit
+            | Self::OutOfMemory
+            | Self::CutOff
+            | Self::HistoryFull
+            | Self::Send(SendError::QueueFull | SendError::Encode(_))
+            | Self::Encode(_) => ErrorCode::LimitReached,
             Self::Unproven | Self::Policy(_) => ErrorCode::Unsupported,
             Self::NotOpen => ErrorCode::Draining,
         }
@@ -309,21 +241,5 @@ impl JoinError {
                 | Self::NotYourName
                 | Self::NameReserved
         )
-    }
-}
-
-impl SubscribeError {
-    /// Returns the code that is sent to the peer.
-    #[must_use]
-    pub fn code(self) -> ErrorCode {
-        match self {
-            Self::Pattern(error) => error.code(),
-            Self::AlreadySubscribed => ErrorCode::AlreadyJoined,
-            Self::LimitReached(_) | Self::TooManyRegistrations(_) | Self::FrameLimit => {
-                ErrorCode::LimitReached
-            }
-            Self::Unproven | Self::Policy(_) => ErrorCode::Unsupported,
-            Self::NotOpen => ErrorCode::Draining,
-        }
     }
 }

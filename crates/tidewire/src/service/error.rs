@@ -20,7 +20,7 @@ use tidewire_proto::error::{DecodeError, EncodeError};
 use super::UpstreamError;
 use crate::describe::describe;
 use crate::engine::Core;
-use crate::room::{JoinError, NotSubscribed, PublishError, RoomError, SubscribeError};
+use crate::room::RoomError;
 use crate::session::{SendError, SessionId, TimerError};
 
 /// The result of a handler. [`HandlerError`] has an example.
@@ -153,35 +153,12 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
         },
         DecodeError => |_| ErrorCode::MalformedBody,
         EncodeError => |_| ErrorCode::Internal,
-        JoinError => |error| error.code(),
-        SubscribeError => |error| error.code(),
-        NotSubscribed => |_| ErrorCode::NotJoined,
+        RoomError => |error| error.code(),
         TimerError => |error| match error {
             TimerError::NotOpen => ErrorCode::NotFound,
             TimerError::TooMany(_) => ErrorCode::LimitReached,
         },
-        RoomError => |error| match error {
-            RoomError::NotJoined => ErrorCode::NotJoined,
-            RoomError::NoSuchMember
-            | RoomError::NoSuchRoom
-            | RoomError::Send(SendError::NotOpen | SendError::Ended | SendError::OtherProcess) => {
-                ErrorCode::NotFound
-            }
-            RoomError::Send(SendError::QueueFull | SendError::Encode(_))
-            | RoomError::OutOfMemory
-            | RoomError::CutOff
-            | RoomError::HistoryFull
-            | RoomError::Encode(_) => ErrorCode::LimitReached,
-        },
         UpstreamError => |error| error.with_words(|code, _| code),
-        PublishError => |error| match error {
-            PublishError::Topic(error) => error.code(),
-            PublishError::Encode(_)
-            | PublishError::Send(_)
-            | PublishError::OutOfMemory
-            | PublishError::CutOff
-            | PublishError::HistoryFull => ErrorCode::LimitReached,
-        },
     }
     None
 }
@@ -246,7 +223,7 @@ mod tests {
             ),
             (SendError::QueueFull.into(), ErrorCode::LimitReached),
             (SendError::NotOpen.into(), ErrorCode::NotFound),
-            (NotSubscribed.into(), ErrorCode::NotJoined),
+            (RoomError::NotSubscribed.into(), ErrorCode::NotJoined),
             (RoomError::OutOfMemory.into(), ErrorCode::LimitReached),
             (TimerError::TooMany(64).into(), ErrorCode::LimitReached),
         ];

@@ -12,7 +12,7 @@ use tidewire_proto::text::visible;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
 use crate::auth::Action;
-use crate::room::{JoinError, PublishError, RoomError, SubscribeError};
+use crate::room::RoomError;
 use crate::service::{Context, HandlerError, HandlerResult};
 
 /// The kind of action that a message asks for; see [`Service::action`](crate::Service::action).
@@ -106,13 +106,13 @@ impl ActionKind {
                 // A malformed topic is refused as without users, for what it is.
                 checked.map_err(|refusal| match validate_topic(message.name) {
                     Ok(()) => refusal,
-                    Err(error) => PublishError::Topic(error).into(),
+                    Err(error) => RoomError::Topic(error).into(),
                 })
             }
             Self::Subscribe => {
                 let pattern = SubscribeBody::decode(Since::split(message)?.1)?.pattern;
                 // A malformed one is refused with the rule that it breaks, and by the code that it has without users.
-                Pattern::parse(pattern).map_err(SubscribeError::Pattern)?;
+                Pattern::parse(pattern).map_err(RoomError::Topic)?;
                 cx.check_permission(Action::Subscribe(pattern))
             }
             Self::Join => {
@@ -120,7 +120,7 @@ impl ActionKind {
                 let checked = cx.check_permission(Action::Join(body.room));
                 checked.map_err(|refusal| match validate_name(body.room) {
                     Ok(()) => refusal,
-                    Err(error) => JoinError::RoomName(error).into(),
+                    Err(error) => RoomError::RoomName(error).into(),
                 })
             }
             Self::Say => {

@@ -15,7 +15,7 @@ use tidewire_proto::room::Policy;
 
 use super::call::is_flush;
 use crate::history::{History, HistoryPattern};
-use crate::room::SubscribeError;
+use crate::room::RoomError;
 use crate::service::Context;
 use crate::service::{ActionKind, HandlerError, HandlerResult, Part, Service};
 
@@ -194,7 +194,7 @@ impl PubSub {
         if message.id == 0 {
             // A registration is repeated periodically and gets no answer.
             return match cx.topics().subscribe_as_asked(body.pattern, body.policy) {
-                Ok(_) | Err(SubscribeError::AlreadySubscribed) => Ok(()),
+                Ok(_) | Err(RoomError::AlreadySubscribed) => Ok(()),
                 Err(error) => Err(error.into()),
             };
         }

@@ -11,18 +11,18 @@ use tidewire_proto::room::Policy;
 use super::{Context, HandlerError, HandlerResult};
 use crate::broker::RoomOrTopic;
 use crate::history::{History, PastMessage, Readiness};
-use crate::room::{JoinError, Joined, RoomError};
+use crate::room::{Joined, RoomError};
 
 /// The actions of a handler on rooms. [`Context::rooms`] returns it.
 ///
 /// ```
-/// use tidewire::{Client, ErrorCode, HandlerError, JoinError};
+/// use tidewire::{Client, ErrorCode, HandlerError, RoomError};
 ///
 /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
 ///     let name = String::from_utf8_lossy(message.payload);
 ///     match cx.rooms().join("lobby", &name) {
 ///         Ok(joined) => cx.reply(joined.members.to_string().as_bytes()),
-///         Err(JoinError::NameTaken) => Err(HandlerError::new(ErrorCode::NameTaken, "choose another name")),
+///         Err(RoomError::NameTaken) => Err(HandlerError::new(ErrorCode::NameTaken, "choose another name")),
 ///         Err(error) => Err(error.into()),
 ///     }
 /// })?;
@@ -65,10 +65,10 @@ impl RoomActions<'_, '_> {
     /// whose codec has no such frame gets the messages, and does not learn the name of the room.
     ///
     /// # Errors
-    /// [`JoinError::Name`] and [`JoinError::NameTaken`] if the name is not available, [`JoinError::AlreadyJoined`] if
-    /// the session is in the room, [`JoinError::LimitReached`] if there are too many rooms, and others; see
-    /// [`JoinError`].
-    pub fn join(&mut self, room: &str, name: &str) -> Result<Joined, JoinError> {
+    /// [`RoomError::Name`] and [`RoomError::NameTaken`] if the name is not available, [`RoomError::AlreadyJoined`] if
+    /// the session is in the room, [`RoomError::TooManyRooms`] if there are too many rooms, and others; see
+    /// [`RoomError`].
+    pub fn join(&mut self, room: &str, name: &str) -> Result<Joined, RoomError> {
         let joined = self.join_as_asked(room, name, self.policy)?;
         let own = self.name();
         self.cx.call.tell_placement(
@@ -254,7 +254,7 @@ impl RoomActions<'_, '_> {
         room: &str,
         name: &str,
         policy: Option<Policy>,
-    ) -> Result<Joined, JoinError> {
+    ) -> Result<Joined, RoomError> {
         let joined = self
             .cx
             .core

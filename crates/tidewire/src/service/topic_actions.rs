@@ -5,17 +5,17 @@ use tidewire_proto::message::SubscriptionId;
 use tidewire_proto::room::Policy;
 
 use super::Context;
-use crate::room::{NotSubscribed, PublishError, SubscribeError};
+use crate::room::RoomError;
 
 /// The actions of a handler on topics. [`Context::topics`] returns it.
 ///
 /// ```
-/// use tidewire::{Context, HandlerResult, Message, Policy, SubscribeError};
+/// use tidewire::{Context, HandlerResult, Message, Policy, RoomError};
 ///
 /// /// Subscribes the session to the prices, and publishes that.
 /// fn follow(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
 ///     match cx.topics().policy(Policy::Conflate).subscribe("price.>") {
-///         Ok(_) | Err(SubscribeError::AlreadySubscribed) => {}
+///         Ok(_) | Err(RoomError::AlreadySubscribed) => {}
 ///         Err(error) => return Err(error.into()),
 ///     }
 ///     cx.topics().publish("followers.new", message.payload)?;
@@ -55,9 +55,9 @@ impl TopicActions<'_, '_> {
     /// [`Event::Subscribed`](crate::Event::Subscribed), and the event `subscribed` in browsers.
     ///
     /// # Errors
-    /// [`SubscribeError::Pattern`] if the text is not a pattern, [`SubscribeError::AlreadySubscribed`],
-    /// [`SubscribeError::LimitReached`] if there are too many patterns, and others; see [`SubscribeError`].
-    pub fn subscribe(&mut self, pattern: &str) -> Result<SubscriptionId, SubscribeError> {
+    /// [`RoomError::Topic`] if the text is not a pattern, [`RoomError::AlreadySubscribed`],
+    /// [`RoomError::TooManyPatterns`] if there are too many patterns, and others; see [`RoomError`].
+    pub fn subscribe(&mut self, pattern: &str) -> Result<SubscriptionId, RoomError> {
         let subscription = self.subscribe_as_asked(pattern, self.policy)?;
         let placement = PlacementBody::Subscribed { pattern };
         self.cx
@@ -69,8 +69,8 @@ impl TopicActions<'_, '_> {
     /// Ends a subscription. Messages that were not written yet are dropped and counted.
     ///
     /// # Errors
-    /// [`NotSubscribed`] if the session has no such subscription.
-    pub fn unsubscribe(&mut self, subscription: SubscriptionId) -> Result<(), NotSubscribed> {
+    /// [`RoomError::NotSubscribed`] if the session has no such subscription.
+    pub fn unsubscribe(&mut self, subscription: SubscriptionId) -> Result<(), RoomError> {
         self.unsubscribe_as_asked(subscription.0)?;
         let out = PlacementBody::Out;
         self.cx
@@ -88,12 +88,12 @@ impl TopicActions<'_, '_> {
     /// topics there is no order.
     ///
     /// # Errors
-    /// [`PublishError::Topic`] if the text is not a topic, [`PublishError::Encode`] if the codec cannot express the
-    /// message, [`PublishError::OutOfMemory`] if the server is at its memory limit, [`PublishError::CutOff`] if the
-    /// server refuses messages while it is cut off from its cluster, and [`PublishError::HistoryFull`] if too many
+    /// [`RoomError::Topic`] if the text is not a topic, [`RoomError::Encode`] if the codec cannot express the
+    /// message, [`RoomError::OutOfMemory`] if the server is at its memory limit, [`RoomError::CutOff`] if the
+    /// server refuses messages while it is cut off from its cluster, and [`RoomError::HistoryFull`] if too many
     /// messages wait to be stored.
     #[inline]
-    pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), PublishError> {
+    pub fn publish(&mut self, topic: &str, payload: &[u8]) -> Result<(), RoomError> {
         self.cx.call.note_published();
         let mut rooms = self.cx.core.rooms();
         if rooms.topics().publish(self.cx.call.id(), topic, payload)? {
@@ -111,7 +111,7 @@ impl TopicActions<'_, '_> {
         &mut self,
         pattern: &str,
         policy: Option<Policy>,
-    ) -> Result<u16, SubscribeError> {
+    ) -> Result<u16, RoomError> {
         let subscription =
             self.cx
                 .core
@@ -125,7 +125,7 @@ impl TopicActions<'_, '_> {
     }
 
     /// Ends a subscription because the peer asked for it. The reply tells it.
-    pub(super) fn unsubscribe_as_asked(&mut self, subscription: u16) -> Result<(), NotSubscribed> {
+    pub(super) fn unsubscribe_as_asked(&mut self, subscription: u16) -> Result<(), RoomError> {
         self.cx
             .core
             .rooms()

@@ -1,8 +1,8 @@
 //! Refused patterns, topics, policies and numbers, each with its code, on a connection that continues.
 
 use tidewire::{
-    AnyCodec, Client, Context, JoinError, Kind, Limits, Message, Policy, PolicyError, PubSub,
-    PublishError, RequestError, ServeError, Server, SubscribeError, TopicError,
+    AnyCodec, Client, Context, Kind, Limits, Message, Policy, PolicyError, PubSub, RequestError,
+    RoomError, ServeError, Server, TopicError,
 };
 use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
@@ -59,7 +59,7 @@ fn a_client_refuses_what_is_broken_before_it_sends_it() {
     );
     assert_eq!(
         client.publish("a.*", b"x"),
-        Err(PublishError::Topic(TopicError::WildcardInTopic))
+        Err(RoomError::Topic(TopicError::WildcardInTopic))
     );
     client.close().wait();
     assert_eq!(server.stop().refused, 0);
@@ -234,8 +234,8 @@ fn a_policy_that_the_codec_cannot_announce_is_refused() {
             if policy.drops() {
                 let codec = "uvrpc";
                 let error = PolicyError::Unannounced { policy, codec };
-                assert_eq!(subscribed, Err(SubscribeError::Policy(error)));
-                assert_eq!(joined, Err(JoinError::Policy(error)));
+                assert_eq!(subscribed, Err(RoomError::Policy(error)));
+                assert_eq!(joined, Err(RoomError::Policy(error)));
             }
             cx.reply(if subscribed.is_ok() { b"ok" } else { b"no" })
         }

@@ -12,7 +12,7 @@ use tidewire_proto::room::Policy;
 
 use super::LaneRooms;
 use super::directory::{EnterError, NameConflict};
-use super::refusal::{JoinError, ReachedLimit, RoomError};
+use super::refusal::{ReachedLimit, RoomError};
 use crate::observe::DropReason;
 use crate::session::{Member, SessionId};
 pub(super) use removing::Departures;
@@ -39,9 +39,9 @@ impl LaneRooms<'_> {
         room: &str,
         name: &str,
         policy: Option<Policy>,
-    ) -> Result<Joined, JoinError> {
+    ) -> Result<Joined, RoomError> {
         let joined = self.try_join(id, room, name, policy);
-        if let Err(JoinError::LimitReached(_)) = joined {
+        if let Err(RoomError::TooManyRooms(_) | RoomError::OutOfMemory) = joined {
             self.sessions.counters.rooms_refused.add(1);
         }
         joined
@@ -53,7 +53,7 @@ impl LaneRooms<'_> {
         room: &str,
         name: &str,
         policy: Option<Policy>,
-    ) -> Result<Joined, JoinError> {
+    ) -> Result<Joined, RoomError> {
         let directory = Arc::clone(self.table.open.directory());
         let config = Arc::clone(&self.sessions.config);
         let slot = self.check_join(id, room, policy)?;
@@ -66,8 +66,8 @@ impl LaneRooms<'_> {
                     directory.names().release(&member);
                 }
                 return Err(match error {
-                    EnterError::Full(full) => JoinError::LimitReached(full.into()),
-                    EnterError::Confusable => JoinError::RoomConfusable,
+                    EnterError::Full(full) => RoomError::TooManyRooms(full.into()),
+                    EnterError::Confusable => RoomError::RoomConfusable,
                 });
             }
         };
@@ -97,16 +97,16 @@ impl LaneRooms<'_> {
         id: SessionId,
         room: &str,
         policy: Option<Policy>,
-    ) -> Result<usize, JoinError> {
+    ) -> Result<usize, RoomError> {
         let config = &self.sessions.config;
-        validate_name(room).map_err(JoinError::RoomName)?;
+        validate_name(room).map_err(RoomError::RoomName)?;
         if let Some(policy) = policy {
             config.policies.check(policy)?;
         }
-        let slot = self.sessions.table.slot_of(id).ok_or(JoinError::NotOpen)?;
+        let slot = self.sessions.table.slot_of(id).ok_or(RoomError::NotOpen)?;
         let session = &self.sessions[slot];
         if session.stream.is_unproven() {
-            return Err(JoinError::Unproven);
+            return Err(RoomError::Unproven);
         }
         let admitted = session.profile.admitted.as_ref();
         let rooms_max = admitted.and_then(|it| it.identity.own_limits().rooms_max);
@@ -114,39 +114,39 @@ impl LaneRooms<'_> {
             own.min(config.limits.rooms.per_session_max())
         });
         if session.has_memberships(false, rooms_max) {
-            return Err(JoinError::LimitReached(ReachedLimit::Session));
+            return Err(RoomError::TooManyRooms(ReachedLimit::Session));
         }
         if self.sessions.relief.is_at_its_share(Some(session)) {
-            return Err(JoinError::LimitReached(ReachedLimit::Memory));
+            return Err(RoomError::OutOfMemory);
         }
         if session.connection.handshake().frame_bytes_max()
             < config.limits.connections.frame_bytes_max()
         {
             // A message is framed once for all members. A member with a small frame limit would be cut off by the
             // first long message, or limit the messages of all others.
-            return Err(JoinError::FrameLimit);
+            return Err(RoomError::FrameLimit);
         }
         if let Some(shared) = self.table.open.directory().room(room)
             && session.room_membership(shared.alias).is_some()
         {
-            return Err(JoinError::AlreadyJoined);
+            return Err(RoomError::AlreadyJoined);
         }
         Ok(slot)
     }
 
     /// Returns the session as a member with this name, and whether the name was claimed now.
-    fn member_of(&self, slot: usize, name: &str) -> Result<(Member, bool), JoinError> {
+    fn member_of(&self, slot: usize, name: &str) -> Result<(Member, bool), RoomError> {
         let directory = self.table.open.directory();
         let session = &self.sessions[slot];
         let admitted = session.profile.admitted.as_ref();
         let name = match admitted.and_then(|it| it.identity.chat_name()) {
             Some(own) if name.is_empty() || name == own => own,
-            Some(_) => return Err(JoinError::NotYourName),
+            Some(_) => return Err(RoomError::NotYourName),
             None if session.profile.member.is_some() => name,
             None => {
-                validate_name(name).map_err(JoinError::Name)?;
+                validate_name(name).map_err(RoomError::Name)?;
                 if directory.names().is_reserved(name) {
-                    return Err(JoinError::NameReserved);
+                    return Err(RoomError::NameReserved);
                 }
                 name
             }
@@ -155,18 +155,18 @@ impl LaneRooms<'_> {
             Some(member) if name.is_empty() || name == &*member.name => {
                 Ok((Member::clone(member), false))
             }
-            Some(_) => Err(JoinError::NameFixed),
+            Some(_) => Err(RoomError::NameFixed),
             None => {
                 validate_name(name).map_err(
                     match admitted.map(|it| it.identity.is_anonymous()) {
-                        Some(false) => JoinError::IdentityName,
-                        _ => JoinError::Name,
+                        Some(false) => RoomError::IdentityName,
+                        _ => RoomError::Name,
                     },
                 )?;
                 let claim = directory.names().claim(name, session.id);
                 let member = claim.map_err(|conflict| match conflict {
-                    NameConflict::Taken => JoinError::NameTaken,
-                    NameConflict::Confusable => JoinError::NameConfusable,
+                    NameConflict::Taken => RoomError::NameTaken,
+                    NameConflict::Confusable => RoomError::NameConfusable,
                 })?;
                 Ok((member, true))
             }

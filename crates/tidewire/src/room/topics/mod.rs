@@ -23,7 +23,7 @@ pub(crate) use routes::Routes;
 pub(super) use routes::Topics;
 
 use super::deliveries::{LaneDeliveries, OpenRooms};
-use super::refusal::{NotSubscribed, ReachedLimit, SubscribeError};
+use super::refusal::{ReachedLimit, RoomError};
 use crate::mailbox::Exchange;
 use crate::observe::{DropReason, QuietLog};
 use crate::session::{LaneSessions, SessionId, SessionLimiter};
@@ -89,16 +89,17 @@ impl<'a> LaneTopics<'a> {
         id: SessionId,
         pattern: &str,
         policy: Option<Policy>,
-    ) -> Result<u16, SubscribeError> {
+    ) -> Result<u16, RoomError> {
         let subscribed = self.try_subscribe(id, pattern, policy);
-        if let Err(SubscribeError::LimitReached(_)) = subscribed {
+        if let Err(RoomError::TooManyPatterns(_) | RoomError::OutOfMemory) = subscribed {
             self.sessions.counters.rooms_refused.add(1);
         }
         let is_registration = self.sessions.config.codec.format().registers_subscribers;
         if let Err(
-            error @ (SubscribeError::LimitReached(_)
-            | SubscribeError::TooManyRegistrations(_)
-            | SubscribeError::Unproven),
+            error @ (RoomError::TooManyPatterns(_)
+            | RoomError::OutOfMemory
+            | RoomError::TooManyRegistrations(_)
+            | RoomError::Unproven),
         ) = subscribed
             && is_registration
         {
@@ -109,7 +110,7 @@ impl<'a> LaneTopics<'a> {
 
     /// Counts a refused registration, and logs it at a limited rate, because a flood of them must not flood the log.
     /// The subscriber gets no error, so the log tells the operator.
-    fn note_registration_refused(&mut self, id: SessionId, error: SubscribeError) {
+    fn note_registration_refused(&mut self, id: SessionId, error: RoomError) {
         if let Some(unlogged) = self
             .topics
             .registration_log
@@ -139,39 +140,35 @@ impl<'a> LaneTopics<'a> {
         id: SessionId,
         pattern: &'p str,
         policy: Option<Policy>,
-    ) -> Result<(usize, Pattern<'p>), SubscribeError> {
+    ) -> Result<(usize, Pattern<'p>), RoomError> {
         let pattern = Pattern::parse(pattern)?;
         if let Some(policy) = policy {
             self.sessions.config.policies.check(policy)?;
         }
-        let slot = self
-            .sessions
-            .table
-            .slot_of(id)
-            .ok_or(SubscribeError::NotOpen)?;
+        let slot = self.sessions.table.slot_of(id).ok_or(RoomError::NotOpen)?;
         if self.sessions[slot].stream.is_unproven() {
-            return Err(SubscribeError::Unproven);
+            return Err(RoomError::Unproven);
         }
         if self.sessions[slot].connection.handshake().frame_bytes_max()
             < self.sessions.config.limits.connections.frame_bytes_max()
         {
             // As in rooms, a message is framed once for all subscribers.
-            return Err(SubscribeError::FrameLimit);
+            return Err(RoomError::FrameLimit);
         }
         let session = &self.sessions[slot];
         if let Some(shared) = self.open.directory().pattern(pattern.text())
             && session.subscription(shared.alias).is_some()
         {
-            return Err(SubscribeError::AlreadySubscribed);
+            return Err(RoomError::AlreadySubscribed);
         }
         let identity = session.profile.admitted.as_ref();
         let own_max = identity.and_then(|it| it.identity.own_limits().subscriptions_max);
         let count_max = self.sessions.config.limits.topics.per_session_max();
         if session.has_memberships(true, own_max.unwrap_or(count_max).min(count_max)) {
-            return Err(SubscribeError::LimitReached(ReachedLimit::Session));
+            return Err(RoomError::TooManyPatterns(ReachedLimit::Session));
         }
         if self.sessions.relief.is_at_its_share(Some(session)) {
-            return Err(SubscribeError::LimitReached(ReachedLimit::Memory));
+            return Err(RoomError::OutOfMemory);
         }
         Ok((slot, pattern))
     }
@@ -181,14 +178,14 @@ impl<'a> LaneTopics<'a> {
         id: SessionId,
         pattern: &str,
         policy: Option<Policy>,
-    ) -> Result<u16, SubscribeError> {
+    ) -> Result<u16, RoomError> {
         let (slot, pattern) = self.check_subscribe(id, pattern, policy)?;
         let owner = self.sessions[slot].owner();
         let limiter = Arc::clone(&self.topics.limiter);
         let registers = self.sessions.config.codec.format().registers_subscribers;
         if registers {
             let registered = limiter.register(owner);
-            registered.map_err(|full| SubscribeError::TooManyRegistrations(full.into()))?;
+            registered.map_err(|full| RoomError::TooManyRegistrations(full.into()))?;
         }
         let topic = match (self.open.directory()).subscribe(&pattern, self.exchange.lane, owner) {
             Ok(topic) => topic,
@@ -196,7 +193,7 @@ impl<'a> LaneTopics<'a> {
                 if registers {
                     limiter.unregister(owner);
                 }
-                return Err(SubscribeError::LimitReached(full.into()));
+                return Err(RoomError::TooManyPatterns(full.into()));
             }
         };
         if registers {
@@ -207,11 +204,15 @@ impl<'a> LaneTopics<'a> {
     }
 
     /// Ends a subscription.
-    pub(crate) fn unsubscribe(&mut self, id: SessionId, alias: u16) -> Result<(), NotSubscribed> {
-        let slot = self.sessions.table.slot_of(id).ok_or(NotSubscribed)?;
+    pub(crate) fn unsubscribe(&mut self, id: SessionId, alias: u16) -> Result<(), RoomError> {
+        let slot = self
+            .sessions
+            .table
+            .slot_of(id)
+            .ok_or(RoomError::NotSubscribed)?;
         let index = self.sessions[slot]
             .subscription(alias)
-            .ok_or(NotSubscribed)?;
+            .ok_or(RoomError::NotSubscribed)?;
         self.detach(slot, index, DropReason::Left);
         Ok(())
     }
@@ -247,7 +248,7 @@ mod tests {
                 for _ in 0..count {
                     core.rooms()
                         .topics()
-                        .note_registration_refused(SessionId::NONE, SubscribeError::Unproven);
+                        .note_registration_refused(SessionId::NONE, RoomError::Unproven);
                 }
                 core.sessions.pass_time(QUIET_NS);
             })
@@ -282,7 +283,7 @@ mod tests {
         let subscribed_again = lane.core.rooms().topics().subscribe(id, &name(7), None);
         assert!(matches!(
             subscribed_again,
-            Err(SubscribeError::AlreadySubscribed)
+            Err(RoomError::AlreadySubscribed)
         ));
         for alias in aliases.iter().step_by(3) {
             lane.core.rooms().topics().unsubscribe(id, *alias).unwrap();

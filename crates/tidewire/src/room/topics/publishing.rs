@@ -15,7 +15,7 @@ use crate::history::{MessageHistory, Record, TopicHistory, encode_record};
 use crate::mailbox::LaneSet;
 use crate::room::deliveries::{LaneDeliveries, LaneLogs, OpenRooms, Origin};
 use crate::room::histories::LaneHistories;
-use crate::room::{PublishError, SharedRoom};
+use crate::room::{RoomError, SharedRoom};
 use crate::session::{LaneSessions, Session, SessionId};
 
 impl TopicTable {
@@ -27,7 +27,7 @@ impl TopicTable {
         sessions: &LaneSessions,
         publisher: SessionId,
         topic: &str,
-    ) -> Result<(), PublishError> {
+    ) -> Result<(), RoomError> {
         validate_topic(topic)?;
         self.recent.look_up(topic, &self.routes);
         let owner = || sessions.table.find(publisher).and_then(Session::owner);
@@ -42,12 +42,12 @@ impl LaneTopics<'_> {
         &mut self,
         topic: &str,
         payload_bytes: usize,
-    ) -> Result<(), PublishError> {
+    ) -> Result<(), RoomError> {
         validate_topic(topic)?;
         let config = &self.sessions.config;
         config.check_shared_frame(payload_bytes, PUBLISHED_OVERHEAD_BYTES + topic.len())?;
         match self.sessions.relief.is_short() && !self.sessions.relief_pass().may_grow() {
-            true => Err(PublishError::OutOfMemory),
+            true => Err(RoomError::OutOfMemory),
             false => Ok(()),
         }
     }
@@ -58,7 +58,7 @@ impl LaneTopics<'_> {
         id: SessionId,
         topic: &str,
         payload: &[u8],
-    ) -> Result<bool, PublishError> {
+    ) -> Result<bool, RoomError> {
         self.open.directory().refresh(&mut self.topics.routes);
         if !self.topics.recent.is(topic, &self.topics.routes) {
             self.topics.look_up(self.open, self.sessions, id, topic)?;
@@ -67,7 +67,7 @@ impl LaneTopics<'_> {
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), overhead)?;
         if self.sessions.relief.is_short() && !self.sessions.relief_pass().may_grow() {
-            return Err(PublishError::OutOfMemory);
+            return Err(RoomError::OutOfMemory);
         }
         let congested = match &self.topics.recent.history {
             None => self.append_to_each_match(topic, payload)?,
@@ -115,7 +115,7 @@ impl LaneTopics<'_> {
         topic: &str,
         payload: &[u8],
         history: &MessageHistory,
-    ) -> Result<Option<usize>, PublishError> {
+    ) -> Result<Option<usize>, RoomError> {
         let overhead = RECORDED_OVERHEAD_BYTES;
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), overhead)?;
@@ -154,11 +154,11 @@ impl LaneTopics<'_> {
         sender: SessionId,
         topic: &str,
         payload: &[u8],
-    ) -> Result<Option<usize>, PublishError> {
+    ) -> Result<Option<usize>, RoomError> {
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), RECORDED_OVERHEAD_BYTES + topic.len())?;
         if self.open.directory().histories().is_full() {
-            return Err(PublishError::HistoryFull);
+            return Err(RoomError::HistoryFull);
         }
         let congested =
             self.append_rarely(|deliveries, shared| match shared.is_numbered_by_carrier() {

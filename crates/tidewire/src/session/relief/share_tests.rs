@@ -10,7 +10,7 @@ use crate::address::Endpoint;
 use crate::lane::{Lane, lane};
 use crate::limits::Limits;
 use crate::memory::Pressure;
-use crate::room::{JoinError, ReachedLimit};
+use crate::room::RoomError;
 use crate::server::Server;
 use crate::service::Service;
 use crate::session::{CloseReason, SessionId, open_connection};
@@ -118,7 +118,7 @@ fn idle_sessions_with_subscriptions_are_refused_before_others_notice_anything() 
         }
         assert!(refused > 200, "{refused}");
         let more = lane.core.rooms().join(held[0].id, "room", "name", None);
-        let limit = JoinError::LimitReached(ReachedLimit::Memory);
+        let limit = RoomError::OutOfMemory;
         assert_eq!(more, Err(limit));
         exchange(&mut lane, &mut before, "before");
         let mut after = victim(&mut lane, AFTER, "after");
