@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::fs::File;
 use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -218,22 +219,33 @@ impl fmt::Debug for Token {
     }
 }
 
+impl TokenError {
+    /// Makes the error of a file that cannot be read or written from the system's error.
+    pub(super) fn io(path: &Path) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
+}
+
+/// Opens a file with tokens.
+pub(super) fn open(path: &Path, trust: Trust) -> Result<File, TokenError> {
+    open_trusted(path, trust).map_err(|error| match error {
+        OpenError::Untrusted(found) => TokenError::Untrusted(found),
+        OpenError::Io(source) => TokenError::io(path)(source),
+    })
+}
+
 /// Reads a file that other users may not open.
 fn read<T>(
     path: &Path,
     parse: impl FnOnce(&str) -> Result<T, TokenError>,
 ) -> Result<T, TokenError> {
-    let unreadable = |source| TokenError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let file = open_trusted(path, Trust::Secret).map_err(|error| match error {
-        OpenError::Untrusted(found) => TokenError::Untrusted(found),
-        OpenError::Io(source) => unreadable(source),
-    })?;
+    let file = open(path, Trust::Secret)?;
     let mut text = String::new();
     let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text);
-    read.map_err(unreadable)?;
+    read.map_err(TokenError::io(path))?;
     parse(&text).map_err(|source| TokenError::File {
         path: path.to_owned(),
         source: Box::new(source),

@@ -18,11 +18,12 @@ use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 use tidewire_proto::text;
 
+use super::token::open;
 use super::{
     AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, TableBytes, Token,
     TokenError, Users,
 };
-use crate::system::{OpenError, Trust, open_trusted};
+use crate::system::Trust;
 
 /// Identifies users by random tokens. Peers without a token are left to the next authenticator.
 ///
@@ -149,11 +150,7 @@ impl Tokens {
         {
             return Err(TokenError::Name(name.to_owned()));
         }
-        let failed = |source| TokenError::Io {
-            path: path.to_owned(),
-            source,
-        };
-        let token = new_token().map_err(failed)?;
+        let token = new_token().map_err(TokenError::io(path))?;
         let mut line = format!(
             "{name} {}",
             hexadecimal(&hash_of(token.secret().as_bytes()))
@@ -165,7 +162,7 @@ impl Tokens {
             let _ = write!(line, " {}", since.as_secs());
         }
         line.push('\n');
-        append_line(path, &line).map_err(failed)?;
+        append_line(path, &line).map_err(TokenError::io(path))?;
         Ok(token)
     }
 
@@ -273,18 +270,9 @@ impl WithoutUser {
 
 /// Reads the lines of a file, with their numbers from 1.
 fn entries(path: &Path) -> Result<Vec<(usize, Entry)>, TokenError> {
-    let path = || path.to_owned();
-    let failed = |source| TokenError::Io {
-        path: path(),
-        source,
-    };
-    let file = open_trusted(&path(), Trust::Decides);
-    let mut file = file.map_err(|error| match error {
-        OpenError::Untrusted(found) => TokenError::Untrusted(found),
-        OpenError::Io(source) => failed(source),
-    })?;
     let mut text = String::new();
-    file.read_to_string(&mut text).map_err(failed)?;
+    let read = open(path, Trust::Decides)?.read_to_string(&mut text);
+    read.map_err(TokenError::io(path))?;
     let lines = text
         .lines()
         .enumerate()
@@ -293,7 +281,10 @@ fn entries(path: &Path) -> Result<Vec<(usize, Entry)>, TokenError> {
     lines
         .map(|(line, text)| match Entry::parse(text) {
             Some(entry) => Ok((line, entry)),
-            None => Err(TokenError::Line { path: path(), line }),
+            None => Err(TokenError::Line {
+                path: path.to_owned(),
+                line,
+            }),
         })
         .collect()
 }
