@@ -111,7 +111,7 @@ const BUFFER_BYTES: usize = 4 << 20;
 mod tests {
     use super::*;
 
-    /// `rooms_reach_every_codec` failed once over UDP: a new peer had the port of one that had just gone.
+    /// Regression: a new peer with the port of one that had just gone read the server's answer to that one's farewell.
     #[test]
     fn a_peer_has_the_address_of_no_earlier_peer() {
         let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();

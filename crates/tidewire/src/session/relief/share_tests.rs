@@ -118,8 +118,7 @@ fn idle_sessions_with_subscriptions_are_refused_before_others_notice_anything() 
         }
         assert!(refused > 200, "{refused}");
         let more = lane.core.rooms().join(held[0].id, "room", "name", None);
-        let limit = RoomError::OutOfMemory;
-        assert_eq!(more, Err(limit));
+        assert_eq!(more, Err(RoomError::OutOfMemory));
         exchange(&mut lane, &mut before, "before");
         let mut after = victim(&mut lane, AFTER, "after");
         for number in 0..50 {

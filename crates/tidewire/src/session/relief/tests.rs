@@ -189,8 +189,7 @@ fn at_the_limit_logs_and_subscriptions_do_not_grow_and_then_they_do_again() {
     let refused = lane.core.rooms().topics().publish(id, "a", b"news");
     assert_eq!(refused, Err(RoomError::OutOfMemory));
     let refused = lane.core.rooms().topics().subscribe(id, "b", None);
-    let limit = RoomError::OutOfMemory;
-    assert_eq!(refused, Err(limit));
+    assert_eq!(refused, Err(RoomError::OutOfMemory));
     assert_eq!(lane.core.counters.memory_refused_messages.read(), 1);
     let memory = &mut lane.core.sessions.relief.memory;
     memory.resize(16 * SIXTEENTH, 0);
