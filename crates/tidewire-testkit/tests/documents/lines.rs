@@ -1,10 +1,8 @@
 //! Sources and the prose of documents have lines of at most 120 columns.
 
-use std::path::Path;
-use std::process::Command;
 use std::{fs, iter};
 
-use crate::{markdown_files, repository};
+use crate::{files_of_git, markdown_files, repository};
 
 const COLUMNS_MAX: usize = 120;
 
@@ -20,17 +18,17 @@ fn lines_of_sources_have_120_columns_at_most() {
     let root = repository();
     let mut counts = [0; FOLDERS_WITH_LONG_LINES.len()];
     let mut long = Vec::new();
-    for file in sources(&root) {
-        // A removed file that is not yet committed cannot be read.
-        let Ok(text) = fs::read_to_string(root.join(&file)) else {
-            continue;
-        };
+    let sources = files_of_git(&root, &["crates/*.rs", "examples/*.rs"]);
+    assert!(sources.len() > 500, "{} sources", sources.len());
+    for path in sources {
+        let text = fs::read_to_string(&path).expect("a source");
+        let file = path.strip_prefix(&root).expect("a file of the repository");
         let lines = text.lines().zip(1..);
         let lines = lines.filter(|(line, _)| line.chars().count() > COLUMNS_MAX);
         let mut folders = FOLDERS_WITH_LONG_LINES.iter();
-        match folders.position(|(folder, _)| Path::new(&file).starts_with(folder)) {
+        match folders.position(|(folder, _)| file.starts_with(folder)) {
             Some(folder) => counts[folder] += lines.count(),
-            None => long.extend(lines.map(|(_, number)| format!("{file}:{number}"))),
+            None => long.extend(lines.map(|(_, number)| format!("{}:{number}", file.display()))),
         }
     }
     for ((folder, allowed), count) in iter::zip(FOLDERS_WITH_LONG_LINES, counts) {
@@ -43,19 +41,6 @@ fn lines_of_sources_have_120_columns_at_most() {
         "lines with more than {COLUMNS_MAX} columns:\n{}",
         long.join("\n")
     );
-}
-
-/// The Rust sources that git has.
-fn sources(root: &Path) -> Vec<String> {
-    let listed = Command::new("git")
-        .args(["ls-files", "-z", "crates/*.rs", "examples/*.rs"])
-        .current_dir(root)
-        .output()
-        .expect("git lists the files of the repository");
-    let listed = String::from_utf8(listed.stdout).expect("paths are UTF-8");
-    let files: Vec<_> = listed.split_terminator('\0').map(str::to_owned).collect();
-    assert!(files.len() > 500, "{} sources", files.len());
-    files
 }
 
 #[test]

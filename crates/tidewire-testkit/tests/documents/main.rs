@@ -12,6 +12,7 @@ mod names;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
+use std::process::Command;
 
 use markdown::Page;
 
@@ -139,28 +140,51 @@ fn read(path: &Path) -> Page {
     Page::parse(&fs::read_to_string(path).expect("a page"))
 }
 
-/// The Markdown files below a directory, sorted. Build output and tools of the benchmark are not ours.
+/// The Markdown files below a directory, sorted.
 fn markdown_files(directory: &Path) -> Vec<PathBuf> {
-    let mut found = BTreeSet::new();
-    let mut open = vec![directory.to_owned()];
-    while let Some(directory) = open.pop() {
-        for entry in fs::read_dir(&directory).expect("a directory") {
-            let path = entry.expect("an entry").path();
-            let name = path
-                .file_name()
-                .expect("a name")
-                .to_string_lossy()
-                .into_owned();
-            let is_hidden = name.starts_with('.')
-                || ["target", "tools", "bin", "node_modules"].contains(&&*name);
-            if path.is_dir() && !is_hidden {
-                open.push(path);
-            } else if path.extension() == Some("md".as_ref()) {
-                found.insert(path);
-            }
-        }
-    }
+    files_of_git(directory, &["*.md"])
+}
+
+/// The files below a directory that match a pattern and that git does not ignore, sorted. Programs write reports and
+/// build output to folders that git ignores.
+fn files_of_git(directory: &Path, patterns: &[&str]) -> Vec<PathBuf> {
+    let listed = Command::new("git")
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .args(patterns)
+        .current_dir(directory)
+        .output()
+        .expect("git lists the files of the repository");
+    let listed = String::from_utf8(listed.stdout).expect("paths are UTF-8");
+    let files = listed
+        .split_terminator('\0')
+        .map(|file| directory.join(file));
+    // A removed file that is not yet committed is still listed.
+    let found: BTreeSet<_> = files.filter(|file| file.exists()).collect();
     found.into_iter().collect()
+}
+
+/// Regression: the README's first command writes a report with long lines, and its second command then failed.
+#[test]
+fn a_report_that_git_ignores_is_no_document() {
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let root = directory.path();
+    let made = Command::new("git").args(["init", "-q"]).arg(root).status();
+    assert!(made.expect("git runs").success());
+    fs::create_dir(root.join("report")).expect("a folder");
+    for (file, text) in [
+        (".gitignore", "/report\n"),
+        ("report/report.md", ""),
+        ("guide.md", ""),
+    ] {
+        fs::write(root.join(file), text).expect("a file");
+    }
+    assert_eq!(markdown_files(root), [root.join("guide.md")]);
 }
 
 fn repository() -> PathBuf {
