@@ -249,14 +249,9 @@ impl Publisher<'_> {
     fn handle(&mut self, event: Event) -> Option<Failure> {
         match event {
             Event::Refused { code, text, .. } => Some(refused("publishing", code, &text)),
-            // They are published once more.
-            Event::Lost { .. } if self.reconnects => None,
-            Event::Lost { count } => {
-                let what = format!("{count} messages were not sent");
-                let remedy =
-                    "messages must fit a frame, which is 1 MiB unless the server's limit is lower";
-                Some(Failure::other(what, remedy))
-            }
+            // The confirmation fails, too, and its error or the end of the connection says why. This event may come
+            // before that end.
+            Event::Lost { .. } => None,
             Event::Opened { .. } => {
                 self.is_open = true;
                 None
