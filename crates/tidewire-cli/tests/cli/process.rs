@@ -1,6 +1,6 @@
 //! Runs the binary and waits for its output. The tests of `tidewire-bench` use this file, too.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -110,9 +110,14 @@ impl Process {
     }
 
     pub(crate) fn type_line(&mut self, line: &str) {
+        self.try_type_line(line).unwrap();
+    }
+
+    /// Types a line to a program that may end at the same time.
+    pub(crate) fn try_type_line(&mut self, line: &str) -> io::Result<()> {
         let stdin = self.stdin.as_mut().unwrap();
-        writeln!(stdin, "{line}").unwrap();
-        stdin.flush().unwrap();
+        writeln!(stdin, "{line}")?;
+        stdin.flush()
     }
 
     pub(crate) fn end_input(&mut self) {
@@ -245,5 +250,5 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 /// Says in the output of the tests that something was not tried.
 pub(crate) fn warn(text: &str) {
     // Writing can fail only without a reader of the output.
-    let _ = writeln!(std::io::stderr(), "warning: {text}");
+    let _ = writeln!(io::stderr(), "warning: {text}");
 }
