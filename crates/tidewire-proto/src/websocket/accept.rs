@@ -7,9 +7,9 @@ use crate::layer::WebSocketFault;
 /// A server's side of a handshake: its path, its codec, and the pages that may connect.
 #[derive(Clone, Debug)]
 pub struct ServerTerms {
-    pub(super) path: String,
-    pub(super) protocol: &'static str,
-    pub(super) origins: Origins,
+    path: String,
+    protocol: &'static str,
+    origins: Origins,
     pub(super) kind: MessageKind,
     pub(super) message_bytes_max: u64,
     pub(super) head_limits: HeadLimits,

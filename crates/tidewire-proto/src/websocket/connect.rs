@@ -7,9 +7,9 @@ use crate::layer::WebSocketFault;
 /// A client's side of a handshake: the host, the path, and the codec.
 #[derive(Clone, Debug)]
 pub struct ClientTerms {
-    pub(super) host: String,
-    pub(super) path: String,
-    pub(super) protocol: &'static str,
+    host: String,
+    path: String,
+    protocol: &'static str,
     pub(super) kind: MessageKind,
     pub(super) message_bytes_max: u64,
 }

@@ -17,11 +17,11 @@ use super::key::{INTEGER, RSA_BITS_MIN, SEQUENCE, modulus_bits};
 use super::{JwtAlgorithm, JwtKeyError};
 
 pub(super) struct SetKey {
-    pub(super) kid: Option<String>,
-    pub(super) algorithm: JwtAlgorithm,
-    pub(super) key: DecodingKey,
+    kid: Option<String>,
+    algorithm: JwtAlgorithm,
+    key: DecodingKey,
     /// The key itself, for the id by which identities are known again.
-    pub(super) bytes: Vec<u8>,
+    bytes: Vec<u8>,
 }
 
 #[derive(Deserialize)]

@@ -30,7 +30,7 @@ pub(crate) struct RemoteMember {
     /// Its number at its own node.
     pub(crate) number: MemberId,
     /// Its name at its own node.
-    pub(crate) name: Arc<str>,
+    name: Arc<str>,
     /// Its name here.
     pub(crate) shown: Arc<str>,
 }

@@ -28,7 +28,7 @@ pub struct ChatMessage<'a> {
 #[derive(Clone, Default)]
 pub(super) struct Hooks {
     pub(super) join: Option<JoinHook>,
-    pub(super) message: Option<MessageHook>,
+    message: Option<MessageHook>,
     pub(super) leave: Option<LeaveHook>,
 }
 
