@@ -10,6 +10,7 @@ mod circles;
 mod finder;
 mod floors;
 mod made_up;
+mod plain_data;
 mod sources;
 mod syntax;
 mod walls;

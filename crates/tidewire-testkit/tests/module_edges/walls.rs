@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use syn::visit::{self, Visit};
 use syn::{Field, ImplItem, Item, ItemImpl, ItemStruct, Type, Visibility};
 
+use crate::plain_data::{hides_nothing, reasons};
 use crate::repository;
 use crate::sources::Files;
 use crate::syntax::is_for_tests;
@@ -16,8 +17,9 @@ use crate::syntax::is_for_tests;
 /// Most methods of a type. A type with more is several, and a facade hands out its parts.
 const METHODS_MAX: usize = 40;
 
-/// Most fields that code outside their own module reaches, of some 2,100. The goal is a tenth of them.
-const OPEN_FIELDS_MAX: usize = 619;
+/// Most fields that code outside their own module reaches, of some 2,200, without those of plain data. The goal is a
+/// tenth of them.
+const OPEN_FIELDS_MAX: usize = 349;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];
@@ -46,17 +48,41 @@ fn few_fields_are_open_to_other_modules() {
     );
 }
 
+#[test]
+fn every_type_of_the_list_of_plain_data_exists_and_hides_nothing() {
+    let found = counts().plain_data;
+    let wrong: Vec<_> = reasons()
+        .into_iter()
+        .filter(|((file, name), _)| found.get(&((*file).into(), (*name).into())) != Some(&true))
+        .collect();
+    assert!(
+        wrong.is_empty(),
+        "these types are gone, or have fields that are not public, so their reasons do not hold: {wrong:#?}"
+    );
+}
+
 #[derive(Debug, Default)]
 struct Counts {
     methods: BTreeMap<String, usize>,
     fields: usize,
     open: usize,
+    /// The listed types, each with its file, and whether they hide nothing.
+    plain_data: BTreeMap<(String, String), bool>,
+    /// The file that is read now, as in the list of plain data.
+    file: String,
 }
 
 fn counts() -> Counts {
     let mut counts = Counts::default();
+    let crates = repository().join("crates");
     for name in CRATES {
         for source in &Files::of(&repository(), &format!("crates/{name}")).0 {
+            let file = source
+                .path
+                .strip_prefix(&crates)
+                .expect("a file of a crate");
+            let file = file.with_extension("").display().to_string();
+            counts.file = file.replace("/src/", "/");
             counts.visit_file(&source.syntax);
         }
     }
@@ -88,8 +114,14 @@ impl<'ast> Visit<'ast> for Counts {
     }
 
     fn visit_item_struct(&mut self, item: &'ast ItemStruct) {
-        let is_open = |field: &&Field| !matches!(field.vis, Visibility::Inherited);
         self.fields += item.fields.len();
+        let name = item.ident.to_string();
+        if reasons().contains_key(&(self.file.as_str(), name.as_str())) {
+            let place = (self.file.clone(), name);
+            self.plain_data.insert(place, hides_nothing(item));
+            return;
+        }
+        let is_open = |field: &&Field| !matches!(field.vis, Visibility::Inherited);
         self.open += item.fields.iter().filter(is_open).count();
     }
 }
