@@ -17,11 +17,11 @@ use super::key::{INTEGER, RSA_BITS_MIN, SEQUENCE, modulus_bits};
 use super::{JwtAlgorithm, JwtKeyError};
 
 pub(super) struct SetKey {
-    kid: Option<String>,
-    algorithm: JwtAlgorithm,
-    key: DecodingKey,
+    pub(super) kid: Option<String>,
+    pub(super) algorithm: JwtAlgorithm,
+    pub(super) key: DecodingKey,
     /// The key itself, for the id by which identities are known again.
-    bytes: Vec<u8>,
+    pub(super) bytes: Vec<u8>,
 }
 
 #[derive(Deserialize)]

@@ -29,7 +29,7 @@ pub(super) struct Sink<W> {
     format: LogFormat,
     /// The file, if the target is one. Its failures are reported on stderr.
     path: Option<PathBuf>,
-    tally: Arc<Tally>,
+    pub(super) tally: Arc<Tally>,
     /// The target accepted only a part of a line.
     torn: bool,
     dropped_told: u64,
