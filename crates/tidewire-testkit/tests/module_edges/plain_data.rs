@@ -57,9 +57,9 @@ const PLAIN_DATA: &[Group] = &[
         &[
             "tidewire-proto/layer/mod: Encryption",
             "tidewire/backplane/mod: NodeFigures PeerFigures",
+            "tidewire/mailbox/inspection: RoomFigures",
             "tidewire/observe/log/tally: LogMetrics",
             "tidewire/observe/otlp/mod: SpanMetrics",
-            "tidewire/room/deliveries/figures: RoomFigures",
             "tidewire/session/broadcast: BroadcastReport",
             "tidewire/session/figures: Lag LaneFigures SessionFigures",
             "tidewire/workers: WorkerMetrics",
@@ -70,6 +70,16 @@ const PLAIN_DATA: &[Group] = &[
         &[
             "tidewire-proto/layer/tls_fault: TlsAlert",
             "tidewire-proto/message: MemberId Position RoomId SubscriptionId",
+        ],
+    ),
+    (
+        "the result of one call of the protocol, which the caller takes apart at once",
+        &[
+            "tidewire-proto/backplane/sequence: Arrival EntryCounts",
+            "tidewire-proto/connection/mod: Wants",
+            "tidewire-proto/handshake/mod: Agreed",
+            "tidewire-proto/room/subscriber: Advance ToldLatest",
+            "tidewire-proto/websocket/reader: Received",
         ],
     ),
     (

@@ -19,7 +19,7 @@ const METHODS_MAX: usize = 40;
 
 /// Most fields that code outside their own module reaches, of some 2,200, without those of plain data. The goal is a
 /// tenth of them.
-const OPEN_FIELDS_MAX: usize = 349;
+const OPEN_FIELDS_MAX: usize = 288;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

@@ -68,7 +68,7 @@ impl Topics {
         let is_followed = |topic: &str| {
             let mut is_followed = false;
             self.routes.each_match(topic, |shared| {
-                is_followed |= self.patterns.contains(&*shared.name);
+                is_followed |= self.patterns.contains(&**shared.name());
             });
             is_followed
         };

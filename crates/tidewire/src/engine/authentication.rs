@@ -388,9 +388,9 @@ impl LaneGuard<'_> {
         memberships.all(|membership| {
             let shared = self.rooms.open().shared(membership.room);
             shared.is_none_or(|shared| {
-                let action = match shared.is_topic {
-                    true => Action::Subscribe(&shared.name),
-                    false => Action::Join(&shared.name),
+                let action = match shared.is_topic() {
+                    true => Action::Subscribe(shared.name()),
+                    false => Action::Join(shared.name()),
                 };
                 permissions.allows(action, false)
             })

@@ -5,7 +5,7 @@ use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message};
 
-use super::ring::Record;
+use super::Record;
 use crate::broker::Position;
 
 /// Frames a live chat message, with its offset if the codec has offsets.
@@ -45,11 +45,7 @@ pub(crate) fn encode_live(
         };
         return encode_chat_at(codec, Some(offset), &chat, out);
     }
-    let record = Record {
-        member,
-        name,
-        payload,
-    };
+    let record = Record::by(member, name, payload);
     encode_record(codec, alias, is_topic, offset, &record, out)
 }
 

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tidewire_proto::body::{Recovery, Since};
 use tidewire_proto::message::MemberId;
 
-use super::ring::{Record, Ring, Tick};
+use super::Record;
+use super::ring::{Ring, Tick};
 use super::{History, Numbering, PastMessage};
 use crate::broker::Position;
 use crate::limits::nanoseconds;
@@ -120,11 +121,7 @@ impl MessageHistory {
             return;
         }
         for (name, payload) in past {
-            let message = Record {
-                member: MemberId(0),
-                name,
-                payload,
-            };
+            let message = Record::by(MemberId(0), name, payload);
             if self.has_room_for(&message) {
                 self.record(&mut records, &message, now_ns);
                 self.touch();

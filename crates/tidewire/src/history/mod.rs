@@ -48,12 +48,13 @@ mod tests;
 
 use std::sync::Arc;
 
+use tidewire_proto::message::MemberId;
+
 pub(crate) use frames::{encode_chat_at, encode_live, encode_position, encode_record};
 pub use limits::History;
 pub(crate) use limits::HistoryPattern;
 pub(crate) use message_history::{MessageHistory, Records};
 pub(crate) use node_history::{NodeHistory, Readiness};
-pub(crate) use ring::Record;
 pub(crate) use server::ServerHistories;
 
 /// The side that gives the messages of a history their offsets, and so their order.
@@ -76,3 +77,37 @@ pub(crate) enum TopicHistory {
 
 /// A message of a former run of the program: the name of its author and the payload.
 pub(crate) type PastMessage = (String, Vec<u8>);
+
+/// A message of a history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Record<'a> {
+    /// The author, who may have left; 0 for the room itself, and in topics.
+    member: MemberId,
+    /// The name of the author; empty for the room itself, and in topics.
+    name: &'a str,
+    payload: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// A message of a member of a room.
+    pub(crate) fn by(member: MemberId, name: &'a str, payload: &'a [u8]) -> Self {
+        Self {
+            member,
+            name,
+            payload,
+        }
+    }
+
+    /// A message of the room itself, or of a topic.
+    pub(crate) fn without_author(payload: &'a [u8]) -> Self {
+        Self::by(MemberId(0), "", payload)
+    }
+
+    pub(crate) fn author(&self) -> MemberId {
+        self.member
+    }
+
+    pub(crate) fn payload_bytes(&self) -> usize {
+        self.payload.len()
+    }
+}

@@ -6,8 +6,8 @@ use tidewire_io::clock::now_ns;
 use tidewire_proto::message::MemberId;
 
 use super::History;
+use super::Record;
 use super::message_history::MessageHistory;
-use super::ring::Record;
 use crate::broker::Position;
 
 /// The messages of a history on this node, for the node to fill.
@@ -110,11 +110,7 @@ impl NodeHistory {
 
     /// Records the next message.
     pub(crate) fn record(&self, member: MemberId, name: &str, payload: &[u8]) {
-        let message = Record {
-            member,
-            name,
-            payload,
-        };
+        let message = Record::by(member, name, payload);
         let mut records = self.0.lock();
         self.0.record(&mut records, &message, now_ns());
         drop(records);
@@ -128,11 +124,6 @@ impl NodeHistory {
 
     /// Whether the history keeps a message of this size.
     pub(crate) fn has_room_for(&self, name: &str, payload: &[u8]) -> bool {
-        let member = MemberId(0);
-        self.0.has_room_for(&Record {
-            member,
-            name,
-            payload,
-        })
+        self.0.has_room_for(&Record::by(MemberId(0), name, payload))
     }
 }

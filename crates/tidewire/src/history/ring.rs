@@ -9,6 +9,8 @@ use std::collections::VecDeque;
 
 use tidewire_proto::message::MemberId;
 
+use super::Record;
+
 /// The messages, oldest first. A message that is too large to keep has a place without content, a hole.
 #[derive(Debug, Default)]
 pub(super) struct Ring {
@@ -28,16 +30,6 @@ struct RingEntry {
 /// A time in steps of 17 ms. It wraps after two years.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tick(u32);
-
-/// A message of a history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Record<'a> {
-    /// The author, who may have left; 0 for the room itself, and in topics.
-    pub(crate) member: MemberId,
-    /// The name of the author; empty for the room itself, and in topics.
-    pub(crate) name: &'a str,
-    pub(crate) payload: &'a [u8],
-}
 
 impl Tick {
     pub(super) fn of(now_ns: u64) -> Self {

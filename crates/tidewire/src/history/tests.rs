@@ -13,11 +13,7 @@ fn say(history: &MessageHistory, payload: &[u8]) -> u64 {
 
 fn say_at(history: &MessageHistory, payload: &[u8], now_ns: u64) -> u64 {
     let mut records = history.lock();
-    let message = Record {
-        member: MemberId(1),
-        name: "ada",
-        payload,
-    };
+    let message = Record::by(MemberId(1), "ada", payload);
     history.record(&mut records, &message, now_ns);
     records.last().offset
 }

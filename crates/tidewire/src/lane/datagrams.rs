@@ -81,8 +81,8 @@ impl DatagramReader {
         let Some(peer) = session.stream.datagram() else {
             return;
         };
-        if peer.port.is_none() {
-            let (socket, id) = (Arc::clone(&peer.socket), session.id);
+        if let Some(socket) = peer.own_socket() {
+            let id = session.id;
             self.receive(core, service, &socket, Source::Session(slot));
             if core.sessions.table.slot_of(id).is_some() {
                 core.ports.plan_own_drops(&mut core.sessions, slot);

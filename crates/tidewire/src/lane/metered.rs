@@ -283,7 +283,7 @@ mod tests {
         let (mut lane, frames) = limited(WhenExceeded::Pause, 15);
         let (slot, far) = lane.open_datagram_session();
         let near = lane.core.sessions[slot].stream.datagram().unwrap();
-        let near = near.socket.local_address();
+        let near = near.own_socket().unwrap().local_address();
         let send = |bytes: &[u8]| {
             far.send(near, bytes.len(), bytes).unwrap();
         };

@@ -131,7 +131,7 @@ fn a_timer_cancelled_in_the_step_in_which_it_fires_is_not_reported() {
     // The slot is used again. The old id does not find the new timer.
     lane.core.context(id).timers().set(SECOND, 5).unwrap();
     assert!(!lane.core.context(id).timers().cancel(other));
-    let foreign = TimerId { lane: 1, ..other };
+    let foreign = TimerId::new(1, other.key_on(0).unwrap());
     assert!(!lane.core.context(id).timers().cancel(foreign));
     turn_at(&mut lane, started_ns + 7 * SECOND_NS);
     assert_eq!(log.fired(), [(id, 5)]);

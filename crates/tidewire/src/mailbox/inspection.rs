@@ -43,20 +43,40 @@ pub(crate) enum LaneAnswer {
     /// Sessions, and the slot to go on with.
     Sessions(Vec<SessionFigures>, Option<usize>),
     /// Rooms, and the alias to go on with.
-    Rooms(Vec<LaneRoom>, Option<usize>),
+    Rooms(Vec<RoomFigures>, Option<usize>),
 }
 
-/// A room, or the subscribers of a pattern, on one lane.
-#[derive(Debug)]
-pub(crate) struct LaneRoom {
-    pub(crate) alias: u16,
-    /// The pattern; `None` for a room.
-    pub(crate) pattern: Option<Arc<str>>,
-    pub(crate) members: usize,
-    /// Messages since the lane has members.
-    pub(crate) messages: u64,
-    pub(crate) log_bytes: usize,
-    pub(crate) is_congested: bool,
+/// A room or a topic of a server at one moment. [`Inspector::rooms`](crate::metrics::Inspector::rooms) has an example.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RoomFigures {
+    /// Its number while it has members.
+    pub alias: u16,
+    /// The name of the room, or the topic or pattern. A peer chose it.
+    pub name: String,
+    /// Whether it is a topic or pattern with subscribers, and not a room.
+    pub is_topic: bool,
+    /// Members or subscribers.
+    pub members: usize,
+    /// Messages on the lane that has had members for longest. The difference of two readings is a rate.
+    pub messages: u64,
+    /// Memory of the messages that wait for slow subscribers, and of spare room for the next ones.
+    pub log_bytes: usize,
+    /// Lanes with members.
+    pub lanes: usize,
+    /// Whether a subscriber with the policy `block` holds up the publishers.
+    pub is_congested: bool,
+}
+
+impl RoomFigures {
+    /// Adds the figures of the same room on another lane.
+    pub(crate) fn add(&mut self, lane: &Self) {
+        self.members += lane.members;
+        self.messages = self.messages.max(lane.messages);
+        self.log_bytes += lane.log_bytes;
+        self.lanes += lane.lanes;
+        self.is_congested |= lane.is_congested;
+    }
 }
 
 impl Inspection {

@@ -36,7 +36,8 @@ use tidewire_io::waker::LaneWaker;
 
 pub(crate) use batch::{BatchEntry, SpareBatches, messages_of};
 pub(crate) use exchange::{Exchange, Lanes};
-pub(crate) use inspection::{Inspection, LaneAnswer, LaneRoom, LanesAsked, Question};
+pub use inspection::RoomFigures;
+pub(crate) use inspection::{Inspection, LaneAnswer, LanesAsked, Question};
 pub(crate) use lane_set::{LANES_MAX, LaneSet, RECEIVERS_MAX, Receiver, SharedLaneSet};
 pub(crate) use load::{BusyTime, LaneLoad};
 pub(crate) use message::{AttemptTurn, LaneMessage, LateOutcome};

@@ -20,7 +20,6 @@ mod waiting;
 
 use std::sync::Arc;
 
-pub use deliveries::RoomFigures;
 pub use members::Joined;
 pub use refusal::{ReachedLimit, RoomError};
 

@@ -9,20 +9,20 @@ use crate::mailbox::{LaneSet, RECEIVERS_MAX, Receiver, SharedLaneSet};
 /// The state of one room, or of the subscribers of one pattern, that the lanes share.
 #[derive(Debug)]
 pub(crate) struct SharedRoom {
-    pub(crate) alias: u16,
+    alias: u16,
     /// The name of the room, or the text of the pattern.
-    pub(crate) name: Arc<str>,
-    pub(crate) is_topic: bool,
+    name: Arc<str>,
+    is_topic: bool,
     /// Whether deliveries must name their topic, because the pattern has a wildcard.
-    pub(crate) is_wildcard: bool,
+    is_wildcard: bool,
     /// The address of the session that opened the room. The room counts for this address as long as the room exists.
-    pub(super) owner: Option<IpAddr>,
+    owner: Option<IpAddr>,
     /// The lanes that have members, and the node while messages go to other nodes, too.
     receivers: SharedLaneSet,
     /// The lanes on which a subscriber blocks the room's publishers.
     congested: SharedLaneSet,
     /// The room's history, from the first join that asked for one.
-    pub(super) history: OnceLock<Arc<MessageHistory>>,
+    history: OnceLock<Arc<MessageHistory>>,
 }
 
 /// Members or subscribers by lane, and the node.
@@ -56,6 +56,45 @@ impl SharedRoom {
             is_wildcard,
             ..Self::room(alias, text, owner)
         }
+    }
+
+    #[inline]
+    pub(crate) fn alias(&self) -> u16 {
+        self.alias
+    }
+
+    /// The name of the room, or the text of the pattern.
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    pub(crate) fn is_topic(&self) -> bool {
+        self.is_topic
+    }
+
+    pub(super) fn is_wildcard(&self) -> bool {
+        self.is_wildcard
+    }
+
+    /// The name of a delivery of this topic: empty if the pattern is the topic itself.
+    #[inline]
+    pub(crate) fn named_topic<'a>(&self, topic: &'a str) -> &'a str {
+        if self.is_wildcard { topic } else { "" }
+    }
+
+    /// The address of the session that opened the room.
+    pub(super) fn owner(&self) -> Option<IpAddr> {
+        self.owner
+    }
+
+    /// The room's history, if it keeps one.
+    pub(super) fn history(&self) -> Option<&Arc<MessageHistory>> {
+        self.history.get()
+    }
+
+    /// Keeps a history from now on, unless the room has one.
+    pub(super) fn keep(&self, history: impl FnOnce() -> Arc<MessageHistory>) {
+        self.history.get_or_init(history);
     }
 
     /// Lets the messages of this room go to other nodes.

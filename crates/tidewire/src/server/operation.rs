@@ -210,10 +210,7 @@ impl ServerBuilder {
 
     /// The passed sockets, and the addresses of proxies.
     pub(super) fn intake(&self) -> (Vec<PassedSocket>, Proxies) {
-        let proxies = Proxies {
-            by_header: self.proxies.clone().into(),
-            by_request: self.forwarders.clone().into(),
-        };
+        let proxies = Proxies::new(&self.proxies, &self.forwarders);
         (self.passed_sockets.clone(), proxies)
     }
 }

@@ -6,6 +6,7 @@
 //! from another thread under a lock, because every message would then take it.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,8 +15,7 @@ use thiserror::Error;
 use tidewire_io::clock::now_ns;
 
 use crate::engine::ServerShared;
-use crate::mailbox::{Inspection, LaneAnswer, LaneMessage, LaneRoom, LanesAsked, Question};
-use crate::room::RoomFigures;
+use crate::mailbox::{Inspection, LaneAnswer, LaneMessage, LanesAsked, Question, RoomFigures};
 use crate::session::{LaneFigures, SessionFigures};
 
 /// Asks the lanes of a server for figures, from any thread but a lane. [`Server::inspector`](crate::Server::inspector)
@@ -164,9 +164,12 @@ impl Inspector {
                 let LaneAnswer::Rooms(pieces, next) = answered else {
                     return None;
                 };
-                pieces
-                    .into_iter()
-                    .for_each(|piece| add_room(&mut rooms, piece));
+                for piece in pieces {
+                    match rooms.entry(piece.alias) {
+                        Entry::Vacant(entry) => drop(entry.insert(piece)),
+                        Entry::Occupied(mut entry) => entry.get_mut().add(&piece),
+                    }
+                }
                 next
             },
         )?;
@@ -199,20 +202,6 @@ impl Inspector {
         }
         Ok(())
     }
-}
-
-fn add_room(rooms: &mut BTreeMap<u16, RoomFigures>, piece: LaneRoom) {
-    let room = rooms.entry(piece.alias).or_default();
-    room.alias = piece.alias;
-    if let Some(pattern) = piece.pattern {
-        room.is_topic = true;
-        room.name = String::from(&*pattern);
-    }
-    room.members += piece.members;
-    room.messages = room.messages.max(piece.messages);
-    room.log_bytes += piece.log_bytes;
-    room.lanes += 1;
-    room.is_congested |= piece.is_congested;
 }
 
 /// Questions that are answered until one deadline. While it lives, no other thread asks.

@@ -118,9 +118,7 @@ impl<'a> SessionSender<'a> {
         let repeated = &destination.core.replies.repeated;
         destination.packing.is_none()
             && output.bytes().len() <= destination.full_above
-            && repeated.is_within(destination.frame_bytes_max)
-            && repeated.is_like(message)
-            && output.append_other(&repeated.pattern, message.id, message.payload)
+            && repeated.append_within(destination.frame_bytes_max, message, output)
     }
 
     /// Whether the session's output accepts another message. A full output is written first, as a send does, but no

@@ -88,7 +88,8 @@ impl TimerActions<'_, '_> {
     /// Cancels a timer. Returns true if the timer was pending: `on_timer` is then not called for it. Returns false if
     /// it has fired, its session has ended, it was cancelled before, or another lane set it.
     pub fn cancel(&mut self, timer: TimerId) -> bool {
-        timer.lane == self.cx.lane() && self.cx.core.sessions.timers.cancel_service(timer.key)
+        let key = timer.key_on(self.cx.lane());
+        key.is_some_and(|key| self.cx.core.sessions.timers.cancel_service(key))
     }
 
     /// The time of the wall clock.
@@ -109,9 +110,6 @@ impl TimerActions<'_, '_> {
         let limits = &self.cx.core.config.limits;
         let timers = &mut sessions.timers;
         let key = timers.set_service(session, at.as_ns(), token, limits)?;
-        Ok(TimerId {
-            lane: self.cx.lane(),
-            key,
-        })
+        Ok(TimerId::new(self.cx.lane(), key))
     }
 }

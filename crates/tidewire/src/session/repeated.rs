@@ -5,7 +5,7 @@
 //! The next such frame costs two comparisons and a copy. Names that alternate go through the codec, and cost one
 //! comparison more.
 
-use tidewire_io::append::FramePattern;
+use tidewire_io::append::{Appender, FramePattern};
 use tidewire_proto::codec::{AnyCodec, Codec, FrameTemplate};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
@@ -19,7 +19,7 @@ pub(crate) struct RepeatedFrame {
     payload_bytes: usize,
     /// Size of the pattern's frames. `usize::MAX` until a pattern was learned.
     frame_bytes: usize,
-    pub(crate) pattern: FramePattern,
+    pattern: FramePattern,
 }
 
 impl Default for RepeatedFrame {
@@ -64,15 +64,23 @@ impl RepeatedFrame {
         self.encode_and_learn(codec, message, out)
     }
 
-    /// Whether frames of the pattern are within this limit.
+    /// Appends the frame of a message to `out`, if the pattern fits the message and its frames are within the limit.
+    /// Returns whether it does.
     #[inline(always)]
-    pub(crate) fn is_within(&self, frame_bytes_max: usize) -> bool {
+    pub(crate) fn append_within(
+        &self,
+        frame_bytes_max: usize,
+        message: &Message<'_>,
+        out: &mut Appender,
+    ) -> bool {
         self.frame_bytes <= frame_bytes_max
+            && self.is_like(message)
+            && out.append_other(&self.pattern, message.id, message.payload)
     }
 
     /// Whether the pattern fits the message: kind, channel, flags and name.
     #[inline(always)]
-    pub(crate) fn is_like(&self, message: &Message<'_>) -> bool {
+    fn is_like(&self, message: &Message<'_>) -> bool {
         self.kind == message.kind
             && self.channel == message.channel
             && message.flags == 0

@@ -10,6 +10,7 @@ use super::{CloseReason, LaneSessions};
 use crate::observe::DatagramDrop;
 use crate::observe::trace::Moving;
 use crate::transport::Transport;
+use crate::transport::datagram::DatagramPeer;
 
 impl LaneSessions {
     /// Flushes every session that got output in this turn.
@@ -102,7 +103,7 @@ impl LaneSessions {
             .send_datagrams(session, &mut self.outputs, &mut self.logs);
         sending.end(&self.counters);
         let peer = session.stream.datagram();
-        let port = peer.and_then(|peer| peer.port);
+        let port = peer.and_then(DatagramPeer::port);
         match sent {
             SendOutcome::All => self.handle_flushed(slot),
             SendOutcome::Blocked => {
@@ -138,7 +139,7 @@ impl LaneSessions {
             session.connection.phase(),
             Phase::Connecting | Phase::AwaitWelcome
         ) {
-            let failure = SocketError::exchanging(peer.address, error);
+            let failure = SocketError::exchanging(peer.address(), error);
             self.connect_failures.note(session.id, failure);
         }
         self.table.close(slot, reason);

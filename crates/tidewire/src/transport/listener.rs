@@ -38,9 +38,18 @@ pub(crate) struct ListenerTerms {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Proxies {
     /// Proxies whose connections begin with a PROXY header.
-    pub(crate) by_header: Arc<[Network]>,
+    by_header: Arc<[Network]>,
     /// Proxies that write the address of their client into the request of a WebSocket.
-    pub(crate) by_request: Arc<[Network]>,
+    by_request: Arc<[Network]>,
+}
+
+impl Proxies {
+    pub(crate) fn new(by_header: &[Network], by_request: &[Network]) -> Self {
+        Self {
+            by_header: by_header.into(),
+            by_request: by_request.into(),
+        }
+    }
 }
 
 impl ListenerTerms {

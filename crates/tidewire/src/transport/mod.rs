@@ -356,7 +356,7 @@ impl AnyTransport {
     /// Whether the peer's address is unvalidated.
     pub(crate) fn is_unvalidated(&self) -> bool {
         let peer = self.datagram();
-        peer.is_some_and(|peer| matches!(peer.standing, Standing::Unvalidated { .. }))
+        peer.is_some_and(|peer| matches!(peer.standing(), Standing::Unvalidated { .. }))
     }
 
     /// Notes that a server has taken the other end.

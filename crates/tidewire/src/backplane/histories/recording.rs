@@ -151,7 +151,7 @@ impl Histories {
         let codec = &self.config.codec;
         let told = (author.member(), author.name(), author.is_listed());
         // A lane that gets no frame takes the message from the history.
-        let of = (shared.alias, name.kind() == SequenceKind::Topic);
+        let of = (shared.alias(), name.kind() == SequenceKind::Topic);
         if encode_live(codec, of, offset, told, payload, &mut frame).is_err() {
             frame.clear();
         }

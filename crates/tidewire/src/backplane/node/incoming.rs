@@ -240,7 +240,7 @@ impl Node {
         };
         let session = self.directory.session_in(room, target);
         let author = self.presence.author(node, room, (member, name));
-        let alias = self.presence.room(room).map(|shared| shared.alias);
+        let alias = self.presence.room(room).map(|shared| shared.alias());
         let is_delivered = match (session, author, alias) {
             (Some(id), Some(author), Some(alias)) => {
                 self.lanes.whisper(id, alias, &author, payload)

@@ -69,7 +69,7 @@ impl Node {
             && let Some(shared) = self.presence.room(room)
             && let Some(id) = self.directory.session_in(room, member)
         {
-            self.lanes.announce_to(id, shared.alias, PARTITIONED);
+            self.lanes.announce_to(id, shared.alias(), PARTITIONED);
         }
     }
 

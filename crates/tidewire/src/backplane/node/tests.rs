@@ -433,7 +433,7 @@ fn a_room_that_has_closed_is_told_as_empty() {
     let left = Entry::Left { member: bob };
     let mut batch = Vec::new();
     Item::encode(Addressee::Room, "lobby", Some(&left), &mut batch);
-    let alias = rig.node.directory.room("lobby").unwrap().alias;
+    let alias = rig.node.directory.room("lobby").unwrap().alias();
     rig.node.directory.exit(alias, bob, 0);
     rig.node.link.post(batch, &mut Vec::new()).unwrap();
     rig.turn();
@@ -474,7 +474,7 @@ fn a_slow_lane_misses_no_member_of_another_node() {
         let mut gap = Vec::new();
         let (codec, alias) = (
             &rig.node.config.codec,
-            rig.node.presence.room("lobby").unwrap().alias,
+            rig.node.presence.room("lobby").unwrap().alias(),
         );
         codec.encode_gap(alias, 1, &mut gap).unwrap();
         assert!(frames.contains(&(Kind::Gap, gap)));
@@ -575,7 +575,7 @@ fn a_room_at_the_limit_of_presence_is_not_listed_and_counted_in_turn() {
     let mut members: Vec<MemberId> = (0..17)
         .map(|it| rig.join("lobby", &format!("m{it}")))
         .collect();
-    let alias = rig.node.directory.room("lobby").unwrap().alias;
+    let alias = rig.node.directory.room("lobby").unwrap().alias();
     let is_list = |rig: &mut Rig| {
         rig.receive(|other, out| {
             encode_sequence(other, LOBBY, SequencePoint::default(), out);

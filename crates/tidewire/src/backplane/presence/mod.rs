@@ -101,7 +101,7 @@ impl Presence {
                 continue;
             };
             match self.rooms.get_mut(name) {
-                Some(room) if room.shared().alias == shared.alias => {
+                Some(room) if room.shared().alias() == shared.alias() => {
                     if !room.ask() {
                         continue;
                     }
@@ -300,7 +300,7 @@ impl Presence {
         let Some(shown) = self.directory.add_remote(room, member, of, name) else {
             return;
         };
-        local.list(node, number, member, Arc::clone(&shown.name));
+        local.list(node, number, member, Arc::clone(shown.name()));
         self.show(room, &shown, PresenceEvent::Joined, lanes);
     }
 
@@ -412,23 +412,22 @@ impl Presence {
 
     /// Shows remote members by their node, because a member of this node has their name now.
     pub(super) fn rename_namesakes(&mut self, room: &str, name: &str, lanes: &mut ToLanes) {
-        if let Some((old, new)) = self.directory.rename_remote(room, name) {
+        if let Some([old, new]) = self.directory.rename_remote(room, name) {
             if let Some(local) = self.rooms.get_mut(room) {
-                local.rename(old.member, &new);
+                local.rename(new.member(), new.name());
             }
             self.show(room, &old, PresenceEvent::Left, lanes);
-            let shown = ShownMember { name: new, ..old };
-            self.show(room, &shown, PresenceEvent::Joined, lanes);
+            self.show(room, &new, PresenceEvent::Joined, lanes);
         }
     }
 
     /// Tells the members of this node of a change, unless the room is too large.
     fn show(&self, room: &str, shown: &ShownMember, event: PresenceEvent, lanes: &mut ToLanes) {
-        if shown.members > self.config.limits.rooms.presence_members_max() {
+        if shown.is_among_more_than(self.config.limits.rooms.presence_members_max()) {
             return;
         }
         if let Some(shared) = self.room(room) {
-            lanes.show(shared, (shown.member, &shown.name), event);
+            lanes.show(shared, (shown.member(), shown.name()), event);
         }
     }
 

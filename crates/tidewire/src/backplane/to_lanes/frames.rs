@@ -24,7 +24,7 @@ impl ToLanes {
         let mut frame = Vec::with_capacity(payload.len() + FRAME_OVERHEAD_BYTES_MAX);
         // A message that the codec cannot express is not sent.
         if self
-            .frame_message(shared.alias, author, payload, &mut frame)
+            .frame_message(shared.alias(), author, payload, &mut frame)
             .is_ok()
         {
             self.send_message(shared, &frame);
@@ -56,8 +56,8 @@ impl ToLanes {
         topic: &str,
         payload: &[u8],
     ) {
-        let name = if shared.is_wildcard { topic } else { "" };
-        let message = Message::new(Kind::Deliver, shared.alias, payload).with_name(name);
+        let name = shared.named_topic(topic);
+        let message = Message::new(Kind::Deliver, shared.alias(), payload).with_name(name);
         let overhead = PUBLISHED_OVERHEAD_BYTES + topic.len();
         let mut frame = Vec::with_capacity(payload.len() + overhead);
         if self.codec.encode(&message, &mut frame).is_ok() {
@@ -72,11 +72,11 @@ impl ToLanes {
             // A codec without gap notices cannot tell; the loss is counted.
             if self
                 .codec
-                .encode_gap(shared.alias, lost, &mut frame)
+                .encode_gap(shared.alias(), lost, &mut frame)
                 .is_ok()
             {
                 // A lane that drops it tells the number later. The loss is counted already.
-                let _ = self.send(shared.lanes(), (shared.alias, lost), &frame);
+                let _ = self.send(shared.lanes(), (shared.alias(), lost), &frame);
             }
         }
     }
@@ -118,7 +118,7 @@ impl ToLanes {
         (member, name): (MemberId, &str),
         event: PresenceEvent,
     ) {
-        self.show_to(shared.lanes(), shared.alias, (member, name), event);
+        self.show_to(shared.lanes(), shared.alias(), (member, name), event);
     }
 
     /// Lists a member to the members of a room on one lane.
@@ -147,7 +147,7 @@ impl ToLanes {
     }
 
     fn send_message(&mut self, shared: &SharedRoom, frame: &[u8]) {
-        let dropped = self.send(shared.lanes(), (shared.alias, 1), frame);
+        let dropped = self.send(shared.lanes(), (shared.alias(), 1), frame);
         self.counters.backplane_dropped.add_shared(dropped);
     }
 

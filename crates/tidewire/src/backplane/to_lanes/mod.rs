@@ -106,7 +106,7 @@ impl ToLanes {
         (number, author): (u64, SessionId),
         frame: &[u8],
     ) {
-        let (lanes, alias) = (shared.lanes(), shared.alias);
+        let (lanes, alias) = (shared.lanes(), shared.alias());
         for (lane, queue) in self.queues.iter_mut().enumerate() {
             if !lanes.has(lane) {
                 continue;

@@ -95,7 +95,7 @@ impl Cookies {
 
     /// Sends an address a challenge, in no more bytes than came from it.
     fn challenge(&self, sessions: &mut LaneSessions, peer: &mut DatagramPeer, bytes_max: usize) {
-        let cookie = self.make(peer.address, sessions.timers.now_ns());
+        let cookie = self.make(peer.address(), sessions.timers.now_ns());
         let mut frame = sessions.outputs.take_buffer();
         let ping = Message::new(Kind::Ping, 0, &cookie);
         // A codec that validates addresses can express pings. If the socket is full, the challenge is lost, and the

@@ -143,7 +143,7 @@ impl Ports {
             let waits = sessions.table.get(slot).is_some_and(|session| {
                 let peer = session.stream.datagram();
                 session.connection.output().state().is_blocked()
-                    && peer.is_some_and(|peer| peer.port == Some(port))
+                    && peer.is_some_and(|peer| peer.port() == Some(port))
             });
             if waits {
                 let now_ns = sessions.timers.now_ns();
@@ -179,7 +179,7 @@ impl Ports {
             return false;
         }
         let is_looping = peer.is_looping(datagram.bytes, codec);
-        let standing = peer.standing;
+        let standing = peer.standing();
         if unvalidated::may_be_established(sessions, standing) {
             self.unvalidated
                 .establish(sessions, slot, self.lanes.count());
@@ -203,9 +203,9 @@ impl Ports {
         let Some(peer) = sessions[slot].stream.datagram_mut() else {
             return;
         };
-        match peer.port {
+        match peer.port() {
             Some(port) => {
-                self.all[port].peers.remove(&peer.address);
+                self.all[port].peers.remove(&peer.address());
             }
             None => {
                 let more = peer.take_drops();

@@ -91,7 +91,7 @@ impl UnvalidatedSessions {
         let Some(peer) = sessions[slot].stream.datagram_mut() else {
             return;
         };
-        let former = std::mem::replace(&mut peer.standing, standing);
+        let former = peer.set_standing(standing);
         self.unvalidated -= usize::from(matches!(former, Standing::Unvalidated { .. }));
         self.unvalidated += usize::from(matches!(standing, Standing::Unvalidated { .. }));
         if former == Standing::Established {
@@ -160,7 +160,7 @@ mod tests {
                     .unvalidated
                     .establish(&mut core.sessions, slot, 1);
                 let peer = core.sessions[slot].stream.datagram().unwrap();
-                (peer.standing == Standing::Established).then_some(slot)
+                (peer.standing() == Standing::Established).then_some(slot)
             };
             let before = establish(1).expect("it is the first");
             for host in 100..100 + attackers {
@@ -215,7 +215,7 @@ mod tests {
         let slots = [1, 2, 3].map(&mut admit);
         let standings = slots.map(|slot| {
             let peer = lane.core.sessions[slot].stream.datagram().unwrap();
-            peer.standing == Standing::Established
+            peer.standing() == Standing::Established
         });
         assert_eq!(standings, [true, true, false]);
         for _ in 0..100 {

@@ -11,7 +11,7 @@ use tidewire_proto::message::{MemberId, Position};
 use tidewire_proto::room::RoomLog;
 
 use super::fanout::GROWTH_STEP_BYTES;
-use super::{FRAME_OVERHEAD_BYTES_MAX, LaneDeliveries, OpenRooms};
+use super::{FRAME_OVERHEAD_BYTES_MAX, LaneDeliveries, OpenRooms, Origin};
 use crate::config::{Config, SharedFrameError};
 use crate::history::encode_position;
 use crate::mailbox::{Exchange, LaneSet};
@@ -34,10 +34,10 @@ pub(in crate::room) struct LaneLogs<'l> {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "other lanes and nodes may need the frame"]
 pub(in crate::room) struct NewFrame {
-    pub(super) alias: u16,
-    pub(super) bytes: usize,
+    alias: u16,
+    bytes: usize,
     /// The other lanes with members, and the node if messages go to other nodes.
-    pub(super) others: LaneSet,
+    others: LaneSet,
 }
 
 impl NewFrame {
@@ -170,6 +170,38 @@ impl LaneDeliveries<'_> {
         let (logs, _) = LaneLogs::of(self.sessions, self.exchange);
         let open = &mut self.open;
         open.append(logs, alias, bytes_expected, encode, |_, _, _| 0)
+    }
+
+    /// Sends the newest frame of a log to other lanes, and its message to other nodes. `offset` is the offset of the
+    /// message in the history of the room. Call it only if [`NewFrame::is_for_others`]: most messages end before it.
+    #[inline(never)]
+    pub(in crate::room) fn send_on(
+        &mut self,
+        appended: NewFrame,
+        offset: Option<u64>,
+        origin: &Origin<'_>,
+    ) {
+        let NewFrame {
+            alias,
+            bytes,
+            others,
+        } = appended;
+        if others.has_node()
+            && let Some(shared) = self.open.shared(alias).cloned()
+        {
+            self.send_to_nodes(&shared, origin);
+        }
+        let others = others.without_node();
+        if others.is_empty() {
+            return;
+        }
+        let mut frame = self.sessions.outputs.take_buffer();
+        let Some(log) = self.sessions.logs.get(alias) else {
+            return;
+        };
+        frame.extend_from_slice(log.newest(bytes));
+        self.send_chat_message(others, alias, offset, &frame);
+        self.sessions.outputs.put_buffer(frame);
     }
 
     /// Appends a frame whose author may be a session of this lane. The author does not get the frame. Returns whether

@@ -162,38 +162,6 @@ impl LaneDeliveries<'_> {
         relief.charge_log(logs, alias);
     }
 
-    /// Sends the newest frame of a log to other lanes, and its message to other nodes. `offset` is the offset of the
-    /// message in the history of the room. Call it only if [`NewFrame::is_for_others`]: most messages end before it.
-    #[inline(never)]
-    pub(in crate::room) fn send_on(
-        &mut self,
-        appended: NewFrame,
-        offset: Option<u64>,
-        origin: &Origin<'_>,
-    ) {
-        let NewFrame {
-            alias,
-            bytes,
-            others,
-        } = appended;
-        if others.has_node()
-            && let Some(shared) = self.open.shared(alias).cloned()
-        {
-            self.send_to_nodes(&shared, origin);
-        }
-        let others = others.without_node();
-        if others.is_empty() {
-            return;
-        }
-        let mut frame = self.sessions.outputs.take_buffer();
-        let Some(log) = self.sessions.logs.get(alias) else {
-            return;
-        };
-        frame.extend_from_slice(log.newest(bytes));
-        self.send_chat_message(others, alias, offset, &frame);
-        self.sessions.outputs.put_buffer(frame);
-    }
-
     /// Frames a message once for all subscribers of a room or topic, on this lane and the others. This lane need not
     /// have any.
     #[cold]
@@ -205,7 +173,7 @@ impl LaneDeliveries<'_> {
         origin: &Origin<'_>,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), EncodeError> {
-        let alias = shared.alias;
+        let alias = shared.alias();
         if self.open.has(alias) {
             let appended = self.append(alias, bytes_expected, encode)?;
             if let Some(appended) = appended.filter(NewFrame::is_for_others) {

@@ -19,8 +19,6 @@ use std::sync::Arc;
 
 use tidewire_proto::room::{Coalescer, Policy};
 
-pub use figures::RoomFigures;
-
 pub(super) use appending::LaneLogs;
 pub(crate) use fanout::{EARLY_SWEEP_BYTES, GROWTH_STEP_BYTES};
 pub(super) use spanning::Origin;
@@ -115,7 +113,7 @@ impl OpenRooms {
 
     /// Returns the history of a room with members here, or of a topic with subscribers here.
     pub(super) fn history(&self, alias: u16) -> Option<Arc<MessageHistory>> {
-        self.shared(alias)?.history.get().cloned()
+        self.shared(alias)?.history().cloned()
     }
 
     /// Notes that messages of a room from other lanes wait in its history for memory.
@@ -153,10 +151,10 @@ impl<'a> LaneDeliveries<'a> {
 
     /// Lets a session get what the log of a room or pattern gets from now on. The first member here opens the log.
     pub(super) fn attach(&mut self, slot: usize, shared: &Arc<SharedRoom>, policy: Option<Policy>) {
-        let alias = shared.alias;
+        let alias = shared.alias();
         let config = &self.sessions.config;
         let policy = match policy.unwrap_or(config.room_defaults.policy) {
-            Policy::ConflateByTopic if !shared.is_wildcard => Policy::Conflate,
+            Policy::ConflateByTopic if !shared.is_wildcard() => Policy::Conflate,
             other => other,
         };
         let (limits, interval_max) = (config.limits.rooms.lag(), config.room_defaults.coalesce_max);
@@ -184,7 +182,7 @@ impl<'a> LaneDeliveries<'a> {
         let membership = Membership {
             room: alias,
             held_bytes: MEMBERSHIP_BYTES,
-            is_topic: shared.is_topic,
+            is_topic: shared.is_topic(),
             number: 0,
             index,
             subscriber,
@@ -226,10 +224,10 @@ impl<'a> LaneDeliveries<'a> {
 
     /// Closes the log of a room or pattern that has no member here any more.
     pub(super) fn close_unused(&mut self, shared: &SharedRoom) {
-        let alias = shared.alias;
+        let alias = shared.alias();
         let room = self.open.get(alias);
         if room.is_some_and(|room| room.members.is_empty()) {
-            if let Some(history) = shared.history.get() {
+            if let Some(history) = shared.history() {
                 history.leave(self.exchange.lane, self.sessions.timers.now_ns());
             }
             self.unblock(alias);

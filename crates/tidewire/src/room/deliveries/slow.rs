@@ -92,7 +92,7 @@ impl LaneDeliveries<'_> {
     fn is_blocking(&self, room: &Room, slot: usize) -> bool {
         let limits = self.sessions.config.limits.rooms.lag();
         let session = &self.sessions[slot];
-        let alias = room.shared.alias;
+        let alias = room.shared.alias();
         let Some(log) = self.sessions.logs.get(alias) else {
             return false;
         };
@@ -181,8 +181,8 @@ fn warn_of_slow(
     let user = session.profile.admitted.as_deref();
     let user = user.map(|admitted| admitted.identity.name());
     let shared = open.shared(alias);
-    let pattern = shared.filter(|it| it.is_topic).map(|it| &*it.name);
-    let room = shared.filter(|it| !it.is_topic).map(|it| &*it.name);
+    let pattern = shared.filter(|it| it.is_topic()).map(|it| &**it.name());
+    let room = shared.filter(|it| !it.is_topic()).map(|it| &**it.name());
     let (messages_behind, bytes_behind) = behind.unzip();
     tracing::warn!(
         session = %session.id, peer, user, name, pattern, room, messages_behind, bytes_behind,

@@ -51,6 +51,6 @@ impl LaneDeliveries<'_> {
             payload,
         };
         let to = Addressee::Room;
-        self.exchange.send_to_nodes(to, &shared.name, &entry);
+        self.exchange.send_to_nodes(to, shared.name(), &entry);
     }
 }

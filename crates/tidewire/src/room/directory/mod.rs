@@ -48,13 +48,6 @@ pub(crate) struct Directory {
     openings: Openings,
 }
 
-/// The result of entering a room.
-#[derive(Debug)]
-pub(crate) struct Entrance {
-    pub(in crate::room) room: Arc<SharedRoom>,
-    pub(in crate::room) members: usize,
-}
-
 /// The rooms and patterns. One lock protects both, because they share the aliases.
 #[derive(Debug)]
 struct State {
@@ -135,7 +128,7 @@ impl Directory {
     /// The name of the room with this alias.
     pub(crate) fn name_of(&self, alias: u16) -> Option<Box<str>> {
         let state = self.lock();
-        Some((&*state.by_alias.get(&alias)?.name).into())
+        Some((&**state.by_alias.get(&alias)?.name()).into())
     }
 
     /// Adds a member to a room. If there is no such room, this opens it, and the room counts for `owner`.
@@ -145,7 +138,7 @@ impl Directory {
         member: &Member,
         lane: usize,
         owner: Option<IpAddr>,
-    ) -> Result<Entrance, EnterError> {
+    ) -> Result<(Arc<SharedRoom>, usize), EnterError> {
         let skeleton = name_skeleton(room);
         let mut state = self.lock();
         if !state.rooms.contains_key(room) {
@@ -165,7 +158,7 @@ impl Directory {
                 link.note_room(room);
             }
             state.by_alias.insert(alias, Arc::clone(&shared));
-            let name = Arc::clone(&shared.name);
+            let name = Arc::clone(shared.name());
             let entry = RoomEntry {
                 shared,
                 members: BTreeMap::new(),
@@ -179,10 +172,7 @@ impl Directory {
         };
         entry.members.insert(member.id, Arc::clone(&member.name));
         entry.lanes.enter(&entry.shared, Receiver::Lane(lane));
-        Ok(Entrance {
-            room: Arc::clone(&entry.shared),
-            members: entry.count(),
-        })
+        Ok((Arc::clone(&entry.shared), entry.count()))
     }
 
     /// Removes a member from a room. The last member of this node closes the room here. Returns how many remain on all
@@ -200,13 +190,13 @@ impl Directory {
         if entry.members.is_empty() {
             let shared = Arc::clone(&entry.shared);
             let others = entry.remote.as_ref();
-            state.remote_listed -= others.map_or(0, |others| others.listed.len());
+            state.remote_listed -= others.map_or(0, |others| others.listed());
             if let Some(link) = &self.backplane {
-                link.note_room(&shared.name);
+                link.note_room(shared.name());
             }
-            state.room_quota.remove(shared.owner);
-            state.skeletons.remove(&name_skeleton(&shared.name));
-            state.rooms.remove(&shared.name);
+            state.room_quota.remove(shared.owner());
+            state.skeletons.remove(&name_skeleton(shared.name()));
+            state.rooms.remove(shared.name());
             state.by_alias.remove(&alias);
             state.aliases.release(alias);
         }
@@ -235,13 +225,13 @@ impl Directory {
         let state = self.lock();
         let entry = state.rooms.get(room)?;
         let is_member = entry.members.contains_key(&member);
-        is_member.then_some((session, entry.shared.alias))
+        is_member.then_some((session, entry.shared.alias()))
     }
 
     /// Returns the session of the member `name`, if the member is in the room with this alias.
     pub(in crate::room) fn member_in(&self, alias: u16, name: &str) -> Option<SessionId> {
         let room = self.by_alias(alias)?;
-        Some(self.member_of(&room.name, name)?.0)
+        Some(self.member_of(room.name(), name)?.0)
     }
 
     /// Returns the number of members of a room, on all nodes.
@@ -259,9 +249,8 @@ impl Directory {
         for (member, name) in &entry.members {
             visit(*member, name);
         }
-        let remote = entry.remote.as_ref();
-        for (member, remote) in remote.iter().flat_map(|remote| &remote.listed) {
-            visit(*member, &remote.shown);
+        if let Some(remote) = &entry.remote {
+            remote.each_shown(visit);
         }
     }
 
@@ -287,9 +276,9 @@ impl Directory {
         state.topic_quota.check(owner, count)?;
         let alias = state.aliases.take()?;
         state.topic_quota.add(owner);
-        let mut shared = SharedRoom::pattern(alias, pattern.text(), pattern.is_wildcard(), owner);
+        let shared = SharedRoom::pattern(alias, pattern.text(), pattern.is_wildcard(), owner);
         if let Some(hold) = &hold {
-            shared.history = hold.history().into();
+            shared.keep(|| hold.history());
         }
         let shared = Arc::new(shared);
         let first = Receiver::Lane(lane);
@@ -303,11 +292,11 @@ impl Directory {
     pub(crate) fn unsubscribe(&self, shared: &SharedRoom, lane: usize) {
         let mut state = self.lock();
         if let Some(link) = &self.backplane {
-            link.note_pattern(&shared.name);
+            link.note_pattern(shared.name());
         }
-        if state.topics.exit(&shared.name, lane) {
-            state.aliases.release(shared.alias);
-            state.topic_quota.remove(shared.owner);
+        if state.topics.exit(shared.name(), lane) {
+            state.aliases.release(shared.alias());
+            state.topic_quota.remove(shared.owner());
             self.topics_version
                 .store(state.topics.version(), Ordering::Release);
         }
@@ -353,7 +342,7 @@ impl State {
 
     /// Returns the room with this alias.
     fn room_at(&mut self, alias: u16) -> Option<&mut RoomEntry> {
-        self.rooms.get_mut(&self.by_alias.get(&alias)?.name)
+        self.rooms.get_mut(self.by_alias.get(&alias)?.name())
     }
 }
 
@@ -380,16 +369,16 @@ mod tests {
             .names
             .claim("bob", SessionId::new(3, 1, 1))
             .unwrap();
-        let first = directory.enter("lobby", &alice, 0, None).unwrap();
-        let second = directory.enter("lobby", &bob, 3, None).unwrap();
-        assert_eq!((first.members, second.members), (1, 2));
-        assert_eq!(first.room.others(0), Receiver::Lane(3).into());
-        assert_eq!(directory.exit(first.room.alias, bob.id, 3), 1);
-        assert!(first.room.others(0).is_empty());
-        assert_eq!(directory.exit(first.room.alias, alice.id, 0), 0);
+        let (first, alone) = directory.enter("lobby", &alice, 0, None).unwrap();
+        let (_, both) = directory.enter("lobby", &bob, 3, None).unwrap();
+        assert_eq!((alone, both), (1, 2));
+        assert_eq!(first.others(0), Receiver::Lane(3).into());
+        assert_eq!(directory.exit(first.alias(), bob.id, 3), 1);
+        assert!(first.others(0).is_empty());
+        assert_eq!(directory.exit(first.alias(), alice.id, 0), 0);
         assert!(directory.room("lobby").is_none());
-        let again = directory.enter("lobby", &alice, 0, None).unwrap();
-        assert_ne!(again.room.alias, first.room.alias, "aliases go round");
+        let (again, _) = directory.enter("lobby", &alice, 0, None).unwrap();
+        assert_ne!(again.alias(), first.alias(), "aliases go round");
     }
 
     #[test]
@@ -414,12 +403,12 @@ mod tests {
             .names
             .claim("alice", SessionId::new(0, 1, 1))
             .unwrap();
-        let lobby = directory.enter("lobby1", &alice, 0, None).unwrap().room;
+        let lobby = directory.enter("lobby1", &alice, 0, None).unwrap().0;
         assert_eq!(
             directory.enter("lobbyl", &alice, 0, None).unwrap_err(),
             EnterError::Confusable
         );
-        assert_eq!(directory.exit(lobby.alias, alice.id, 0), 0);
+        assert_eq!(directory.exit(lobby.alias(), alice.id, 0), 0);
         assert!(directory.enter("lobbyl", &alice, 0, None).is_ok());
     }
 
@@ -436,7 +425,7 @@ mod tests {
         let mut opened = Vec::new();
         for room in 0..ROOMS {
             match directory.enter(&format!("r{room}"), &alice, 0, None) {
-                Ok(entered) => opened.push(entered.room.alias),
+                Ok((entered, _)) => opened.push(entered.alias()),
                 Err(error) => assert_eq!(error, EnterError::Full(TableFull::Server)),
             }
         }
@@ -444,9 +433,9 @@ mod tests {
         let closed = opened[ALIASES_MAX / 2];
         directory.exit(closed, alice.id, 0);
         for round in 0..1_000 {
-            let entered = directory.enter("again", &alice, 0, None).unwrap();
-            assert_ne!(entered.room.alias, closed, "round {round}");
-            directory.exit(entered.room.alias, alice.id, 0);
+            let (entered, _) = directory.enter("again", &alice, 0, None).unwrap();
+            assert_ne!(entered.alias(), closed, "round {round}");
+            directory.exit(entered.alias(), alice.id, 0);
         }
     }
 
@@ -458,18 +447,18 @@ mod tests {
             .claim("alice", SessionId::new(0, 1, 1))
             .unwrap();
         let pattern = |text| Pattern::parse(text).unwrap();
-        let room = directory.enter("a", &alice, 0, None).unwrap().room;
+        let room = directory.enter("a", &alice, 0, None).unwrap().0;
         let topic = directory.subscribe(&pattern("a"), 0, None).unwrap();
-        assert_ne!(room.alias, topic.alias);
-        assert!(!topic.is_wildcard);
+        assert_ne!(room.alias(), topic.alias());
+        assert!(!topic.is_wildcard());
         let again = directory.subscribe(&pattern("a"), 5, None).unwrap();
-        assert_eq!(again.alias, topic.alias);
+        assert_eq!(again.alias(), topic.alias());
         assert_eq!(topic.others(0), Receiver::Lane(5).into());
         assert!(
             directory
                 .subscribe(&pattern("b.*"), 0, None)
                 .unwrap()
-                .is_wildcard
+                .is_wildcard()
         );
         assert_eq!(
             directory.subscribe(&pattern("c"), 0, None).unwrap_err(),
@@ -478,6 +467,6 @@ mod tests {
         directory.unsubscribe(&topic, 0);
         directory.unsubscribe(&topic, 5);
         let anew = directory.subscribe(&pattern("a"), 0, None).unwrap();
-        assert_ne!(anew.alias, topic.alias, "aliases go round");
+        assert_ne!(anew.alias(), topic.alias(), "aliases go round");
     }
 }

@@ -10,13 +10,13 @@ use std::sync::Arc;
 use tidewire_proto::message::MemberId;
 
 use super::Directory;
-
+use crate::broker::Addressee;
 use crate::session::SessionId;
 
 /// The members of a room on other nodes.
 #[derive(Debug, Default)]
 pub(super) struct RemoteMembers {
-    pub(super) listed: BTreeMap<MemberId, RemoteMember>,
+    listed: BTreeMap<MemberId, RemoteMember>,
     /// The listed members by the names that they have here. No two have the same name.
     by_shown: HashMap<Arc<str>, MemberId>,
     /// The number of members that are not listed, by node.
@@ -26,26 +26,63 @@ pub(super) struct RemoteMembers {
 /// A member of a room on another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RemoteMember {
-    pub(crate) node: Arc<str>,
+    node: Arc<str>,
     /// Its number at its own node.
-    pub(crate) number: MemberId,
+    number: MemberId,
     /// Its name at its own node.
     name: Arc<str>,
     /// Its name here.
-    pub(crate) shown: Arc<str>,
+    shown: Arc<str>,
 }
 
 /// A change of who is shown in a room, and the size of the room after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShownMember {
-    pub(crate) member: MemberId,
-    pub(crate) name: Arc<str>,
-    pub(crate) members: usize,
+    member: MemberId,
+    name: Arc<str>,
+    members: usize,
+}
+
+impl ShownMember {
+    pub(crate) fn member(&self) -> MemberId {
+        self.member
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// Whether the room has more members than this.
+    pub(crate) fn is_among_more_than(&self, members: usize) -> bool {
+        self.members > members
+    }
+}
+
+impl RemoteMember {
+    /// The member as the receiver of a message.
+    pub(in crate::room) fn addressee(&self) -> Addressee<'_> {
+        Addressee::Member {
+            node: &self.node,
+            member: self.number,
+        }
+    }
 }
 
 impl RemoteMembers {
     pub(in crate::room) fn len(&self) -> usize {
-        self.listed.len() + self.counted.values().sum::<usize>()
+        self.listed() + self.counted.values().sum::<usize>()
+    }
+
+    /// The number of listed members.
+    pub(super) fn listed(&self) -> usize {
+        self.listed.len()
+    }
+
+    /// Calls `visit` for the listed members with the names that they have here.
+    pub(super) fn each_shown(&self, mut visit: impl FnMut(MemberId, &str)) {
+        for (member, remote) in &self.listed {
+            visit(*member, &remote.shown);
+        }
     }
 }
 
@@ -152,8 +189,8 @@ impl Directory {
     }
 
     /// Shows the remote member of this name with its node from now on, because a member of this node has the name.
-    /// Returns its number with the old name, and the new name.
-    pub(crate) fn rename_remote(&self, room: &str, name: &str) -> Option<(ShownMember, Arc<str>)> {
+    /// Returns how the member was shown, and how it is shown now.
+    pub(crate) fn rename_remote(&self, room: &str, name: &str) -> Option<[ShownMember; 2]> {
         let mut state = self.lock();
         let entry = state.rooms.get_mut(room)?;
         let members = entry.count();
@@ -163,12 +200,12 @@ impl Directory {
         let shown: Arc<str> = format!("{name}@{}", remote.node).into();
         let name = std::mem::replace(&mut remote.shown, Arc::clone(&shown));
         others.by_shown.insert(Arc::clone(&shown), member);
-        let old = ShownMember {
+        let named = |name| ShownMember {
             member,
             name,
             members,
         };
-        Some((old, shown))
+        Some([named(name), named(shown)])
     }
 
     /// Returns the name of the room with this alias, and its remote member that is shown under `name`.
@@ -181,7 +218,7 @@ impl Directory {
         let entry = state.room_at(alias)?;
         let remote = entry.remote.as_ref()?;
         let remote = remote.listed.get(remote.by_shown.get(name)?)?.clone();
-        Some((Arc::clone(&entry.shared.name), remote))
+        Some((Arc::clone(entry.shared.name()), remote))
     }
 }
 

@@ -72,10 +72,10 @@ impl<'a> LaneHistories<'a> {
     ) -> Option<RecoveryBody> {
         let directory = Arc::clone(self.open.directory());
         let shared = directory.by_alias(joined.room.0)?;
-        let name = &*shared.name;
+        let name = &**shared.name();
         let of = RoomOrTopic::new(SequenceKind::Room, name);
         if let Some(of_node) = directory.histories().of_node(&of) {
-            shared.history.get_or_init(|| of_node);
+            shared.keep(|| of_node);
             return self.plan_replay(id, joined.room.0, since);
         }
         if directory.link().is_some() {
@@ -86,7 +86,7 @@ impl<'a> LaneHistories<'a> {
         let now_ns = self.sessions.timers.now_ns();
         let owner = self.sessions.table.find(id).and_then(Session::owner);
         // Other lanes wait here meanwhile, so no message can be recorded before the earlier ones are complete.
-        shared.history.get_or_init(|| {
+        shared.keep(|| {
             let history = directory.histories().open_room(name, limits, || owner);
             history.begin_with(&past(name), now_ns);
             history
@@ -103,8 +103,8 @@ impl<'a> LaneHistories<'a> {
     ) -> Option<RecoveryBody> {
         let directory = Arc::clone(self.open.directory());
         let shared = Arc::clone(self.open.shared(alias)?);
-        let topic = &*shared.name;
-        if shared.is_wildcard {
+        let topic = &**shared.name();
+        if shared.is_wildcard() {
             let is_asked = since.is_some() && directory.histories().keeps_topics();
             return is_asked.then_some(UNKNOWN);
         }
@@ -116,7 +116,7 @@ impl<'a> LaneHistories<'a> {
                 directory.histories().of_node(&of)?
             }
         };
-        shared.history.get_or_init(|| history);
+        shared.keep(|| history);
         self.plan_replay(id, alias, since)
     }
 

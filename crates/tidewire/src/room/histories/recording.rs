@@ -85,7 +85,7 @@ impl LaneHistories<'_> {
         if has >= to {
             return;
         }
-        let is_topic = (self.open.shared(alias)).is_some_and(|shared| shared.is_topic);
+        let is_topic = (self.open.shared(alias)).is_some_and(|shared| shared.is_topic());
         let mut scratch = Vec::new();
         // A history waits for its lanes, but that of a node only up to a limit.
         let first = records.first().clamp(has + 1, to + 1);
@@ -100,8 +100,8 @@ impl LaneHistories<'_> {
                 continue;
             };
             deliveries.append_gap(alias, &mut lost);
-            let author = returns_own.then(|| deliveries.slot_of_member(alias, message.member));
-            let expected = message.payload.len() + FRAME_OVERHEAD_BYTES_MAX;
+            let author = returns_own.then(|| deliveries.slot_of_member(alias, message.author()));
+            let expected = message.payload_bytes() + FRAME_OVERHEAD_BYTES_MAX;
             let appended = deliveries.append_of(alias, author.flatten(), expected, |codec, out| {
                 encode_record(codec, alias, is_topic, offset, &message, out)
             });

@@ -166,7 +166,7 @@ impl LaneHistories<'_> {
                     gap += 1;
                     continue;
                 };
-                if own == Some(message.member) {
+                if own == Some(message.author()) {
                     continue;
                 }
                 push_gap(codec, subscription, at(offset), &mut gap, out);

@@ -59,7 +59,7 @@ impl LaneRooms<'_> {
         let slot = self.check_join(id, room, policy)?;
         let owner = self.sessions[slot].owner();
         let (member, claimed) = self.member_of(slot, name)?;
-        let entered = match directory.enter(room, &member, self.exchange.lane, owner) {
+        let (room, members) = match directory.enter(room, &member, self.exchange.lane, owner) {
             Ok(entered) => entered,
             Err(error) => {
                 if claimed {
@@ -71,22 +71,21 @@ impl LaneRooms<'_> {
                 });
             }
         };
-        let alias = entered.room.alias;
-        let presence = entered.members <= config.limits.rooms.presence_members_max();
+        let presence = members <= config.limits.rooms.presence_members_max();
         if presence {
-            self.announce_presence(&entered.room, &member, PresenceEvent::Joined);
+            self.announce_presence(&room, &member, PresenceEvent::Joined);
         }
-        self.tell_joined(&entered.room, &member);
+        self.tell_joined(&room, &member);
         let profile = &mut self.sessions[slot].profile;
         profile.member = Some(Box::new(member.clone()));
         if let Some(admitted) = &mut profile.admitted {
             admitted.forget();
         }
-        self.deliveries().attach(slot, &entered.room, policy);
+        self.deliveries().attach(slot, &room, policy);
         Ok(Joined {
-            room: RoomId(alias),
+            room: RoomId(room.alias()),
             member: member.id,
-            members: entered.members,
+            members,
             presence,
         })
     }
@@ -127,7 +126,7 @@ impl LaneRooms<'_> {
             return Err(RoomError::FrameLimit);
         }
         if let Some(shared) = self.table.open.directory().room(room)
-            && session.room_membership(shared.alias).is_some()
+            && session.room_membership(shared.alias()).is_some()
         {
             return Err(RoomError::AlreadyJoined);
         }
@@ -210,7 +209,7 @@ impl LaneRooms<'_> {
         if let Some(member) = member {
             self.tell_left(&shared, member.id);
             let directory = self.table.open.directory();
-            let remaining = directory.exit(shared.alias, member.id, self.exchange.lane);
+            let remaining = directory.exit(shared.alias(), member.id, self.exchange.lane);
             if remaining > 0 && remaining < self.sessions.config.limits.rooms.presence_members_max()
             {
                 self.announce_presence(&shared, &member, PresenceEvent::Left);

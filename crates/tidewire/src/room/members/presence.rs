@@ -21,7 +21,7 @@ impl LaneRooms<'_> {
             return;
         }
         let presence = Presence {
-            channel: shared.alias,
+            channel: shared.alias(),
             member: member.id,
             name: &member.name,
             event,
@@ -43,7 +43,7 @@ impl LaneRooms<'_> {
                 name: &member.name,
             };
             let to = Addressee::Room;
-            self.exchange.send_to_nodes(to, &shared.name, &joined);
+            self.exchange.send_to_nodes(to, shared.name(), &joined);
         }
     }
 
@@ -52,7 +52,7 @@ impl LaneRooms<'_> {
         if !self.is_ending && shared.spans() {
             let left = Entry::Left { member };
             let to = Addressee::Room;
-            self.exchange.send_to_nodes(to, &shared.name, &left);
+            self.exchange.send_to_nodes(to, shared.name(), &left);
         }
     }
 }

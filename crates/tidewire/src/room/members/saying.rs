@@ -118,11 +118,7 @@ impl LaneRooms<'_> {
         let must_stop = self.say_at(id, alias, payload, offset, |codec, chat, out| {
             encode_chat_at(codec, offset, chat, out)
         })?;
-        let message = Record {
-            member: member.id,
-            name: &member.name,
-            payload,
-        };
+        let message = Record::by(member.id, &member.name, payload);
         recording.end(&message, self.sessions);
         Ok(must_stop)
     }
@@ -173,7 +169,7 @@ impl LaneRooms<'_> {
         };
         let (kind, session) = (SequenceKind::Room, sender.number());
         let to = Addressee::History { kind, session };
-        self.exchange.send_to_nodes(to, &shared.name, &entry);
+        self.exchange.send_to_nodes(to, shared.name(), &entry);
         self.sessions.counters.chat_messages.add(1);
         Ok(())
     }
@@ -185,14 +181,14 @@ impl LaneRooms<'_> {
         self.check_memory()?;
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
-        let history = shared.history.get();
+        let history = shared.history();
         if shared.is_numbered_by_carrier() {
             return self.send_to_carrier(&shared, SessionId::NONE, (NOBODY, ""), payload);
         }
-        let recording = history.map(|it| self.histories().begin_record(it, shared.alias));
+        let recording = history.map(|it| self.histories().begin_record(it, shared.alias()));
         let offset = recording.as_ref().map(Recording::offset);
         let chat = ChatMessage {
-            channel: shared.alias,
+            channel: shared.alias(),
             member: NOBODY,
             name: "",
             private: false,
@@ -205,12 +201,7 @@ impl LaneRooms<'_> {
         })?;
         self.sessions.counters.chat_messages.add(1);
         if let Some(recording) = recording {
-            let message = Record {
-                member: NOBODY,
-                name: "",
-                payload,
-            };
-            recording.end(&message, self.sessions);
+            recording.end(&Record::without_author(payload), self.sessions);
         }
         Ok(())
     }
@@ -262,11 +253,8 @@ impl LaneRooms<'_> {
             name: author_name,
             payload,
         };
-        let to = Addressee::Member {
-            node: &remote.node,
-            member: remote.number,
-        };
-        self.exchange.send_to_nodes(to, &room, &entry);
+        self.exchange
+            .send_to_nodes(remote.addressee(), &room, &entry);
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ use super::refusal::{ReachedLimit, RoomError};
 use crate::mailbox::Exchange;
 use crate::observe::{DropReason, QuietLog};
 use crate::session::{LaneSessions, SessionId, SessionLimiter};
-use routes::RecentTopic;
+use publishing::RecentTopic;
 
 /// The routes of a lane from topics to subscriptions, and the limit of registrations.
 #[derive(Debug)]
@@ -157,7 +157,7 @@ impl<'a> LaneTopics<'a> {
         }
         let session = &self.sessions[slot];
         if let Some(shared) = self.open.directory().pattern(pattern.text())
-            && session.subscription(shared.alias).is_some()
+            && session.subscription(shared.alias()).is_some()
         {
             return Err(RoomError::AlreadySubscribed);
         }
@@ -200,7 +200,7 @@ impl<'a> LaneTopics<'a> {
             self.sessions.counters.registrations.add(1);
         }
         self.deliveries().attach(slot, &topic, policy);
-        Ok(topic.alias)
+        Ok(topic.alias())
     }
 
     /// Ends a subscription.

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tidewire_proto::backplane::{Entry, SequenceKind};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::message::{Kind, MemberId, Message};
+use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::topic::validate_topic;
 
-use super::routes::Match;
+use super::routes::Routes;
 use super::{LaneTopics, TopicTable};
 use crate::broker::Addressee;
 use crate::history::{MessageHistory, Record, TopicHistory, encode_record};
@@ -16,7 +16,48 @@ use crate::mailbox::LaneSet;
 use crate::room::deliveries::{LaneDeliveries, LaneLogs, OpenRooms, Origin};
 use crate::room::histories::LaneHistories;
 use crate::room::{RoomError, SharedRoom};
-use crate::session::{LaneSessions, Session, SessionId};
+use crate::session::{LaneSessions, RepeatedFrame, Session, SessionId};
+
+/// The topic of the last message, and the subscriptions that match it. Most publishers repeat a topic for a while.
+#[derive(Debug, Default)]
+pub(super) struct RecentTopic {
+    topic: String,
+    /// The version of the routes at the look-up.
+    version: u64,
+    matches: Vec<Match>,
+    /// The history of the topic, if it keeps one.
+    history: Option<TopicHistory>,
+}
+
+/// A subscription that matches the topic.
+#[derive(Debug)]
+struct Match {
+    shared: Arc<SharedRoom>,
+    /// The frame of the topic's last delivery.
+    delivery: RepeatedFrame,
+}
+
+impl RecentTopic {
+    /// Whether this is the topic of the last message and no route has changed since. A topic is never empty.
+    #[inline]
+    fn is(&self, topic: &str, routes: &Routes) -> bool {
+        self.version == routes.version() && !topic.is_empty() && self.topic == topic
+    }
+
+    /// Looks up which subscriptions match a topic. The topic must be valid.
+    fn look_up(&mut self, topic: &str, routes: &Routes) {
+        self.topic.clear();
+        self.topic.push_str(topic);
+        self.version = routes.version();
+        self.matches.clear();
+        routes.each_match(topic, |shared| {
+            self.matches.push(Match {
+                shared: Arc::clone(shared),
+                delivery: RepeatedFrame::default(),
+            });
+        });
+    }
+}
 
 impl TopicTable {
     /// Makes a topic the recent one.
@@ -120,25 +161,21 @@ impl LaneTopics<'_> {
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), overhead)?;
         let matches = &self.topics.recent.matches;
-        let exact = matches.iter().find(|it| !it.shared.is_wildcard);
+        let exact = matches.iter().find(|it| !it.shared.is_wildcard());
         // No room has the alias 0, so a topic without subscribers has no log.
-        let alias = exact.map_or(0, |it| it.shared.alias);
-        let message = Record {
-            member: MemberId(0),
-            name: "",
-            payload,
-        };
+        let alias = exact.map_or(0, |it| it.shared.alias());
+        let message = Record::without_author(payload);
         let mut histories = LaneHistories::new(self.open, self.sessions, self.exchange);
         let recording = histories.begin_record(history, alias);
         let (offset, expected) = (recording.offset(), overhead + payload.len());
         let congested = self.append_rarely(|deliveries, shared| {
-            if shared.is_wildcard {
+            if shared.is_wildcard() {
                 // Its frames have no offsets, so no lane must look for the message in the history.
                 return append_without_offset(deliveries, shared, topic, payload);
             }
             let (at, origin) = (Some(offset), Origin::Local);
             deliveries.append_shared(shared, expected, at, &origin, |codec, out| {
-                encode_record(codec, shared.alias, true, offset, &message, out)
+                encode_record(codec, shared.alias(), true, offset, &message, out)
             })
         })?;
         recording.end(&message, self.sessions);
@@ -209,8 +246,8 @@ impl LaneTopics<'_> {
         payload: &[u8],
     ) -> Result<(), EncodeError> {
         let Match { shared, delivery } = &mut self.topics.recent.matches[index];
-        let alias = shared.alias;
-        let name = if shared.is_wildcard { topic } else { "" };
+        let alias = shared.alias();
+        let name = shared.named_topic(topic);
         let message = Message::new(Kind::Deliver, alias, payload).with_name(name);
         let (logs, _) = LaneLogs::of(self.sessions, self.exchange);
         let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
@@ -273,8 +310,8 @@ fn append_without_offset(
     topic: &str,
     payload: &[u8],
 ) -> Result<(), EncodeError> {
-    let name = if shared.is_wildcard { topic } else { "" };
-    let message = Message::new(Kind::Deliver, shared.alias, payload).with_name(name);
+    let name = shared.named_topic(topic);
+    let message = Message::new(Kind::Deliver, shared.alias(), payload).with_name(name);
     let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
     let origin = Origin::Published { topic, payload };
     deliveries.append_shared(shared, expected, None, &origin, |codec, out| {

@@ -14,10 +14,8 @@ use std::sync::Arc;
 
 use tidewire_proto::topic::{Pattern, PatternIndex};
 
-use crate::history::TopicHistory;
 use crate::mailbox::Receiver;
 use crate::room::shared_room::{LaneCounts, SharedRoom};
-use crate::session::RepeatedFrame;
 
 /// The patterns of a server, and their latest changes. The directory's mutex protects it.
 #[derive(Debug, Default)]
@@ -33,47 +31,6 @@ pub(in crate::room) struct Topics {
 pub(crate) struct Routes {
     version: u64,
     index: PatternIndex<Arc<SharedRoom>>,
-}
-
-/// The topic of the last message, and the subscriptions that match it. Most publishers repeat a topic for a while.
-#[derive(Debug, Default)]
-pub(super) struct RecentTopic {
-    topic: String,
-    /// The version of the routes at the look-up.
-    version: u64,
-    pub(super) matches: Vec<Match>,
-    /// The history of the topic, if it keeps one.
-    pub(super) history: Option<TopicHistory>,
-}
-
-/// A subscription that matches the topic.
-#[derive(Debug)]
-pub(super) struct Match {
-    pub(super) shared: Arc<SharedRoom>,
-    /// The frame of the topic's last delivery.
-    pub(super) delivery: RepeatedFrame,
-}
-
-impl RecentTopic {
-    /// Whether this is the topic of the last message and no route has changed since. A topic is never empty.
-    #[inline]
-    pub(super) fn is(&self, topic: &str, routes: &Routes) -> bool {
-        self.version == routes.version && !topic.is_empty() && self.topic == topic
-    }
-
-    /// Looks up which subscriptions match a topic. The topic must be valid.
-    pub(super) fn look_up(&mut self, topic: &str, routes: &Routes) {
-        self.topic.clear();
-        self.topic.push_str(topic);
-        self.version = routes.version;
-        self.matches.clear();
-        routes.each_match(topic, |shared| {
-            self.matches.push(Match {
-                shared: Arc::clone(shared),
-                delivery: RepeatedFrame::default(),
-            });
-        });
-    }
 }
 
 #[derive(Debug)]
@@ -116,7 +73,7 @@ impl Topics {
         let mut lanes = LaneCounts::default();
         lanes.enter(&shared, first);
         self.note(Change::Added(Arc::clone(&shared)));
-        let pattern = Arc::clone(&shared.name);
+        let pattern = Arc::clone(shared.name());
         self.entries.insert(pattern, TopicEntry { shared, lanes });
     }
 
@@ -159,6 +116,7 @@ impl Topics {
 }
 
 impl Routes {
+    #[inline]
     pub(in crate::room) fn version(&self) -> u64 {
         self.version
     }
@@ -171,7 +129,7 @@ impl Routes {
 
     fn apply(&mut self, change: &Change) {
         let text = match change {
-            Change::Added(shared) => &shared.name,
+            Change::Added(shared) => shared.name(),
             Change::Removed(pattern) => pattern,
         };
         // Only patterns that parsed were added.
@@ -196,12 +154,12 @@ mod tests {
     fn open(topics: &mut Topics, alias: u16, pattern: &str) -> Arc<str> {
         let shared = Arc::new(SharedRoom::pattern(alias, pattern, false, None));
         topics.open(Arc::clone(&shared), Receiver::Lane(0));
-        Arc::clone(&shared.name)
+        Arc::clone(shared.name())
     }
 
     fn matched(routes: &Routes, topic: &str) -> Vec<u16> {
         let mut aliases = Vec::new();
-        routes.each_match(topic, |shared| aliases.push(shared.alias));
+        routes.each_match(topic, |shared| aliases.push(shared.alias()));
         aliases.sort_unstable();
         aliases
     }

@@ -24,16 +24,16 @@ impl Output {
             return SendOutcome::All;
         };
         while let Some(run) = packing.run(self.sent) {
-            let mut bytes = &self.bytes[self.sent..run.end];
+            let mut bytes = &self.bytes[self.sent..run.end()];
             // The budget may cover only a part of the run. A smaller datagram at its end then is a run of its own.
-            bytes = &bytes[..peer.allowed(run.segment_bytes, bytes.len())];
+            bytes = &bytes[..peer.allowed(run.segment_bytes(), bytes.len())];
             if bytes.is_empty() {
                 counters.drop_datagram(DatagramDrop::OverBudget);
                 self.sent = packing.consume(self.sent, 1);
                 continue;
             }
             counters.system_calls.add(1);
-            match peer.send(run.segment_bytes, bytes) {
+            match peer.send(run.segment_bytes(), bytes) {
                 Ok(datagrams) => {
                     let before = self.sent;
                     self.sent = packing.consume(before, datagrams);

@@ -265,7 +265,7 @@ impl Output {
     /// The length of the first datagrams, and where the last of them ends.
     pub(crate) fn first_run(&self) -> Option<(usize, usize)> {
         let run = self.packing.as_ref()?.run(0)?;
-        Some((run.segment_bytes, run.end))
+        Some((run.segment_bytes(), run.end()))
     }
 }
 

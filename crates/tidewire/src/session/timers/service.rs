@@ -17,8 +17,19 @@ use crate::limits::Limits;
 /// lane that set the timer. [`TimerActions::set`](crate::TimerActions::set) returns it and has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TimerId {
-    pub(crate) lane: usize,
-    pub(crate) key: ServiceTimer,
+    lane: usize,
+    key: ServiceTimer,
+}
+
+impl TimerId {
+    pub(crate) fn new(lane: usize, key: ServiceTimer) -> Self {
+        Self { lane, key }
+    }
+
+    /// The key of the timer in the table of `lane`. `None` if another lane set the timer.
+    pub(crate) fn key_on(self, lane: usize) -> Option<ServiceTimer> {
+        (self.lane == lane).then_some(self.key)
+    }
 }
 
 /// A timer could not be set. An error of [`TimerActions::set`](crate::TimerActions::set), which has an example.

@@ -31,15 +31,15 @@ use super::Transport;
 /// The peer of a session over UDP.
 #[derive(Debug)]
 pub(crate) struct DatagramPeer {
-    pub(crate) socket: Arc<DatagramSocket>,
-    pub(crate) address: SocketAddr,
+    socket: Arc<DatagramSocket>,
+    address: SocketAddr,
     /// The address of this machine to which the peer sends.
     local: Option<IpAddr>,
     /// The index of the lane's socket. `None` if the session has a socket of its own.
-    pub(crate) port: Option<usize>,
+    port: Option<usize>,
     /// Bytes that may still be sent to an unvalidated address.
     budget: Option<u64>,
-    pub(crate) standing: Standing,
+    standing: Standing,
     loop_watch: LoopWatch,
     arrivals: Arrivals,
     /// The ids of its last requests. `None` before the first.
@@ -101,6 +101,29 @@ impl DatagramPeer {
     /// Limits what is sent to the peer to as many bytes as come from it, because its address is not validated.
     pub(crate) fn begin_unproven(&mut self) {
         self.budget = Some(0);
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The index of the lane's socket. `None` if the session has a socket of its own.
+    pub(crate) fn port(&self) -> Option<usize> {
+        self.port
+    }
+
+    /// The socket that only this session has.
+    pub(crate) fn own_socket(&self) -> Option<Arc<DatagramSocket>> {
+        self.port.is_none().then(|| Arc::clone(&self.socket))
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing
+    }
+
+    /// Sets the standing. Returns the one before.
+    pub(crate) fn set_standing(&mut self, standing: Standing) -> Standing {
+        mem::replace(&mut self.standing, standing)
     }
 
     /// Whether the peer may be sent no more bytes than came from it.

@@ -42,9 +42,21 @@ struct SegmentRun {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// Its end in the output. It begins where the unsent part begins.
-    pub(crate) end: usize,
+    end: usize,
     /// Bytes of each datagram.
-    pub(crate) segment_bytes: usize,
+    segment_bytes: usize,
+}
+
+impl Run {
+    /// The end in the output. The run begins where the unsent part begins.
+    pub(crate) fn end(self) -> usize {
+        self.end
+    }
+
+    /// Bytes of each datagram.
+    pub(crate) fn segment_bytes(self) -> usize {
+        self.segment_bytes
+    }
 }
 
 impl Packing {

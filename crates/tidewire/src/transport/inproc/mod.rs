@@ -73,11 +73,11 @@ impl InprocName {
 
 impl InprocStream {
     pub(crate) fn awaited(&self) -> Option<&InprocName> {
-        self.waiting.as_ref().map(|waiting| &waiting.name)
+        self.waiting.as_ref().map(WaitingEnd::name)
     }
 
     pub(crate) fn ticket(&self) -> Option<u64> {
-        self.waiting.as_ref().map(|waiting| waiting.ticket)
+        self.waiting.as_ref().map(WaitingEnd::ticket)
     }
 
     pub(crate) fn set_placed(&mut self) {

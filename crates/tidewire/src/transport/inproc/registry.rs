@@ -47,8 +47,8 @@ pub(crate) struct Bound {
 /// A session's entry among the connections that wait for a name.
 #[derive(Debug)]
 pub(crate) struct WaitingEnd {
-    pub(super) name: InprocName,
-    pub(super) ticket: u64,
+    name: InprocName,
+    ticket: u64,
 }
 
 #[derive(Debug)]
@@ -183,6 +183,17 @@ impl Drop for Bound {
         {
             registry.servers.remove(&self.name);
         }
+    }
+}
+
+impl WaitingEnd {
+    /// The name of the server that the connection waits for.
+    pub(super) fn name(&self) -> &InprocName {
+        &self.name
+    }
+
+    pub(super) fn ticket(&self) -> u64 {
+        self.ticket
     }
 }
 
