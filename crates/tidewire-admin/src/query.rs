@@ -154,7 +154,6 @@ fn number(key: &str, value: &str) -> Result<usize, BadQuery> {
         .map_err(|_| format!("{key} is not a number: {value:?}"))
 }
 
-/// Decodes `%41` and `+`.
 fn decode(text: &str) -> Result<String, BadQuery> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

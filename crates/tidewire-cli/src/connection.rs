@@ -189,7 +189,6 @@ const ANY_TOPIC: &[u8] = b"\0>";
 /// A join with two empty names.
 const NO_NAMES: &[u8] = &[0, 0];
 
-/// Whether an address is one of UDP.
 pub(crate) fn is_udp(address: &str) -> bool {
     address.starts_with("udp://")
 }

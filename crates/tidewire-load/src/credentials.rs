@@ -146,13 +146,11 @@ impl LaneTokens {
         self.list.len()
     }
 
-    /// Whether the step has a task for this lane.
     pub(crate) fn has_task(&self, step: &StepTokens) -> bool {
         self.lists != step.lists.load(Ordering::Acquire)
             || self.surveys != step.surveys.load(Ordering::Acquire)
     }
 
-    /// Takes a task of the step.
     pub(crate) fn take_task(&mut self, step: &StepTokens) -> Option<TokenTask> {
         let lists = step.lists.load(Ordering::Acquire);
         if self.lists != lists {

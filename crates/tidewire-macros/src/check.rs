@@ -134,7 +134,6 @@ pub(crate) fn is_deferred_reply(segment: &PathSegment) -> bool {
     segment.ident == "DeferredReply"
 }
 
-/// The last segment of a type that is a path.
 pub(crate) fn last_segment(ty: &Type) -> Option<&PathSegment> {
     match ty {
         Type::Path(path) if path.qself.is_none() => path.path.segments.last(),

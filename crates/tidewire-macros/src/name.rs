@@ -62,7 +62,6 @@ impl Fingerprint {
     }
 }
 
-/// Makes the name of a method on the wire.
 pub(crate) fn wire_name(
     service: &str,
     method: &str,

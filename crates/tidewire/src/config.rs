@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use thiserror::Error;
 use tidewire_io::datagram::DatagramOptions;
@@ -12,7 +13,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 
-use crate::limits::{Limits, Rate, RoomDefaults};
+use crate::limits::{Limits, Rate, RoomDefaults, nanoseconds};
 
 /// The settings of a server. See the module.
 #[derive(Debug)]
@@ -47,12 +48,24 @@ pub(crate) struct Config {
 /// The maximum age of connections, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionAge {
-    pub(crate) max_ns: u64,
+    max_ns: u64,
     /// The time for a peer to end its connection after it was asked to.
-    pub(crate) grace_ns: u64,
+    grace_ns: u64,
 }
 
 impl ConnectionAge {
+    pub(crate) fn new(max: Duration, grace: Duration) -> Self {
+        Self {
+            max_ns: nanoseconds(max).max(1),
+            grace_ns: nanoseconds(grace),
+        }
+    }
+
+    /// When a session that was asked to end at this time is closed.
+    pub(crate) fn close_ns(self, end_ns: u64) -> u64 {
+        end_ns.saturating_add(self.grace_ns)
+    }
+
     /// When a session that opened at this time is asked to end: up to a tenth before the maximum age, by a hash of its
     /// number. Otherwise clients that connected together would all reconnect together.
     pub(crate) fn end_ns(self, opened_ns: u64, session: u64) -> u64 {

@@ -67,6 +67,17 @@
 #![deny(missing_docs)]
 #![warn(clippy::missing_errors_doc, clippy::missing_panics_doc)]
 
+/// Lets `Debug` show the name of a type alone, because the content is secret, or cannot be shown.
+macro_rules! opaque {
+    ($name:ident) => {
+        impl std::fmt::Debug for $name {
+            fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str(concat!(stringify!($name), "(..)"))
+            }
+        }
+    };
+}
+
 pub mod address;
 pub mod auth;
 pub mod backplane;

@@ -28,7 +28,6 @@ fn request_failure(what: &str, error: RequestError) -> anyhow::Error {
     }
 }
 
-/// Makes the error of a refusal.
 fn refused(what: &str, code: ErrorCode, text: &str) -> Failure {
     let remedy = match code {
         ErrorCode::LimitReached => LIMIT_REMEDY,

@@ -94,7 +94,6 @@ impl JwtFile {
         })
     }
 
-    /// The files of all keys.
     pub(crate) fn key_files(&self) -> impl Iterator<Item = PathBuf> {
         let issuers = self.issuers.iter();
         let files = issuers.flat_map(|it| it.keys.iter().map(|key| &key.file).chain(&it.jwks));

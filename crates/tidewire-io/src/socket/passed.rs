@@ -80,7 +80,6 @@ impl fmt::Display for AnySocketAddress {
 }
 
 impl AnySocketAddress {
-    /// Whether it is of a socket for datagrams.
     pub(super) fn is_datagram(&self) -> bool {
         matches!(self, Self::Datagram(_))
     }

@@ -121,7 +121,6 @@ impl StepPlan {
         }
     }
 
-    /// The agents of a node.
     pub(crate) fn agents_of(&self, node: usize) -> Range<u32> {
         let (agents, nodes) = (u64::from(self.step.concurrency), self.targets.len() as u64);
         let first = |node: usize| (node as u64 * agents).div_ceil(nodes) as u32;

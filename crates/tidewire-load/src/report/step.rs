@@ -85,7 +85,6 @@ pub struct StepReport {
 }
 
 impl StepReport {
-    /// The report of what was measured.
     pub(crate) fn from_measurements(step: &Step, measured: StepMeasurements) -> Self {
         let (problems, notes) = (problems(step, &measured), notes(&measured));
         let (totals, known) = (measured.totals, measured.known);

@@ -153,7 +153,6 @@ fn cluster_facts(detail: &StepDetail, secs: f64) -> Vec<(&'static str, String)> 
     facts
 }
 
-/// The causes of losses that there are.
 fn causes(losses: &Losses) -> String {
     let causes = counted(&[
         (losses.unexplained, "without a known cause"),

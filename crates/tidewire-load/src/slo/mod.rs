@@ -190,7 +190,6 @@ impl Objective {
         self.words().3
     }
 
-    /// Whether it may have this limit.
     pub(crate) fn allows(self, limit: f64) -> bool {
         match self {
             Self::Loss | Self::DeliveryRatio => (0.0..=self.whole()).contains(&limit),

@@ -8,7 +8,6 @@
 use super::{AnyCodec, Codec, Format};
 use crate::setting::SettingError;
 
-/// The error of a name that no codec has.
 pub(super) fn unknown_codec(name: &str) -> SettingError {
     let names = AnyCodec::NAMES.join(", ");
     let text = format!("unknown codec {name:?}; choose one of: {names}");

@@ -129,7 +129,6 @@ pub struct Timing {
     ping_part: u32,
     /// Whether the layers beneath the codec have pings that the peer answers.
     has_layer_pings: bool,
-    /// Whether there is a ping to send.
     sends_ping: bool,
 }
 

@@ -27,7 +27,6 @@ macro_rules! words {
                 }
             }
 
-            /// Returns the value of this word.
             pub(crate) fn named(word: &str) -> Option<Self> {
                 match word {
                     $($name => Some(Self::$value),)*
@@ -183,7 +182,6 @@ pub(crate) enum Type {
 }
 
 impl JsonKind {
-    /// The kind of the message.
     pub(crate) const fn message_kind(self) -> Kind {
         match self {
             Self::Hello => Kind::Hello,

@@ -1,8 +1,9 @@
 //! The server's side of the handshake.
 
-use super::http::{Headers, accept_key, check_whole, is_key};
+use super::http::{HeadEnd, Headers, accept_key, check_whole, is_key, refused_part};
+use super::reader::{Frames, Side};
 use super::{HeadLimits, MESSAGE_BYTES_MAX, MessageKind, Origins, WebPage};
-use crate::layer::WebSocketFault;
+use crate::layer::{Forwarded, WebSocketFault};
 
 /// A server's side of a handshake: its path, its codec, and the pages that may connect.
 #[derive(Clone, Debug)]
@@ -10,11 +11,11 @@ pub struct ServerTerms {
     path: String,
     protocol: &'static str,
     origins: Origins,
-    pub(super) kind: MessageKind,
-    pub(super) message_bytes_max: u64,
-    pub(super) head_limits: HeadLimits,
+    kind: MessageKind,
+    message_bytes_max: u64,
+    head_limits: HeadLimits,
     /// Whether the addresses that proxies wrote into a request are kept.
-    pub(super) keeps_forwarded: bool,
+    keeps_forwarded: bool,
     page: Option<WebPage>,
 }
 
@@ -81,6 +82,38 @@ impl ServerTerms {
         self
     }
 
+    pub(super) fn kind(&self) -> MessageKind {
+        self.kind
+    }
+
+    /// The frames of a connection, once its request is accepted.
+    pub(super) fn frames(&self) -> Frames {
+        Frames::new(Side::Server, self.message_bytes_max)
+    }
+
+    /// Takes the head of a request. Returns the number of its bytes, the answer, and the addresses that proxies wrote;
+    /// `None` until the head is complete.
+    pub(super) fn take(
+        &self,
+        network: &[u8],
+        end: &mut HeadEnd,
+    ) -> Result<Option<(usize, Answer, Forwarded)>, WebSocketFault> {
+        let Some(bytes) = end.find(network, self.head_limits)? else {
+            return Ok(None);
+        };
+        let head = &network[..bytes];
+        let forwarded = match self.keeps_forwarded {
+            true => forwarded(head, self.head_limits.headers_max)?,
+            false => Forwarded::default(),
+        };
+        Ok(Some((bytes, self.answer(head)?, forwarded)))
+    }
+
+    /// The part of a request that was refused, for the log.
+    pub(super) fn refused_part(&self, fault: WebSocketFault, network: &[u8]) -> Option<Box<str>> {
+        refused_part(fault, network, self.head_limits).map(Into::into)
+    }
+
     /// Judges the head of a request, with its empty line. Returns the answer, which accepts it or is the page.
     ///
     /// # Errors
@@ -131,6 +164,16 @@ impl ServerTerms {
         }
         answer.push_str("\r\n");
         Ok(Answer::Accepted(answer.into_bytes()))
+    }
+}
+
+/// The addresses that proxies wrote into a request. The handshake refuses a request that cannot be parsed.
+fn forwarded(head: &[u8], headers_max: usize) -> Result<Forwarded, WebSocketFault> {
+    let mut headers = vec![httparse::EMPTY_HEADER; headers_max];
+    let mut request = httparse::Request::new(&mut headers);
+    match request.parse(head) {
+        Ok(_) => Forwarded::read(request.headers.iter().map(|it| (it.name, it.value))),
+        Err(_) => Ok(Forwarded::default()),
     }
 }
 

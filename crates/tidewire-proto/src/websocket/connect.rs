@@ -1,6 +1,7 @@
 //! The client's side of the handshake.
 
 use super::http::{Headers, KEY_BYTES, accept_key, check_whole, key_text};
+use super::reader::{Frames, Side};
 use super::{HeadLimits, MESSAGE_BYTES_MAX, Masks, MessageKind};
 use crate::layer::WebSocketFault;
 
@@ -10,8 +11,8 @@ pub struct ClientTerms {
     host: String,
     path: String,
     protocol: &'static str,
-    pub(super) kind: MessageKind,
-    pub(super) message_bytes_max: u64,
+    kind: MessageKind,
+    message_bytes_max: u64,
 }
 
 impl ClientTerms {
@@ -43,6 +44,15 @@ impl ClientTerms {
     pub fn message_bytes_max(mut self, bytes: u64) -> Self {
         self.message_bytes_max = bytes;
         self
+    }
+
+    pub(super) fn kind(&self) -> MessageKind {
+        self.kind
+    }
+
+    /// The frames of a connection, once the server has accepted the request.
+    pub(super) fn frames(&self) -> Frames {
+        Frames::new(Side::Client, self.message_bytes_max)
     }
 
     /// Makes the request. Returns it with the answer to its key, which [`Self::check`] expects.

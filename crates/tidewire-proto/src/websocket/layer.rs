@@ -9,8 +9,8 @@ use std::sync::Arc;
 use super::accept::{Answer, ServerTerms, refusal};
 use super::connect::ClientTerms;
 use super::frame::{NO_CODE, Opcode, close_frame, header};
-use super::http::{HeadEnd, refused_part};
-use super::reader::{Frames, Side};
+use super::http::HeadEnd;
+use super::reader::Frames;
 use super::text::{TextWriter, is_text};
 use super::{HeadLimits, Mask, Masks, MessageKind, frame_header};
 use crate::layer::{Ending, Forwarded, Layer, LayerError, RecordHeader, WebSocketFault};
@@ -50,8 +50,7 @@ impl WebSocketLayer {
     /// The layer of a connection that a server accepted.
     #[must_use]
     pub fn accepting(terms: Arc<ServerTerms>) -> Self {
-        let frames = Frames::new(Side::Server, terms.message_bytes_max);
-        let kind = terms.kind;
+        let (frames, kind) = (terms.frames(), terms.kind());
         let phase = Phase::Accepting(terms, HeadEnd::default());
         Self::new(phase, frames, kind, None)
     }
@@ -59,8 +58,7 @@ impl WebSocketLayer {
     /// The layer of a connection that a client opened. `masks` make the key, too.
     #[must_use]
     pub fn connecting(terms: Arc<ClientTerms>, mut masks: Masks) -> Self {
-        let frames = Frames::new(Side::Client, terms.message_bytes_max);
-        let kind = terms.kind;
+        let (frames, kind) = (terms.frames(), terms.kind());
         let (request, key) = terms.request(&mut masks);
         let phase = Phase::Connecting(terms, HeadEnd::default(), key);
         let mut layer = Self::new(phase, frames, kind, Some(masks));
@@ -90,15 +88,10 @@ impl WebSocketLayer {
         match &mut self.phase {
             Phase::Accepting(terms, end) => {
                 check_first(network, b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")?;
-                let Some(bytes) = end.find(network, terms.head_limits)? else {
+                let Some((bytes, answer, forwarded)) = terms.take(network, end)? else {
                     return Ok(0);
                 };
-                let headers_max = terms.head_limits.headers_max;
-                let forwarded = match terms.keeps_forwarded {
-                    true => forwarded(&network[..bytes], headers_max)?,
-                    false => Forwarded::default(),
-                };
-                (self.phase, self.own) = match terms.answer(&network[..bytes])? {
+                (self.phase, self.own) = match answer {
                     Answer::Accepted(answer) => (Phase::Open(forwarded), answer),
                     Answer::Page(answer) => (Phase::PageServed, answer),
                 };
@@ -165,9 +158,7 @@ impl WebSocketLayer {
     /// Keeps the answer to a fault for the peer: an HTTP answer, or a close frame.
     fn fail(&mut self, fault: WebSocketFault, network: &[u8]) -> LayerError {
         let part = match &mut self.phase {
-            Phase::Accepting(terms, _) => {
-                refused_part(fault, network, terms.head_limits).map(Into::into)
-            }
+            Phase::Accepting(terms, _) => terms.refused_part(fault, network),
             // A stack asks once more after a failure.
             Phase::Failed(_, part) => part.take(),
             _ => None,
@@ -304,16 +295,6 @@ impl Layer for WebSocketLayer {
 
     fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.own.capacity()
-    }
-}
-
-/// The addresses that proxies wrote into a request. The handshake refuses a request that cannot be parsed.
-fn forwarded(head: &[u8], headers_max: usize) -> Result<Forwarded, WebSocketFault> {
-    let mut headers = vec![httparse::EMPTY_HEADER; headers_max];
-    let mut request = httparse::Request::new(&mut headers);
-    match request.parse(head) {
-        Ok(_) => Forwarded::read(request.headers.iter().map(|it| (it.name, it.value))),
-        Err(_) => Ok(Forwarded::default()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The frames of a peer: checks them, and makes answers.
 
-use super::frame::{FrameHeader, NO_CODE, Opcode, append_control};
+use super::frame::{FINAL, MASKED, NO_CODE, Opcode, append_control};
 use super::text::{CutCharacter, is_text};
 use super::{Mask, MessageKind};
 use crate::layer::WebSocketFault;
@@ -50,6 +50,77 @@ struct Payload {
     mask: Option<Mask>,
     /// The last fragment of its message.
     is_final: bool,
+}
+
+/// The header of a frame that a peer sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FrameHeader {
+    opcode: Opcode,
+    is_final: bool,
+    payload_bytes: u64,
+    mask: Option<Mask>,
+}
+
+impl FrameHeader {
+    /// Reads the header at the front of `input`, and returns it with its length. `None` if the header is not complete.
+    /// A fault is reported as soon as its byte arrives.
+    fn read(input: &[u8]) -> Result<Option<(Self, usize)>, WebSocketFault> {
+        let Some(&first) = input.first() else {
+            return Ok(None);
+        };
+        if first & 0x70 != 0 {
+            return Err(WebSocketFault::ReservedBits);
+        }
+        let opcode = Opcode::of(first & 0x0F).ok_or(WebSocketFault::ReservedOpcode)?;
+        let is_final = first & FINAL != 0;
+        if opcode.is_control() && !is_final {
+            return Err(WebSocketFault::ControlFragmented);
+        }
+        let Some(&second) = input.get(1) else {
+            return Ok(None);
+        };
+        let short = second & 0x7F;
+        if opcode.is_control() && short > 125 {
+            return Err(WebSocketFault::ControlTooLong);
+        }
+        let rest = &input[2..];
+        let (payload_bytes, length_bytes) = match short {
+            126 => match rest.first_chunk() {
+                Some(bytes) => (u64::from(u16::from_be_bytes(*bytes)), 2),
+                None => return Ok(None),
+            },
+            127 => match rest.first_chunk() {
+                Some(bytes) => (u64::from_be_bytes(*bytes), 8),
+                None => return Ok(None),
+            },
+            short => (u64::from(short), 0),
+        };
+        // Only the shortest form is valid, so that each frame has one encoding.
+        let is_valid = match length_bytes {
+            2 => payload_bytes > 125,
+            8 => payload_bytes > 0xFFFF && payload_bytes >> 63 == 0,
+            _ => true,
+        };
+        if !is_valid {
+            return Err(WebSocketFault::BadLength);
+        }
+        let mut header_bytes = 2 + length_bytes;
+        let mut mask = None;
+        if second & MASKED != 0 {
+            let Some(bytes) = rest[length_bytes..].first_chunk() else {
+                return Ok(None);
+            };
+            mask = Some(Mask::new(*bytes));
+            header_bytes += 4;
+        }
+        let header = Self {
+            opcode,
+            is_final,
+            payload_bytes,
+            mask,
+        };
+        Ok(Some((header, header_bytes)))
+    }
 }
 
 /// The outcome of one call of [`Frames::receive`].

@@ -17,9 +17,8 @@ use crate::syntax::is_for_tests;
 /// Most methods of a type. A type with more is several, and a facade hands out its parts.
 const METHODS_MAX: usize = 40;
 
-/// Most fields that code outside their own module reaches, of some 2,200, without those of plain data. The goal is a
-/// tenth of them.
-const OPEN_FIELDS_MAX: usize = 288;
+/// Most fields that code outside their own module reaches, of some 2,200, without those of plain data: a tenth.
+const OPEN_FIELDS_MAX: usize = 235;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

@@ -13,7 +13,6 @@
 //! an attack from very many addresses fills the table.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -55,11 +54,7 @@ struct Queued {
 /// Gives an attempt its turn. Returns the attempt if its peer has left.
 pub(crate) type Turn = Box<dyn FnOnce(Attempt) -> Option<Attempt> + Send>;
 
-impl fmt::Debug for Queued {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Queued").finish_non_exhaustive()
-    }
-}
+opaque!(Queued);
 
 /// An attempt that has begun. It is in flight until it is dropped.
 #[derive(Debug)]

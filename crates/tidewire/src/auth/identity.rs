@@ -191,9 +191,9 @@ impl IdentityLimits {
 /// The identity of a session, and the last message that it was allowed to send.
 #[derive(Debug)]
 pub(crate) struct Admitted {
-    pub(crate) identity: Arc<Identity>,
+    identity: Arc<Identity>,
     /// The session's place among the sessions of the identity; `None` if sessions are not counted.
-    pub(crate) place: Option<Place>,
+    place: Option<Place>,
     /// The rate limit of the identity, and the use by its sessions.
     rate: Option<(Rate, Arc<SharedBucket>)>,
     may_all: bool,
@@ -236,6 +236,21 @@ impl Admitted {
             false => 0,
         };
         size_of::<Self>() + last_name + own + permissions
+    }
+
+    #[inline]
+    pub(crate) fn identity(&self) -> &Arc<Identity> {
+        &self.identity
+    }
+
+    /// The identity with the place that the session has among its sessions.
+    pub(crate) fn placed(&self) -> Option<(&Identity, Place)> {
+        Some((&self.identity, self.place?))
+    }
+
+    /// Takes the place of the session, which is given up.
+    pub(crate) fn take_place(&mut self) -> Option<Place> {
+        self.place.take()
     }
 
     pub(crate) fn held_bytes(&self) -> usize {

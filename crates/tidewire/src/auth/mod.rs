@@ -228,11 +228,7 @@ impl Drop for LateAnswer {
     }
 }
 
-impl fmt::Debug for LateAnswer {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("LateAnswer").finish_non_exhaustive()
-    }
-}
+opaque!(LateAnswer);
 
 /// An authenticator that can be replaced while the server runs. Call
 /// [`Server::replace_authenticator`](crate::Server::replace_authenticator), so that open sessions follow.
@@ -301,11 +297,7 @@ impl Authenticate for Replaceable {
     }
 }
 
-impl fmt::Debug for Replaceable {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_tuple("Replaceable").finish_non_exhaustive()
-    }
-}
+opaque!(Replaceable);
 
 /// The authenticator of a server.
 #[derive(Clone)]
@@ -319,11 +311,7 @@ impl Deref for SharedAuthenticator {
     }
 }
 
-impl fmt::Debug for SharedAuthenticator {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("SharedAuthenticator(..)")
-    }
-}
+opaque!(SharedAuthenticator);
 
 /// The authentication of a server: its authenticator, and its tables of addresses and identities.
 pub(crate) struct Guard {
@@ -372,11 +360,7 @@ impl Guard {
     }
 }
 
-impl fmt::Debug for Guard {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Guard").finish_non_exhaustive()
-    }
-}
+opaque!(Guard);
 
 /// Asks an authenticator about a peer of which only the token is known.
 #[cfg(test)]

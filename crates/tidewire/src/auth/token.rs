@@ -1,7 +1,6 @@
 //! A token that identifies a client. It is secret, so it is never shown.
 
 use std::error::Error;
-use std::fmt;
 use std::fs::File;
 use std::io::{self, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -138,11 +137,7 @@ impl From<Token> for Credentials {
     }
 }
 
-impl fmt::Debug for Credentials {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Credentials(..)")
-    }
-}
+opaque!(Credentials);
 
 impl Token {
     /// Checks a token. White space around it is removed, because files end in a line end.
@@ -213,11 +208,7 @@ impl Token {
     }
 }
 
-impl fmt::Debug for Token {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("Token(..)")
-    }
-}
+opaque!(Token);
 
 impl TokenError {
     /// Makes the error of a file that cannot be read or written from the system's error.
@@ -229,7 +220,6 @@ impl TokenError {
     }
 }
 
-/// Opens a file with tokens.
 pub(super) fn open(path: &Path, trust: Trust) -> Result<File, TokenError> {
     open_trusted(path, trust).map_err(|error| match error {
         OpenError::Untrusted(found) => TokenError::Untrusted(found),

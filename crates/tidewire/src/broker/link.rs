@@ -1,7 +1,6 @@
 //! The queue from the lanes to their node.
 
 use std::collections::{HashSet, VecDeque};
-use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 use tidewire_proto::backplane::NodeLife;
@@ -247,13 +246,7 @@ impl BackplaneLink {
     }
 }
 
-impl fmt::Debug for BackplaneLink {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_struct("BackplaneLink")
-            .finish_non_exhaustive()
-    }
-}
+opaque!(BackplaneLink);
 
 /// Bytes of batches that wait for the node. 4 MiB are the work of many turns.
 const BATCH_BYTES_MAX: usize = 4 << 20;

@@ -260,7 +260,7 @@ impl Core {
         }
         let (lanes, now_ns) = (self.exchange.lanes.all(), self.sessions.timers.now_ns());
         let chosen = self.acceptor.placement.choose(lanes, now_ns);
-        let arrival = match chosen.filter(|lane| *lane != self.exchange.lane) {
+        let arrival = match chosen.filter(|lane| *lane != self.exchange.lane()) {
             Some(lane) => match lanes[lane].post(LaneMessage::Adopt(Box::new(arrival))) {
                 // The mailbox of the other lane is full, or that lane has ended, so this lane takes the connection.
                 Err(LaneMessage::Adopt(arrival)) => *arrival,
@@ -297,8 +297,8 @@ impl Core {
             Ok(slot) => {
                 let session = &mut self.sessions[slot];
                 session.profile.listener = listener;
-                if let Some(proxy) = forwarder {
-                    session.profile.attach().forwarder = Some(Arc::new(proxy));
+                if forwarder.is_some() {
+                    session.profile.attach().set_forwarder(forwarder);
                 }
                 let has_layers = session.stream.has_layers();
                 if has_layers && !self.admission.hold_handshake(&mut self.sessions, slot) {

@@ -79,7 +79,7 @@ impl LaneGuard<'_> {
         // A session that renews credentials does not pay for the failures of others at its address. An anonymous one
         // has none to renew, so its token is a guess.
         let is_renewal = session.profile.admitted.as_ref();
-        let is_renewal = is_renewal.is_some_and(|it| !it.identity.is_anonymous());
+        let is_renewal = is_renewal.is_some_and(|it| !it.identity().is_anonymous());
         let address = session.owner().filter(|_| !is_renewal);
         let Some(address) = address else {
             return self.ask(slot, token, None);
@@ -116,14 +116,13 @@ impl LaneGuard<'_> {
     /// Keeps the token of a session whose attempt has to wait.
     fn hold_token(&mut self, slot: usize, token: &[u8]) {
         self.sessions.relief.charge(0, token.len());
-        self.sessions[slot].profile.attach().held_token.0 = token.into();
+        self.sessions[slot].profile.attach().hold_token(token);
     }
 
     /// Takes the token that the session keeps, if it keeps one.
     fn release_token(&mut self, slot: usize) -> Box<[u8]> {
         let attached = self.sessions[slot].profile.attached.as_mut();
-        let token = attached.map(|it| std::mem::take(&mut it.held_token.0));
-        let token = token.unwrap_or_default();
+        let token = attached.map(|it| it.release_token()).unwrap_or_default();
         self.sessions.relief.charge(token.len(), 0);
         token
     }
@@ -139,7 +138,7 @@ impl LaneGuard<'_> {
         let (outcome, question) = ask(guard, session, token, attempt.as_ref(), mailbox);
         match outcome {
             AuthOutcome::Later => {
-                self.sessions[slot].profile.attach().question = question;
+                self.sessions[slot].profile.attach().await_answer(question);
                 false
             }
             AuthOutcome::Unknown if token.is_empty() => {
@@ -234,7 +233,7 @@ impl LaneGuard<'_> {
             ),
         };
         let session = &self.sessions[slot];
-        let former = session.profile.admitted.as_ref().map(|it| &it.identity);
+        let former = session.profile.admitted.as_ref().map(|it| it.identity());
         // Newer credentials must be of the same identity: a member of a room has its name.
         if former.is_some_and(|former| former.name() != identity.name()) {
             return Err(AuthFailure::Wrong);
@@ -243,7 +242,7 @@ impl LaneGuard<'_> {
             return Err(AuthFailure::Revoked);
         }
         let former = session.profile.admitted.as_ref();
-        let former = former.and_then(|it| Some((&*it.identity, it.place?)));
+        let former = former.and_then(|it| it.placed());
         let place = guard
             .sessions
             .replace(former, &identity, session.id.number())
@@ -289,8 +288,8 @@ impl LaneGuard<'_> {
         let admitted = self.sessions[slot].profile.admitted.take();
         if let (Some(guard), Some(admitted)) = (self.guard, admitted) {
             self.sessions.relief.charge(admitted.held_bytes(), 0);
-            if let Some(place) = admitted.place {
-                guard.sessions.leave(&admitted.identity, place);
+            if let Some((identity, place)) = admitted.placed() {
+                guard.sessions.leave(identity, place);
             }
         }
     }
@@ -336,10 +335,10 @@ impl LaneGuard<'_> {
             let Some(admitted) = &self.sessions[slot].profile.admitted else {
                 continue;
             };
-            let former = Arc::clone(&admitted.identity);
+            let former = Arc::clone(admitted.identity());
             let member = self.sessions[slot].profile.member.as_deref();
             let has_name_of_another = former.is_anonymous()
-                && member.is_some_and(|member| guard.is_reserved(&member.name));
+                && member.is_some_and(|member| guard.is_reserved(member.name()));
             let is_admitted = match guard.current(&former) {
                 _ if has_name_of_another => false,
                 Some(current) if Arc::ptr_eq(&current, &former) => true,
@@ -365,10 +364,9 @@ impl LaneGuard<'_> {
         let Some(admitted) = &mut self.sessions[slot].profile.admitted else {
             return false;
         };
-        let place = admitted.place.map(|place| (former, place));
-        let Ok(place) = guard.sessions.replace(place, &current, number) else {
+        let Ok(place) = guard.sessions.replace(admitted.placed(), &current, number) else {
             // It is counted out now, so that no more sessions end than are too many.
-            if let Some(place) = admitted.place.take() {
+            if let Some(place) = admitted.take_place() {
                 guard.sessions.leave(former, place);
             }
             return false;
@@ -386,7 +384,7 @@ impl LaneGuard<'_> {
     fn may_stay(&self, slot: usize, permissions: &Permissions) -> bool {
         let mut memberships = self.sessions[slot].memberships.iter();
         memberships.all(|membership| {
-            let shared = self.rooms.open().shared(membership.room);
+            let shared = self.rooms.open().shared(membership.room());
             shared.is_none_or(|shared| {
                 let action = match shared.is_topic() {
                     true => Action::Subscribe(shared.name()),

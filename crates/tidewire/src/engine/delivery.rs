@@ -11,7 +11,7 @@ impl Core {
         while let Some(entry) = BatchEntry::decode(&mut rest) {
             self.rooms().deliver_entry(&entry);
         }
-        self.exchange.lanes.spare_batches.put(batch);
+        self.exchange.lanes.spare_batches().put(batch);
     }
 
     pub(crate) fn deliver_send(&mut self, session: &SessionShared, frame: Vec<u8>) {

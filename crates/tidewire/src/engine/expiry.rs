@@ -41,7 +41,7 @@ impl WallClock {
         let mut changed = 0_u64;
         for slot in sessions.table.slots() {
             let admitted = sessions[slot].profile.admitted.as_ref();
-            if let Some(expiry) = admitted.and_then(|it| it.identity.expiry()) {
+            if let Some(expiry) = admitted.and_then(|it| it.identity().expiry()) {
                 apply_expiry(sessions, slot, Some(expiry));
                 changed += 1;
             }

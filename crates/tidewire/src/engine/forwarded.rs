@@ -20,7 +20,7 @@ impl Admission {
     pub(crate) fn follow_forwarded(&mut self, sessions: &mut LaneSessions, slot: usize) -> bool {
         let session = &sessions[slot];
         let attached = session.profile.attached.as_ref();
-        let Some(proxy) = attached.and_then(|it| it.forwarder.clone()) else {
+        let Some(proxy) = attached.and_then(|it| it.forwarder().cloned()) else {
             return true;
         };
         let listener = session.profile.listener.as_ref();
@@ -39,7 +39,7 @@ impl Admission {
         }
         self.leave_unnamed();
         let profile = &mut sessions[slot].profile;
-        profile.attach().forwarder = None;
+        profile.attach().set_forwarder(None);
         profile.peer = Some(client);
         true
     }

@@ -95,7 +95,7 @@ impl Core {
         match self.acceptor.add(&mut self.sessions, listener) {
             Ok(()) => tracing::warn!(
                 address,
-                lane = self.exchange.lane,
+                lane = self.exchange.lane(),
                 "a lane took a listener over"
             ),
             Err(error) => tracing::error!(%error, address, "a listener could not be taken over"),
@@ -128,12 +128,7 @@ mod tests {
         for frame in [b"one", b"two"] {
             BatchEntry::Session { id, frame }.encode(&mut batch);
         }
-        let answer = Answer {
-            session: id,
-            position: 0,
-            token: Arc::default(),
-            content: Content::Nothing,
-        };
+        let answer = Answer::new(id, 0, Arc::default(), Content::Nothing);
         let arrival = Arrival::unlisted(near.into());
         let frame = b"three".to_vec();
         for message in [

@@ -41,7 +41,7 @@ impl Core {
         peer: Option<Endpoint>,
         mut connection: Connection,
     ) -> Result<usize, CloseReason> {
-        let id = self.sessions.table.next_id(self.exchange.lane);
+        let id = self.sessions.table.next_id(self.exchange.lane());
         let slot = id.slot();
         if stream.preserves_boundaries() {
             connection

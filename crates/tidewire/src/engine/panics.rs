@@ -40,7 +40,7 @@ impl Core {
         let session = self.sessions.table.find(id);
         let peer = session.and_then(|it| it.profile.peer.as_deref());
         let peer = peer.map(tracing::field::display);
-        let lane = self.exchange.lane;
+        let lane = self.exchange.lane();
         let text = panic_text(panic);
         match self.panic_log.may_log(self.sessions.timers.now_ns()) {
             Some(unlogged) => {

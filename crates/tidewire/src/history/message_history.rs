@@ -158,7 +158,6 @@ impl MessageHistory {
         self.evict(records, now_ns);
     }
 
-    /// Notes that a lane has the messages up to this offset.
     pub(crate) fn note_arrival(&self, records: &mut Records, lane: usize, offset: u64) {
         let position = Position {
             offset,

@@ -130,7 +130,6 @@ impl ServerHistories {
         self.hold(&RoomOrTopic::new(SequenceKind::Topic, pattern.text()))
     }
 
-    /// Returns the history of a room or topic that the node has.
     pub(crate) fn of_node(&self, name: &RoomOrTopic) -> Option<Arc<MessageHistory>> {
         Some(self.hold(name)?.history())
     }

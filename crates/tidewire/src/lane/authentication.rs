@@ -23,7 +23,7 @@ impl<S: Service> Lane<S> {
         } = answer;
         let session = self.core.sessions.table.find(id);
         let attached = session.and_then(|it| it.profile.attached.as_ref());
-        if attached.is_some_and(|it| it.question != question) {
+        if attached.is_some_and(|it| !it.awaits_answer(question)) {
             return;
         }
         // The users may have changed since the answer was found.

@@ -142,7 +142,12 @@ impl<S: Service> Lane<S> {
     /// Finishes an in-process connection after a server has taken its other end.
     pub(crate) fn finish_waiting(&mut self, ticket: u64) {
         let mut all = self.core.sessions.table.into_iter();
-        let found = all.find(|(_, session)| session.stream.ticket() == Some(ticket));
+        let found = all.find(|(_, session)| {
+            session
+                .stream
+                .waiting()
+                .is_some_and(|end| end.ticket() == ticket)
+        });
         // The session may have ended meanwhile.
         if let Some((slot, session)) = found
             && session.connection.phase() == Phase::Connecting

@@ -12,7 +12,6 @@ use tidewire_proto::message::Message;
 
 use super::read::{note_name, serve};
 use crate::engine::Core;
-use crate::limits::WhenExceeded;
 use crate::service::{Context, HandlerError, HandlerResult, Service};
 use crate::session::CloseReason;
 
@@ -55,13 +54,13 @@ pub(super) fn serve_metered<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bo
     if cx.core.sessions[slot].meter(&rate, frame_bytes, now_ns) {
         pass::<S, C, IS_DATAGRAM>(cx, service, codec, slot, (message, frame_bytes), is_allowed);
         // The handler may have closed the session.
-        if rate.when_exceeded == WhenExceeded::Pause
+        if rate.pauses()
             && cx.core.sessions.table.slot_of(cx.call.id()).is_some()
             && cx.core.sessions.pause_for_rate(slot, &rate)
         {
             cx.call.stop();
         }
-    } else if rate.when_exceeded == WhenExceeded::Refuse {
+    } else if rate.refuses() {
         cx.core.counters.rate_refused.add(1);
         let refusal = HandlerError::new(ErrorCode::LimitReached, TOO_FAST);
         refuse(cx, codec, message, refusal);
@@ -141,7 +140,7 @@ mod tests {
 
     use super::*;
     use crate::lane::{Lane, lane};
-    use crate::limits::{Limits, RateLimit};
+    use crate::limits::{Limits, RateLimit, WhenExceeded};
     use crate::server::Server;
 
     const SECOND_NS: u64 = 1_000_000_000;

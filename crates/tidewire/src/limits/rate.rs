@@ -144,7 +144,7 @@ pub(crate) struct Rate {
     messages: Option<u64>,
     bytes: Option<u64>,
     burst_ns: u64,
-    pub(crate) when_exceeded: WhenExceeded,
+    when_exceeded: WhenExceeded,
 }
 
 /// The part of its rate that a session has used, as the times at which its buckets are full again.
@@ -210,6 +210,17 @@ impl SharedBucket {
 }
 
 impl Rate {
+    /// Whether a session that exceeds the rate is paused. Otherwise its messages are dropped or [refused](Self::refuses).
+    #[inline]
+    pub(crate) fn pauses(&self) -> bool {
+        self.when_exceeded == WhenExceeded::Pause
+    }
+
+    /// Whether messages above the rate are refused.
+    pub(crate) fn refuses(&self) -> bool {
+        self.when_exceeded == WhenExceeded::Refuse
+    }
+
     /// The time from which another message may come. It is in the past if one may come now.
     pub(crate) fn free_ns(&self, bucket: Bucket) -> u64 {
         let message_ns = cost_ns(1, self.messages);

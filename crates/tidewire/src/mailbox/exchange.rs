@@ -18,7 +18,7 @@ pub(crate) struct Lanes {
     /// The mailboxes of all lanes of the server, in the order of their numbers.
     mailboxes: OnceLock<Vec<Arc<Mailbox>>>,
     /// Emptied batches of lanes that received them, for lanes that send.
-    pub(crate) spare_batches: SpareBatches,
+    spare_batches: SpareBatches,
     /// The way to the node, if the server has a backplane.
     backplane: Option<Arc<BackplaneLink>>,
     /// The lanes that will post no more messages, one bit each.
@@ -51,6 +51,11 @@ struct NodeBatch {
 }
 
 impl Lanes {
+    /// Emptied batches, for those who send.
+    pub(crate) fn spare_batches(&self) -> &SpareBatches {
+        &self.spare_batches
+    }
+
     pub(crate) fn new(backplane: Option<Arc<BackplaneLink>>) -> Self {
         Self {
             backplane,
@@ -118,6 +123,12 @@ impl Lanes {
 }
 
 impl Exchange {
+    /// The number of this lane.
+    #[inline]
+    pub(crate) fn lane(&self) -> usize {
+        self.lane
+    }
+
     pub(crate) fn new(lane: usize, mailbox: Arc<Mailbox>, lanes: Arc<Lanes>) -> Self {
         Self {
             lane,

@@ -82,7 +82,6 @@ impl SharedLaneSet {
             .fetch_and(!LaneSet::from(receiver).0, Ordering::AcqRel);
     }
 
-    /// The set as it is now.
     #[inline(always)]
     pub(crate) fn get(&self) -> LaneSet {
         LaneSet(self.0.load(Ordering::Acquire))

@@ -111,7 +111,6 @@ impl<'a> LaneRooms<'a> {
         LaneHistories::new(&mut self.table.open, self.sessions, self.exchange)
     }
 
-    /// Returns the topics.
     #[inline(always)]
     pub(crate) fn topics(&mut self) -> LaneTopics<'_> {
         let RoomTable { open, topics, .. } = &mut *self.table;

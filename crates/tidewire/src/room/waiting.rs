@@ -35,7 +35,7 @@ pub(super) struct WaitingJoins {
 /// A message that the service handles again later.
 #[derive(Debug)]
 pub(crate) struct WaitingJoin {
-    pub(crate) id: SessionId,
+    id: SessionId,
     of: RoomOrTopic,
     kind: Kind,
     flags: u8,
@@ -68,6 +68,10 @@ impl WaitingJoin {
         }
     }
 
+    pub(crate) fn id(&self) -> SessionId {
+        self.id
+    }
+
     pub(crate) fn message(&self) -> Message<'_> {
         Message {
             kind: self.kind,
@@ -90,7 +94,6 @@ pub(crate) struct Joins<'a> {
 }
 
 impl WaitingJoins {
-    /// Whether joins wait.
     #[inline]
     pub(super) fn has_any(&self) -> bool {
         !self.joins.is_empty() || !self.for_names.is_empty()
@@ -156,7 +159,7 @@ impl<'a> Joins<'a> {
             return false;
         };
         let profile = &self.sessions[slot].profile;
-        let identity = profile.admitted.as_ref().map(|it| &it.identity);
+        let identity = profile.admitted.as_ref().map(|it| it.identity());
         let own = identity
             .and_then(|it| it.chat_name())
             .filter(|_| name.is_empty());

@@ -16,7 +16,7 @@ use tidewire_io::socket::PassedSocket;
 use super::{Server, ServerBuilder, Stopped};
 use crate::address::Successor;
 use crate::config::ConnectionAge;
-use crate::limits::{Limits, nanoseconds};
+use crate::limits::Limits;
 use crate::mailbox::Mailbox;
 use crate::observe::LaneCounters;
 use crate::transport::Proxies;
@@ -135,10 +135,7 @@ impl ServerBuilder {
     /// ```
     #[must_use]
     pub fn connection_age_max(mut self, max: Duration, grace: Duration) -> Self {
-        self.age = Some(ConnectionAge {
-            max_ns: nanoseconds(max).max(1),
-            grace_ns: nanoseconds(grace),
-        });
+        self.age = Some(ConnectionAge::new(max, grace));
         self
     }
 

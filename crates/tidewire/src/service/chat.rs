@@ -20,7 +20,7 @@ use tidewire_proto::message::{Kind, Message, RoomId};
 use tidewire_proto::room::Policy;
 
 pub use hooks::ChatMessage;
-use hooks::Hooks;
+use hooks::{JoinHook, LeaveHook, MessageHook};
 use past::Past;
 
 use super::call::is_flush;
@@ -58,6 +58,14 @@ impl Default for Chat {
             scratch: Vec::new(),
         }
     }
+}
+
+/// The hooks of a chat. A hook that is not set costs nothing.
+#[derive(Clone, Default)]
+struct Hooks {
+    join: Option<JoinHook>,
+    message: Option<MessageHook>,
+    leave: Option<LeaveHook>,
 }
 
 impl Chat {

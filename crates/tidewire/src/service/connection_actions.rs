@@ -96,7 +96,7 @@ impl ConnectionActions<'_, '_> {
                 .close(slot, CloseReason::Service);
             return Err(failure);
         }
-        session.profile.attach().credentials = Some(token);
+        session.profile.attach().set_credentials(token);
         let renews = session.connection.renew();
         if renews {
             self.cx.core.sessions.transmit(slot);

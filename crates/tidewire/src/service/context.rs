@@ -72,7 +72,7 @@ impl Context<'_> {
     /// Returns the index of this lane.
     #[must_use]
     pub fn lane(&self) -> usize {
-        self.core.exchange.lane
+        self.core.exchange.lane()
     }
 
     /// Returns the codec of this lane's sessions.

@@ -274,7 +274,6 @@ impl Router {
 }
 
 impl Router {
-    /// Whether there is a method with this name.
     fn has_method(&self, name: &str, case: MethodCase) -> bool {
         match case {
             MethodCase::Exact => self.exact.contains_key(name),

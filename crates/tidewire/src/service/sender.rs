@@ -69,7 +69,7 @@ impl<'a> SessionSender<'a> {
             return Err(SendError::NotOpen);
         }
         let core = &mut *cx.core;
-        let (target, loan) = if id.lane() == core.exchange.lane {
+        let (target, loan) = if id.lane() == core.exchange.lane() {
             (Target::Local(id.slot()), core.sessions.lend_output(id)?)
         } else {
             (Target::Remote(id), OutputLoan::NOTHING)

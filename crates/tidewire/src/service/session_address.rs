@@ -108,7 +108,7 @@ impl Sessions {
     /// session need not be open.
     #[must_use]
     pub fn address(&self, id: SessionId) -> Option<SessionAddress> {
-        let link = self.shared.lanes.link().filter(|_| id != SessionId::NONE)?;
+        let link = self.link().filter(|_| id != SessionId::NONE)?;
         Some(SessionAddress {
             life: link.life().clone(),
             id,
@@ -130,7 +130,7 @@ impl Sessions {
         to: &SessionAddress,
         message: &Message<'_>,
     ) -> Result<(), SendError> {
-        let link = self.shared.lanes.link().ok_or(SendError::NotOpen)?;
+        let link = self.link().ok_or(SendError::NotOpen)?;
         if link.life().node == to.life.node {
             return match *link.life() == to.life {
                 true => self.send_to(to.id, message),

@@ -24,6 +24,7 @@ use tidewire_proto::connection::Farewell;
 use tidewire_proto::message::Message;
 
 use crate::address::Endpoint;
+use crate::broker::BackplaneLink;
 use crate::engine::ServerShared;
 use crate::mailbox::LaneMessage;
 use crate::service::Context;
@@ -62,7 +63,7 @@ use crate::transport::TransportKind;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Sessions {
-    pub(super) shared: Arc<ServerShared>,
+    shared: Arc<ServerShared>,
 }
 
 /// One session, for any thread. Clones refer to the same session. A handle does not keep the session open.
@@ -76,6 +77,11 @@ pub struct SessionHandle {
 impl Sessions {
     pub(crate) fn new(shared: Arc<ServerShared>) -> Self {
         Self { shared }
+    }
+
+    /// The way to the node, if the server has a backplane.
+    pub(super) fn link(&self) -> Option<&Arc<BackplaneLink>> {
+        self.shared.lanes.link()
     }
 
     /// Returns the session with this id, if it is open.
@@ -302,7 +308,7 @@ impl Context<'_> {
         let (broadcast, mut shares) = prepare_shares(&shared, Box::new(predicate), &message)?;
         let own = shares
             .iter()
-            .position(|(lane, _)| *lane == self.core.exchange.lane)
+            .position(|(lane, _)| *lane == self.core.exchange.lane())
             .map(|index| shares.swap_remove(index).1);
         post_shares(&shared, shares);
         if let Some(share) = own {

@@ -19,7 +19,7 @@ impl Session {
         let end_ns = age.end_ns(shared.opened_ns, self.id.number());
         match self.connection.output().drain() {
             None => Some(end_ns),
-            Some(Drain::Age) => Some(end_ns.saturating_add(age.grace_ns)),
+            Some(Drain::Age) => Some(age.close_ns(end_ns)),
             Some(Drain::Shutdown) => None,
         }
     }

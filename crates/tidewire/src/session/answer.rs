@@ -1,27 +1,16 @@
-//! Deferred answers: the messages that bring them back to their lanes.
+//! Deferred answers: the token that a lane and the holder of an answer share, and buffers that are used again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_queue::ArrayQueue;
 
-use super::SessionId;
-
 /// The state that a lane and the holder of a [`Deferred`](crate::Deferred) share.
 #[derive(Debug, Default)]
 pub(crate) struct Token {
     cancelled: AtomicBool,
     /// The method's name, for codecs whose replies repeat it.
-    pub(crate) name: String,
-}
-
-/// A deferred answer that returns to its lane.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    pub(crate) session: SessionId,
-    pub(crate) position: u64,
-    pub(crate) token: Arc<Token>,
-    pub(crate) content: Content,
+    name: String,
 }
 
 /// The content of a deferred answer.
@@ -34,17 +23,15 @@ pub(crate) enum Content {
     Inexpressible,
 }
 
-impl Answer {
-    /// Memory of its frame.
-    pub(crate) fn held_bytes(&self) -> usize {
-        match &self.content {
-            Content::Frame(frame) => frame.capacity(),
-            Content::Nothing | Content::Inexpressible => 0,
-        }
-    }
-}
-
 impl Token {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn set_name(&mut self, name: &str) {
+        self.name.push_str(name);
+    }
+
     pub(crate) fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }

@@ -17,32 +17,32 @@ use crate::auth::{Identity, Token};
 #[derive(Debug, Default)]
 pub(crate) struct Attached {
     states: Vec<Box<dyn Any + Send>>,
-    pub(super) meter: Meter,
+    meter: Meter,
     /// See [`Profile::is_upstream`](super::Profile::is_upstream).
-    pub(crate) is_upstream: bool,
+    is_upstream: bool,
     /// The proxy of a session whose client is not known yet.
-    pub(crate) forwarder: Option<Arc<Endpoint>>,
+    forwarder: Option<Arc<Endpoint>>,
     /// The number of the late answer that decides who the peer is.
-    pub(crate) question: u64,
+    question: u64,
     /// The token of a session whose attempt waits for its turn.
-    pub(crate) held_token: HeldToken,
+    held_token: HeldToken,
     /// The identity that the session gets when another session gives way to it.
-    pub(crate) newcomer: Option<Newcomer>,
+    newcomer: Option<Newcomer>,
     /// The credentials of a connection that this lane makes.
-    pub(crate) credentials: Option<Token>,
+    credentials: Option<Token>,
 }
 
 /// A session that waits for a place among those of its identity.
 #[derive(Debug)]
-pub(crate) struct Newcomer {
-    pub(crate) identity: Arc<Identity>,
+struct Newcomer {
+    identity: Arc<Identity>,
     /// The sessions that were asked to give way, and that may still do so.
-    pub(crate) unanswered: usize,
+    unanswered: usize,
 }
 
 /// A token as it came in a hello. `Debug` does not show it.
 #[derive(Default)]
-pub(crate) struct HeldToken(pub(crate) Box<[u8]>);
+struct HeldToken(Box<[u8]>);
 
 impl std::fmt::Debug for HeldToken {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -51,6 +51,82 @@ impl std::fmt::Debug for HeldToken {
 }
 
 impl Attached {
+    pub(super) fn meter(&mut self) -> &mut Meter {
+        &mut self.meter
+    }
+
+    pub(super) fn is_upstream(&self) -> bool {
+        self.is_upstream
+    }
+
+    /// Notes that this lane connects to an upstream, with these credentials.
+    pub(crate) fn set_upstream(&mut self, credentials: Option<Token>) {
+        (self.is_upstream, self.credentials) = (true, credentials);
+    }
+
+    pub(super) fn credentials(&self) -> Option<&Token> {
+        self.credentials.as_ref()
+    }
+
+    pub(crate) fn set_credentials(&mut self, token: Token) {
+        self.credentials = Some(token);
+    }
+
+    pub(crate) fn forwarder(&self) -> Option<&Arc<Endpoint>> {
+        self.forwarder.as_ref()
+    }
+
+    pub(crate) fn set_forwarder(&mut self, proxy: Option<Endpoint>) {
+        self.forwarder = proxy.map(Arc::new);
+    }
+
+    /// Notes that this late answer, and no earlier one, decides who the peer is.
+    pub(crate) fn await_answer(&mut self, question: u64) {
+        self.question = question;
+    }
+
+    pub(crate) fn awaits_answer(&self, question: u64) -> bool {
+        self.question == question
+    }
+
+    /// Keeps the token until the attempt has its turn.
+    pub(crate) fn hold_token(&mut self, token: &[u8]) {
+        self.held_token.0 = token.into();
+    }
+
+    pub(crate) fn release_token(&mut self) -> Box<[u8]> {
+        std::mem::take(&mut self.held_token.0)
+    }
+
+    /// Lets the session wait until one of as many others gives way. Returns false if the session waits already, because
+    /// another newcomer was faster.
+    pub(crate) fn await_place(&mut self, identity: &Arc<Identity>, others: usize) -> bool {
+        let is_new = self.newcomer.is_none();
+        self.newcomer.get_or_insert_with(|| Newcomer {
+            identity: Arc::clone(identity),
+            unanswered: others,
+        });
+        is_new
+    }
+
+    /// The identity that waits for a place.
+    pub(crate) fn newcomer(&self) -> Option<&Arc<Identity>> {
+        self.newcomer.as_ref().map(|it| &it.identity)
+    }
+
+    /// Ends the wait for a place. Returns the identity that waited.
+    pub(crate) fn end_wait_for_place(&mut self) -> Option<Arc<Identity>> {
+        self.newcomer.take().map(|it| it.identity)
+    }
+
+    /// Notes that a session which was asked to give way does not. Returns how many may still do so; `None` if the
+    /// session does not wait.
+    pub(crate) fn note_refused_place(&mut self) -> Option<usize> {
+        let newcomer = self.newcomer.as_mut()?;
+        newcomer.unanswered = newcomer.unanswered.saturating_sub(1);
+        Some(newcomer.unanswered)
+    }
+
     pub(crate) fn state<T: Any>(&self) -> Option<&T> {
         self.states.iter().find_map(|state| state.downcast_ref())
     }

@@ -117,7 +117,10 @@ impl SessionFigures {
             transport: session.stream.kind(),
             is_outgoing: session.connection.handshake().is_outgoing(),
             opened: Moment::from_ns(profile.shared.as_ref().map_or(0, |it| it.opened_ns)),
-            identity: profile.admitted.as_ref().map(|it| Arc::clone(&it.identity)),
+            identity: profile
+                .admitted
+                .as_ref()
+                .map(|it| Arc::clone(it.identity())),
             name: profile.member.as_ref().map(|it| Arc::clone(&it.name)),
             memory_bytes: SESSION_BYTES + sessions.relief.kept_bytes(slot),
             queued_bytes: sessions.outputs.of(slot).len() + session.stream.pending_bytes(),

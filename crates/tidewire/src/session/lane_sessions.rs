@@ -104,7 +104,7 @@ impl LaneSessions {
         let session = &mut self.table[slot];
         let Config { rules, codec, .. } = &*self.config;
         let attached = session.profile.attached.as_ref();
-        let credentials = attached.and_then(|attached| attached.credentials.as_ref());
+        let credentials = attached.and_then(|attached| attached.credentials());
         let own = Introduction {
             agent: &self.config.agent,
             session: session.id.number(),

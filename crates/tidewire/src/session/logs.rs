@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use tidewire_proto::room::{LagLimits, Policy, RoomLog, Subscriber};
 
-use super::{Membership, MembershipEnd, Relief, Session, SessionTable};
+use super::{Membership, Relief, Session, SessionTable};
 use crate::memory::{LaneMemory, Pressure};
 use crate::observe::{DropReason, LaneCounters};
 
@@ -65,13 +65,14 @@ impl Logs {
         Some(Subscriber::attach(self.get_mut(alias)?, policy, limits))
     }
 
-    /// Removes a membership from its session, and its subscriber from the log.
+    /// Removes a membership from its session, and its subscriber from the log. Returns the membership's index in the
+    /// room's list of members, and the number of messages that the member did not get.
     pub(crate) fn detach(
         &mut self,
         session: &mut Session,
         membership: usize,
         relief: &mut Relief,
-    ) -> Option<MembershipEnd> {
+    ) -> Option<(usize, u64)> {
         if let Some(admitted) = &mut session.profile.admitted {
             admitted.forget();
         }
@@ -85,11 +86,7 @@ impl Logs {
         let undelivered = subscriber.detach(self.get_mut(room)?);
         relief.charge(held_bytes, 0);
         relief.charge_log(self, room);
-        Some(MembershipEnd {
-            room,
-            index,
-            undelivered,
-        })
+        Some((index, undelivered))
     }
 
     /// Sends a subscriber the history from `next` on, or nothing of it, in place of what its log has now.

@@ -1,9 +1,9 @@
 //! The changes of a membership in its session: the position in the log, the output and the account of memory.
 
 use tidewire_proto::codec::Codec;
-use tidewire_proto::room::Verdict;
+use tidewire_proto::room::{Subscriber, Verdict};
 
-use super::{LaneSessions, MEMBERSHIP_BYTES, Session};
+use super::{LaneSessions, MEMBERSHIP_BYTES, Membership, Session};
 use crate::observe::DropReason;
 
 /// The work of a room for the policy of a slow subscriber.
@@ -14,15 +14,6 @@ pub(crate) enum SlowSubscriber {
     Disconnect { behind: (u64, u64) },
     /// Hold back the publishers.
     Block,
-}
-
-/// A membership that has ended.
-pub(crate) struct MembershipEnd {
-    pub(crate) room: u16,
-    /// Its index in the room's list of members.
-    pub(crate) index: usize,
-    /// Messages that the member did not get.
-    pub(crate) undelivered: u64,
 }
 
 impl LaneSessions {
@@ -76,7 +67,53 @@ impl LaneSessions {
     }
 }
 
+impl Membership {
+    #[inline]
+    pub(crate) fn room(&self) -> u16 {
+        self.room
+    }
+
+    /// Whether it is a subscription.
+    pub(crate) fn is_topic(&self) -> bool {
+        self.is_topic
+    }
+}
+
 impl Session {
+    /// Adds a membership in a room, or a subscription. `index` is its place in the room's list of members.
+    pub(crate) fn enter(
+        &mut self,
+        room: u16,
+        is_topic: bool,
+        index: usize,
+        subscriber: Subscriber,
+    ) {
+        let membership = Membership {
+            room,
+            held_bytes: MEMBERSHIP_BYTES,
+            is_topic,
+            number: 0,
+            index,
+            subscriber,
+        };
+        let at = self.memberships.partition_point(|it| it.room < room);
+        self.memberships.insert(at, membership);
+    }
+
+    /// Notes the new place of the session in a room's list of members.
+    pub(crate) fn move_member(&mut self, room: u16, index: usize) {
+        if let Some(membership) = self.membership(room) {
+            self.memberships[membership].index = index;
+        }
+    }
+
+    /// Sets the number of a membership, which is the id of the message that requested it.
+    pub(crate) fn number_membership(&mut self, room: u16, number: u32) {
+        if let Some(membership) = self.membership(room) {
+            self.memberships[membership].number = number;
+        }
+    }
+
     /// Returns the index of the session's membership in a room that is not a topic's.
     #[inline]
     pub(crate) fn room_membership(&self, alias: u16) -> Option<usize> {

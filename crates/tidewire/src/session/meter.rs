@@ -5,7 +5,7 @@ use tidewire_io::timer::TimerId as WheelTimer;
 use tidewire_proto::connection::PauseReason;
 
 use super::{LaneSessions, Session, TimerKey};
-use crate::limits::{Bucket, Rate, SharedBucket, WhenExceeded};
+use crate::limits::{Bucket, Rate, SharedBucket};
 
 /// The rate that a session has used up.
 #[derive(Debug, Default)]
@@ -21,11 +21,11 @@ impl Session {
     pub(crate) fn meter(&mut self, rate: &Rate, bytes: usize, now_ns: u64) -> bool {
         let profile = &mut self.profile;
         if let Some(shared) = profile.admitted.as_ref().and_then(|it| it.bucket()) {
-            let may_exceed = rate.when_exceeded == WhenExceeded::Pause;
+            let may_exceed = rate.pauses();
             return shared.take(rate, bytes, now_ns, may_exceed);
         }
-        let meter = &mut profile.attach().meter;
-        if rate.when_exceeded != WhenExceeded::Pause && rate.free_ns(meter.bucket) > now_ns {
+        let meter = profile.attach().meter();
+        if !rate.pauses() && rate.free_ns(meter.bucket) > now_ns {
             return false;
         }
         rate.take(&mut meter.bucket, bytes, now_ns);
@@ -34,7 +34,7 @@ impl Session {
 
     /// Takes the timer at which reading resumes.
     pub(super) fn take_rate_timer(&mut self) -> Option<WheelTimer> {
-        self.profile.attached.as_mut()?.meter.timer.take()
+        self.profile.attached.as_mut()?.meter().timer.take()
     }
 }
 
@@ -44,7 +44,7 @@ impl LaneSessions {
         let session = &mut self.table[slot];
         let shared = session.profile.admitted.as_ref();
         let shared = shared.and_then(|it| it.bucket()).map(SharedBucket::load);
-        let meter = &mut session.profile.attach().meter;
+        let meter = session.profile.attach().meter();
         let free_ns = rate.free_ns(shared.unwrap_or(meter.bucket));
         if free_ns <= self.timers.now_ns() {
             return false;

@@ -45,8 +45,8 @@ use tidewire_proto::room::Subscriber;
 pub(crate) use tidewire_proto::connection::CloseReason;
 
 pub(crate) use address_shares::{Shares, TableFull};
-pub(crate) use answer::{Answer, Content, SpareAnswers, SpareFrames, Token};
-pub(crate) use attached::{Attached, Newcomer};
+pub(crate) use answer::{Content, SpareAnswers, SpareFrames, Token};
+pub(crate) use attached::Attached;
 pub use broadcast::{Broadcast, BroadcastReport};
 pub(crate) use broadcast::{Predicate, Share, prepare};
 pub(crate) use connect_failures::ConnectFailures;
@@ -54,12 +54,12 @@ pub use figures::{Lag, LaneFigures, SessionFigures};
 pub(crate) use layers::close_reason;
 pub(crate) use limiter::{SessionLimiter, counted_address};
 pub(crate) use logs::Logs;
-pub(crate) use memberships::{MembershipEnd, SlowSubscriber};
+pub(crate) use memberships::SlowSubscriber;
 pub(crate) use open_sessions::{OpenSessions, SessionShared};
 pub(crate) use output::{Output, OutputLoan};
 pub(crate) use outputs::Outputs;
 use pending::PendingRequests;
-pub(crate) use pending::{NOWHERE, QueuedReply};
+pub(crate) use pending::{Answer, NOWHERE, QueuedReply};
 pub(crate) use reading::Read;
 pub(crate) use relief::{MEMBERSHIP_BYTES, Relief};
 pub(crate) use repeated::{RepeatedFrame, frame_pattern};
@@ -137,23 +137,39 @@ impl fmt::Display for SessionId {
 /// The membership of a session in a room, or its subscription.
 #[derive(Debug)]
 pub(crate) struct Membership {
-    pub(crate) room: u16,
+    room: u16,
     /// Bytes that the memory account holds for it.
-    pub(crate) held_bytes: usize,
+    held_bytes: usize,
     /// Whether it is a subscription.
-    pub(crate) is_topic: bool,
+    is_topic: bool,
     /// The id of the message that requested it.
-    pub(crate) number: u32,
+    number: u32,
     /// Index into the room's list of members.
-    pub(crate) index: usize,
+    index: usize,
     pub(crate) subscriber: Subscriber,
 }
 
 /// The name and number that a session has in rooms.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
-    pub(crate) id: MemberId,
-    pub(crate) name: Arc<str>,
+    id: MemberId,
+    name: Arc<str>,
+}
+
+impl Member {
+    pub(crate) fn new(id: MemberId, name: Arc<str>) -> Self {
+        Self { id, name }
+    }
+
+    #[inline]
+    pub(crate) fn id(&self) -> MemberId {
+        self.id
+    }
+
+    #[inline]
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.name
+    }
 }
 
 /// The sessions of a lane, with everything that writing, timing and ending them needs. Its parts own their state; the
@@ -218,12 +234,12 @@ impl Profile {
     /// Whether its proxy has not named its client yet, so that it does not count as a session.
     pub(crate) fn is_unnamed(&self) -> bool {
         let attached = self.attached.as_ref();
-        attached.is_some_and(|it| it.forwarder.is_some())
+        attached.is_some_and(|it| it.forwarder().is_some())
     }
 
     /// The address that the log names: that of the proxy as long as the client is not known.
     pub(crate) fn source(&self) -> Option<&Endpoint> {
-        let forwarder = || self.attached.as_ref()?.forwarder.as_deref();
+        let forwarder = || self.attached.as_ref()?.forwarder().map(|it| &**it);
         self.peer.as_deref().or_else(forwarder)
     }
 
@@ -231,7 +247,7 @@ impl Profile {
     #[inline]
     pub(crate) fn is_upstream(&self) -> bool {
         let attached = self.attached.as_ref();
-        attached.is_some_and(|attached| attached.is_upstream)
+        attached.is_some_and(|attached| attached.is_upstream())
     }
 }
 

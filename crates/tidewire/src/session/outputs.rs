@@ -55,7 +55,6 @@ impl Outputs {
         }
     }
 
-    /// Makes the output of a new session.
     pub(super) fn open(&mut self, slot: usize, packing: Option<Box<Packing>>) {
         if self.all.len() <= slot {
             self.all.resize_with(slot + 1, Output::default);

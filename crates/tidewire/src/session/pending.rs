@@ -11,8 +11,8 @@ use std::sync::Arc;
 use slab::Slab;
 use tidewire_proto::connection::{Inbound, PauseReason};
 
-use super::answer::{Answer, Content, Token};
-use super::{CloseReason, LaneSessions, Session};
+use super::answer::{Content, Token};
+use super::{CloseReason, LaneSessions, Session, SessionId};
 use crate::limits::Limits;
 
 /// The requests of a session that are not answered yet.
@@ -334,6 +334,39 @@ impl Session {
         let unanswered = self.unanswered.as_deref_mut();
         if !unanswered.is_some_and(PendingRequests::give_up_after_answers) {
             self.cancel_requests();
+        }
+    }
+}
+
+/// A deferred answer that returns to its lane.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    session: SessionId,
+    position: u64,
+    token: Arc<Token>,
+    content: Content,
+}
+
+impl Answer {
+    pub(crate) fn new(
+        session: SessionId,
+        position: u64,
+        token: Arc<Token>,
+        content: Content,
+    ) -> Self {
+        Self {
+            session,
+            position,
+            token,
+            content,
+        }
+    }
+
+    /// Memory of its frame.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match &self.content {
+            Content::Frame(frame) => frame.capacity(),
+            Content::Nothing | Content::Inexpressible => 0,
         }
     }
 }

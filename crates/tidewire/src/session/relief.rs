@@ -141,7 +141,6 @@ impl Relief {
         self.memory.bytes()
     }
 
-    /// Charges a new session.
     pub(super) fn charge_session(&mut self, slot: usize) {
         if self.kept_bytes.len() <= slot {
             self.kept_bytes.resize(slot + 1, 0);
@@ -255,7 +254,7 @@ impl Relief {
 
     /// The holder that the memory of a session counts for.
     fn holder_of(&self, session: &Session) -> Option<Holder> {
-        let identity = session.profile.admitted.as_ref().map(|it| &it.identity);
+        let identity = session.profile.admitted.as_ref().map(|it| it.identity());
         match identity.filter(|identity| !identity.is_anonymous()) {
             Some(identity) => Some(self.holder_of_user(identity.name())),
             None => session.owner().map(Holder::Address),

@@ -39,8 +39,8 @@ impl LaneSessions {
                 self.transmit(slot);
             }
             Overdue::Closed(_) => {
-                if let Some(name) = self.table[slot].stream.awaited() {
-                    let name = name.clone();
+                if let Some(end) = self.table[slot].stream.waiting() {
+                    let name = end.name().clone();
                     self.connect_failures
                         .note(id, ConnectError::WaitedInVain { name });
                 }

@@ -90,7 +90,7 @@ impl<'a> SessionView<'a> {
     /// The peer's identity. `None` if the server does not ask, and for connections that the server made.
     #[must_use]
     pub fn identity(&self) -> Option<&'a Arc<Identity>> {
-        Some(&self.session?.profile.admitted.as_ref()?.identity)
+        Some(self.session?.profile.admitted.as_ref()?.identity())
     }
 
     /// Whether a lane of this server opened the connection, and not the peer.
@@ -134,7 +134,6 @@ impl<'a> SessionView<'a> {
             .is_some_and(|session| session.room_membership(room.0).is_some())
     }
 
-    /// Whether it is in any room.
     pub(crate) fn has_room(&self) -> bool {
         self.session
             .is_some_and(|session| session.memberships.iter().any(|it| !it.is_topic))

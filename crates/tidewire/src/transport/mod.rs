@@ -55,10 +55,9 @@ use tidewire_io::socket::{PeerCredentials, SocketError, Stream};
 use tidewire_proto::connection::Delivery;
 use tidewire_proto::layer::{CertificateNames, Encryption, Ending, Forwarded};
 
-use crate::address::InprocName;
 pub use connect_error::ConnectError;
 use datagram::{DatagramPeer, Standing};
-use inproc::InprocStream;
+use inproc::{InprocStream, WaitingEnd};
 use layer::LayeredStream;
 pub(crate) use layer::{LayerFactory, Layers};
 pub(crate) use listener::{Arrival, ListenerTerms, Proxies, StreamListener};
@@ -296,30 +295,20 @@ impl AnyTransport {
         }
     }
 
-    /// The name that must be listened on before the connection is made.
-    pub(crate) fn awaited(&self) -> Option<&InprocName> {
+    /// The end that waits for a server of this process.
+    pub(crate) fn waiting(&self) -> Option<&WaitingEnd> {
         match self {
             Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Datagram(_) => None,
-            Self::Inproc(stream) => stream.awaited(),
-        }
-    }
-
-    /// The number under which another lane reports that the connection is made.
-    pub(crate) fn ticket(&self) -> Option<u64> {
-        match self {
-            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Datagram(_) => None,
-            Self::Inproc(stream) => stream.ticket(),
+            Self::Inproc(stream) => stream.waiting(),
         }
     }
 
     /// Whether the transport may lose messages.
     #[inline]
     pub(crate) fn delivery(&self) -> Delivery {
-        match self {
-            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Inproc(_) => {
-                Delivery::Reliable
-            }
-            Self::Datagram(_) => Delivery::Lossy,
+        match self.datagram() {
+            None => Delivery::Reliable,
+            Some(_) => Delivery::Lossy,
         }
     }
 

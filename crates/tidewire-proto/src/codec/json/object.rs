@@ -13,7 +13,7 @@ use crate::json::{FieldName, JsonFault, JsonField, JsonKind, Type};
 
 /// The fields of a line. A field that is not there is 0, empty or false.
 pub(super) struct Object<'a> {
-    pub(super) kind: JsonKind,
+    kind: JsonKind,
     given: u64,
     numbers: [u64; FIELDS],
     texts: [Cow<'a, str>; FIELDS],
@@ -40,6 +40,10 @@ impl<'a> Object<'a> {
             Ok(()) => reader.object.checked(),
             Err(error) => Err(reader.fault(&error)),
         }
+    }
+
+    pub(super) fn kind(&self) -> JsonKind {
+        self.kind
     }
 
     /// Checks that the fields are those of the kind.

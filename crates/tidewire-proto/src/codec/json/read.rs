@@ -29,7 +29,7 @@ pub(super) fn message<'a>(
 ) -> Result<Message<'a>, JsonFault> {
     scratch.clear();
     let mut object = Object::parse(line)?;
-    let name = match object.kind {
+    let name = match object.kind() {
         JsonKind::Request | JsonKind::OneWay => short(&mut object, F::Method)?,
         JsonKind::Publish => short(&mut object, F::Topic)?,
         JsonKind::Deliver if object.has(F::Topic) && object.has(F::Name) => {
@@ -42,7 +42,7 @@ pub(super) fn message<'a>(
     let name = Part::of(name, scratch);
     let payload = payload(&mut object, scratch)?;
     let scratch: &'a [u8] = scratch;
-    let kind = object.kind.message_kind();
+    let kind = object.kind().message_kind();
     Ok(Message {
         kind,
         flags: match (object.number(F::Private), object.text(F::Address)) {
@@ -51,7 +51,7 @@ pub(super) fn message<'a>(
             _ => FLAG_PRIVATE,
         },
         channel: object.u16(F::Channel),
-        id: match object.kind {
+        id: match object.kind() {
             JsonKind::Deliver => object.u32(F::Member),
             _ => object.u32(F::Id),
         },
@@ -99,7 +99,7 @@ fn short<'a>(object: &mut Object<'a>, field: F) -> Result<Cow<'a, str>, JsonFaul
 /// Takes the payload: as it is, or the body that the fields describe.
 fn payload<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<Part<'a>, JsonFault> {
     let start = scratch.len();
-    let body = match object.kind {
+    let body = match object.kind() {
         JsonKind::Hello => hello(object, scratch),
         JsonKind::Welcome => welcome(object).encode(scratch).map_err(|_| bad(F::Agent)),
         JsonKind::Error => error(object, scratch),

@@ -257,7 +257,6 @@ const fn padded(bytes: usize) -> usize {
     bytes.saturating_add(3) & !3
 }
 
-/// Returns the type for messages of a kind, if UVRPC has one.
 pub(super) fn frame_type_of(kind: Kind) -> Option<RpcFrameType> {
     match kind {
         // The original has no one-way message. The closest is a call with an ignored answer.

@@ -250,3 +250,43 @@ proptest! {
         prop_assert_eq!(whole, pieces);
     }
 }
+
+#[test]
+fn headers_come_back_as_they_were_written_and_only_whole() {
+    for length in [0, 1, 125, 126, 127, 65_535, 65_536, 1 << 40] {
+        for mask in [None, Some(Mask::new([1, 2, 3, 4]))] {
+            let written = frame_header(MessageKind::Binary, length, mask);
+            let bytes = written.bytes();
+            let (header, count) = FrameHeader::read(bytes).unwrap().unwrap();
+            assert_eq!(count, bytes.len());
+            assert_eq!(header.payload_bytes, length as u64);
+            assert_eq!(
+                (header.mask, header.is_final, header.opcode),
+                (mask, true, Opcode::Binary)
+            );
+            for cut in 0..bytes.len() {
+                assert_eq!(FrameHeader::read(&bytes[..cut]), Ok(None));
+            }
+        }
+    }
+}
+
+#[test]
+fn bad_headers_are_named() {
+    use WebSocketFault::{
+        BadLength, ControlFragmented, ControlTooLong, ReservedBits, ReservedOpcode,
+    };
+    for (bytes, fault) in [
+        (&[0xC1][..], ReservedBits),
+        (&[0x91], ReservedBits),
+        (&[0x83], ReservedOpcode),
+        (&[0x8F], ReservedOpcode),
+        (&[0x09], ControlFragmented),
+        (&[0x89, 126], ControlTooLong),
+        (&[0x82, 126, 0, 125], BadLength),
+        (&[0x82, 127, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF], BadLength),
+        (&[0x82, 127, 0x80, 0, 0, 0, 0, 0, 0, 0], BadLength),
+    ] {
+        assert_eq!(FrameHeader::read(bytes), Err(fault), "{bytes:x?}");
+    }
+}

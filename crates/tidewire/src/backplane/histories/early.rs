@@ -26,7 +26,6 @@ impl EarlyPackets {
         self.packets.front().map(|(offset, _)| *offset)
     }
 
-    /// Takes the first packet.
     pub(super) fn take_first(&mut self) -> Option<Box<[u8]>> {
         let (_, packet) = self.packets.pop_front()?;
         self.bytes -= packet.len();

@@ -7,7 +7,7 @@ use tidewire_proto::backplane::{Content, NodeLife, Packet};
 
 use super::early::EarlyPackets;
 use super::pending::PendingMessages;
-use super::{HistoryMessage, HistoryState};
+use super::{HistoryMessage, HistoryState, ReadStart};
 use crate::backplane::Wire;
 use crate::broker::{Position, RoomOrTopic};
 use crate::history::{History, NodeHistory};
@@ -65,17 +65,6 @@ pub(super) enum PacketPlace {
     Early,
     /// It is not recorded any more.
     Known,
-}
-
-/// The beginning of what was read of a history.
-#[derive(Debug)]
-pub(super) struct ReadStart {
-    /// Lanes have waited for the history.
-    pub(super) is_new: bool,
-    /// Packets are missing between what the node knew and what was read.
-    pub(super) has_hole: bool,
-    /// The history was lost, and begins again after this offset.
-    pub(super) begins_after: Option<u64>,
 }
 
 /// The outcome of a heartbeat of a history.

@@ -59,6 +59,17 @@ pub struct HistoryMessage<'a> {
     pub packet: &'a [u8],
 }
 
+/// The beginning of what was read of a history.
+#[derive(Debug)]
+struct ReadStart {
+    /// Lanes have waited for the history.
+    is_new: bool,
+    /// Packets are missing between what the node knew and what was read.
+    has_hole: bool,
+    /// The history was lost, and begins again after this offset.
+    begins_after: Option<u64>,
+}
+
 /// The histories that this node follows. See the module.
 #[derive(Debug)]
 pub(super) struct Histories {

@@ -138,7 +138,7 @@ impl Rig {
         let member = directory.names().claim(name, session).unwrap();
         directory.enter(room, &member, 0, None).unwrap();
         self.turn();
-        member.id
+        member.id()
     }
 
     /// Lets somebody subscribe to a pattern.

@@ -171,11 +171,11 @@ impl ToLanes {
                 queue.batch.clear();
                 continue;
             }
-            let next = self.lanes.spare_batches.take();
+            let next = self.lanes.spare_batches().take();
             let batch = std::mem::replace(&mut queue.batch, next);
             if let Err(LaneMessage::Batch(back)) = mailbox.post(LaneMessage::Batch(batch)) {
                 let next = std::mem::replace(&mut queue.batch, back);
-                self.lanes.spare_batches.put(next);
+                self.lanes.spare_batches().put(next);
                 is_waiting = true;
                 continue;
             }

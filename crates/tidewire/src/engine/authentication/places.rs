@@ -18,7 +18,7 @@ use tidewire_proto::connection::{AuthFailure, Overdue};
 use super::LaneGuard;
 use crate::auth::{AuthOutcome, Identity, WhenFull};
 use crate::mailbox::{LaneMessage, Lanes};
-use crate::session::{CloseReason, LaneSessions, Newcomer, SessionId, TimerKey};
+use crate::session::{CloseReason, LaneSessions, SessionId, TimerKey};
 
 /// Questions to sessions of a lane whether their peers are still there.
 #[derive(Debug, Default)]
@@ -52,14 +52,10 @@ impl LaneGuard<'_> {
             return false;
         };
         let attached = self.sessions[slot].profile.attach();
-        if attached.newcomer.is_some() {
-            // It waits on, because another newcomer was faster. The holders were asked before.
+        if !attached.await_place(identity, holders.len()) {
+            // The holders were asked before.
             return true;
         }
-        attached.newcomer = Some(Newcomer {
-            identity: Arc::clone(identity),
-            unanswered: holders.len(),
-        });
         self.sessions.timers.set_after(WAIT_NS, TimerKey::Place(id));
         for holder in holders {
             let holder = SessionId::from_number(holder);
@@ -74,12 +70,11 @@ impl LaneGuard<'_> {
             return false;
         };
         let attached = self.sessions[slot].profile.attached.as_ref();
-        let Some(newcomer) = attached.and_then(|it| it.newcomer.as_ref()) else {
+        let Some(identity) = attached.and_then(|it| it.newcomer()) else {
             return false;
         };
-        let identity = Arc::clone(&newcomer.identity);
         // The users may have changed since.
-        let outcome = self.guard.and_then(|it| it.current(&identity));
+        let outcome = self.guard.and_then(|it| it.current(identity));
         let revoked = AuthOutcome::Refused(AuthFailure::Revoked);
         let outcome = outcome.map_or(revoked, AuthOutcome::Admitted);
         self.resolve_authentication(id, outcome, None)
@@ -100,8 +95,8 @@ impl LaneGuard<'_> {
     pub(super) fn end_wait_for_place(&mut self, slot: usize) -> bool {
         let session = &mut self.sessions[slot];
         let attached = session.profile.attached.as_mut();
-        let newcomer = attached.and_then(|it| it.newcomer.take());
-        let (Some(Newcomer { identity, .. }), Some(guard)) = (newcomer, self.guard) else {
+        let newcomer = attached.and_then(|it| it.end_wait_for_place());
+        let (Some(identity), Some(guard)) = (newcomer, self.guard) else {
             return false;
         };
         guard
@@ -115,11 +110,10 @@ impl LaneGuard<'_> {
     pub(crate) fn note_still_there(&mut self, id: SessionId) -> bool {
         let session = self.sessions.table.find_mut(id);
         let attached = session.and_then(|it| it.profile.attached.as_mut());
-        let Some(newcomer) = attached.and_then(|it| it.newcomer.as_mut()) else {
+        let Some(unanswered) = attached.and_then(|it| it.note_refused_place()) else {
             return false;
         };
-        newcomer.unanswered = newcomer.unanswered.saturating_sub(1);
-        if newcomer.unanswered == 0 {
+        if unanswered == 0 {
             self.end_place(id);
         }
         true

@@ -49,7 +49,6 @@ impl NewFrame {
 }
 
 impl<'l> LaneLogs<'l> {
-    /// Returns the logs, and the sessions.
     #[inline(always)]
     pub(in crate::room) fn of(
         sessions: &'l mut LaneSessions,
@@ -123,7 +122,7 @@ impl OpenRooms {
         };
         counters.room_offered.add(room.members.len() as u64 - own);
         let due_ns = room.coalescer.handle_append(timers.now_ns());
-        let others = room.shared.others(exchange.lane);
+        let others = room.shared.others(exchange.lane());
         let changed_bits = position ^ (position + bytes as u64);
         if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
             self.note_growth(logs, relief, alias, due_ns, changed_bits);
@@ -233,13 +232,12 @@ impl LaneDeliveries<'_> {
         Ok(appended?.is_some())
     }
 
-    /// Returns the slot of a member of this lane.
     pub(in crate::room) fn slot_of_member(&self, alias: u16, member: MemberId) -> Option<usize> {
         let room = self.open.get(alias).filter(|_| member != MemberId(0))?;
         let is_member = |slot: &&usize| {
             let session = self.sessions.table.get(**slot);
             let own = session.and_then(|it| it.profile.member.as_ref());
-            own.is_some_and(|own| own.id == member)
+            own.is_some_and(|own| own.id() == member)
         };
         room.members.iter().find(is_member).copied()
     }

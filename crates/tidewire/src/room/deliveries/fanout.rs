@@ -184,7 +184,7 @@ impl LaneDeliveries<'_> {
         let mut frame = self.sessions.outputs.take_buffer();
         let encoded = encode(&self.sessions.config.codec, &mut frame);
         if encoded.is_ok() {
-            let others = shared.others(self.exchange.lane);
+            let others = shared.others(self.exchange.lane());
             if others.has_node() {
                 self.send_to_nodes(shared, origin);
             }

@@ -29,7 +29,7 @@ use crate::history::MessageHistory;
 use crate::limits::nanoseconds;
 use crate::mailbox::Exchange;
 use crate::observe::DropReason;
-use crate::session::{LaneSessions, MEMBERSHIP_BYTES, Membership, MembershipEnd};
+use crate::session::{LaneSessions, MEMBERSHIP_BYTES};
 use quiet::QuietLogs;
 use slow::SlowMembers;
 
@@ -179,17 +179,7 @@ impl<'a> LaneDeliveries<'a> {
         let index = room.members.len();
         room.members.push(slot);
         self.sessions.relief.charge(0, MEMBERSHIP_BYTES);
-        let membership = Membership {
-            room: alias,
-            held_bytes: MEMBERSHIP_BYTES,
-            is_topic: shared.is_topic(),
-            number: 0,
-            index,
-            subscriber,
-        };
-        let memberships = &mut self.sessions[slot].memberships;
-        let at = memberships.partition_point(|it| it.room < alias);
-        memberships.insert(at, membership);
+        self.sessions[slot].enter(alias, shared.is_topic(), index, subscriber);
     }
 
     /// Ends a membership or subscription of a session. Returns what the lanes share of the room or pattern.
@@ -205,18 +195,13 @@ impl<'a> LaneDeliveries<'a> {
             relief,
             ..
         } = &mut *self.sessions;
-        let end = logs.detach(&mut table[slot], membership, relief)?;
-        let MembershipEnd {
-            room: alias,
-            index,
-            undelivered,
-        } = end;
+        let session = &mut table[slot];
+        let alias = session.memberships[membership].room();
+        let (index, undelivered) = logs.detach(session, membership, relief)?;
         let room = self.open.get_mut(alias)?;
         room.members.swap_remove(index);
-        if let Some(moved) = room.members.get(index).copied()
-            && let Some(membership) = self.sessions[moved].membership(alias)
-        {
-            self.sessions[moved].memberships[membership].index = index;
+        if let Some(moved) = room.members.get(index).copied() {
+            self.sessions[moved].move_member(alias, index);
         }
         self.sessions.counters.room_dropped[reason as usize].add(undelivered);
         Some(Arc::clone(&room.shared))
@@ -228,7 +213,7 @@ impl<'a> LaneDeliveries<'a> {
         let room = self.open.get(alias);
         if room.is_some_and(|room| room.members.is_empty()) {
             if let Some(history) = shared.history() {
-                history.leave(self.exchange.lane, self.sessions.timers.now_ns());
+                history.leave(self.exchange.lane(), self.sessions.timers.now_ns());
             }
             self.unblock(alias);
             self.open.all[usize::from(alias)] = None;

@@ -24,7 +24,7 @@ impl LaneDeliveries<'_> {
             return;
         };
         let subscription = session.memberships[membership].subscription();
-        let own = session.profile.member.as_ref().map(|member| member.id);
+        let own = session.profile.member.as_ref().map(|member| member.id());
         let directory = self.open.directory();
         let encode = |codec: &AnyCodec, out: &mut Vec<u8>| {
             directory.roster(alias, |member, name| {

@@ -61,7 +61,7 @@ impl LaneDeliveries<'_> {
         if let Some(room) = self.open.get(alias)
             && !self.open.slow.blocked.contains_key(&alias)
         {
-            room.shared.set_congested(self.exchange.lane, true);
+            room.shared.set_congested(self.exchange.lane(), true);
             let timers = &mut self.sessions.timers;
             let timer = timers.set(deadline_ns, TimerKey::BlockedRoom(alias));
             self.open.slow.blocked.insert(alias, timer);
@@ -110,7 +110,7 @@ impl LaneDeliveries<'_> {
             // The old timer would end the next block of the room too early.
             self.sessions.timers.cancel(timer);
             if let Some(shared) = self.open.shared(alias) {
-                shared.set_congested(self.exchange.lane, false);
+                shared.set_congested(self.exchange.lane(), false);
             }
         }
     }
@@ -177,9 +177,9 @@ fn warn_of_slow(
         .profile
         .member
         .as_deref()
-        .map(|member| &*member.name);
+        .map(|member| &**member.name());
     let user = session.profile.admitted.as_deref();
-    let user = user.map(|admitted| admitted.identity.name());
+    let user = user.map(|admitted| admitted.identity().name());
     let shared = open.shared(alias);
     let pattern = shared.filter(|it| it.is_topic()).map(|it| &**it.name());
     let room = shared.filter(|it| !it.is_topic()).map(|it| &**it.name());
@@ -248,7 +248,7 @@ mod tests {
         let peer = Endpoint::Udp("192.0.2.7:4711".parse().unwrap());
         session.profile.peer = Some(Arc::new(peer));
         lane.core.rooms().join(id, "lobby", "ada", None).unwrap();
-        let alias = lane.core.sessions[ada].memberships[0].room;
+        let alias = lane.core.sessions[ada].memberships[0].room();
         let (session, table) = (&lane.core.sessions[ada], lane.core.rooms.open());
         let text = logged(|| warn_of_slow(session, table, alias, Some((3, 70)), "slow"));
         for part in [

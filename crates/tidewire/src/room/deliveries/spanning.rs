@@ -42,7 +42,7 @@ impl LaneDeliveries<'_> {
                 let Some(member) = session.and_then(|it| it.profile.member.as_deref()) else {
                     return;
                 };
-                (member.id, &*member.name, payload)
+                (member.id(), &**member.name(), payload)
             }
         };
         let entry = Entry::ChatMessage {

@@ -125,7 +125,6 @@ impl Directory {
         self.backplane.as_deref()
     }
 
-    /// The name of the room with this alias.
     pub(crate) fn name_of(&self, alias: u16) -> Option<Box<str>> {
         let state = self.lock();
         Some((&**state.by_alias.get(&alias)?.name()).into())
@@ -170,7 +169,7 @@ impl Directory {
         let Some(entry) = state.rooms.get_mut(room) else {
             return Err(EnterError::Full(TableFull::Server));
         };
-        entry.members.insert(member.id, Arc::clone(&member.name));
+        entry.members.insert(member.id(), Arc::clone(member.name()));
         entry.lanes.enter(&entry.shared, Receiver::Lane(lane));
         Ok((Arc::clone(&entry.shared), entry.count()))
     }
@@ -203,7 +202,6 @@ impl Directory {
         remaining
     }
 
-    /// Returns the room with this alias.
     pub(in crate::room) fn by_alias(&self, alias: u16) -> Option<Arc<SharedRoom>> {
         self.lock().by_alias.get(&alias).cloned()
     }
@@ -228,7 +226,6 @@ impl Directory {
         is_member.then_some((session, entry.shared.alias()))
     }
 
-    /// Returns the session of the member `name`, if the member is in the room with this alias.
     pub(in crate::room) fn member_in(&self, alias: u16, name: &str) -> Option<SessionId> {
         let room = self.by_alias(alias)?;
         Some(self.member_of(room.name(), name)?.0)
@@ -340,7 +337,6 @@ impl State {
         }
     }
 
-    /// Returns the room with this alias.
     fn room_at(&mut self, alias: u16) -> Option<&mut RoomEntry> {
         self.rooms.get_mut(self.by_alias.get(&alias)?.name())
     }
@@ -373,9 +369,9 @@ mod tests {
         let (_, both) = directory.enter("lobby", &bob, 3, None).unwrap();
         assert_eq!((alone, both), (1, 2));
         assert_eq!(first.others(0), Receiver::Lane(3).into());
-        assert_eq!(directory.exit(first.alias(), bob.id, 3), 1);
+        assert_eq!(directory.exit(first.alias(), bob.id(), 3), 1);
         assert!(first.others(0).is_empty());
-        assert_eq!(directory.exit(first.alias(), alice.id, 0), 0);
+        assert_eq!(directory.exit(first.alias(), alice.id(), 0), 0);
         assert!(directory.room("lobby").is_none());
         let (again, _) = directory.enter("lobby", &alice, 0, None).unwrap();
         assert_ne!(again.alias(), first.alias(), "aliases go round");
@@ -408,7 +404,7 @@ mod tests {
             directory.enter("lobbyl", &alice, 0, None).unwrap_err(),
             EnterError::Confusable
         );
-        assert_eq!(directory.exit(lobby.alias(), alice.id, 0), 0);
+        assert_eq!(directory.exit(lobby.alias(), alice.id(), 0), 0);
         assert!(directory.enter("lobbyl", &alice, 0, None).is_ok());
     }
 
@@ -431,11 +427,11 @@ mod tests {
         }
         assert_eq!(opened.len(), ALIASES_MAX);
         let closed = opened[ALIASES_MAX / 2];
-        directory.exit(closed, alice.id, 0);
+        directory.exit(closed, alice.id(), 0);
         for round in 0..1_000 {
             let (entered, _) = directory.enter("again", &alice, 0, None).unwrap();
             assert_ne!(entered.alias(), closed, "round {round}");
-            directory.exit(entered.alias(), alice.id, 0);
+            directory.exit(entered.alias(), alice.id(), 0);
         }
     }
 

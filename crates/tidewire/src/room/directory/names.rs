@@ -63,30 +63,25 @@ impl Names {
         if !table.skeletons.insert(skeleton) {
             return Err(NameConflict::Confusable);
         }
-        let member = Member {
-            id: table.next_member(),
-            name: Arc::from(name),
-        };
-        let name = Arc::clone(&member.name);
-        table.holders.insert(name, (member.id, session));
+        let member = Member::new(table.next_member(), name.into());
+        let name = Arc::clone(member.name());
+        table.holders.insert(name, (member.id(), session));
         Ok(member)
     }
 
     /// Frees the name of a member.
     pub(in crate::room) fn release(&self, member: &Member) {
-        let skeleton = name_skeleton(&member.name);
+        let skeleton = name_skeleton(member.name());
         let mut table = self.lock();
-        if table.holders.remove(&member.name).is_some() {
+        if table.holders.remove(member.name()).is_some() {
             table.skeletons.remove(&skeleton);
         }
     }
 
-    /// The member with a name, and its session.
     pub(super) fn holder(&self, name: &str) -> Option<(MemberId, SessionId)> {
         self.lock().holders.get(name).copied()
     }
 
-    /// The session that has a name.
     pub(crate) fn find(&self, name: &str) -> Option<SessionId> {
         self.holder(name).map(|(_, session)| session)
     }

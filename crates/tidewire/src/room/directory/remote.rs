@@ -52,7 +52,6 @@ impl ShownMember {
         &self.name
     }
 
-    /// Whether the room has more members than this.
     pub(crate) fn is_among_more_than(&self, members: usize) -> bool {
         self.members > members
     }

@@ -48,7 +48,7 @@ impl LaneHistories<'_> {
         alias: u16,
     ) -> Recording<'h> {
         let mut records = history.lock();
-        let receiver = self.open.has(alias).then_some(self.exchange.lane);
+        let receiver = self.open.has(alias).then_some(self.exchange.lane());
         if receiver.is_some() {
             let last = records.last().offset;
             self.catch_up(history, &mut records, alias, last);
@@ -69,7 +69,7 @@ impl LaneHistories<'_> {
         alias: u16,
         to: u64,
     ) {
-        let lane = self.exchange.lane;
+        let lane = self.exchange.lane();
         let Some(has) = records.has(lane) else {
             return history.note_arrival(records, lane, to);
         };
@@ -130,7 +130,7 @@ impl LaneHistories<'_> {
             // The topic keeps a history only since its subscribers came.
             return self.deliveries().deliver(alias, frame);
         };
-        let (lane, now_ns) = (self.exchange.lane, self.sessions.timers.now_ns());
+        let (lane, now_ns) = (self.exchange.lane(), self.sessions.timers.now_ns());
         let mut records = history.lock();
         let is_former = records.is_in_former_epoch(lane);
         if records.has(lane).is_some_and(|has| offset <= has) && !is_former {

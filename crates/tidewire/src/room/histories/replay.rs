@@ -56,7 +56,7 @@ impl LaneHistories<'_> {
         };
         let fits = self.open.history(alias).is_some_and(|history| {
             let records = history.lock();
-            records.fits(next, records.end_for(self.exchange.lane), bytes_max)
+            records.fits(next, records.end_for(self.exchange.lane()), bytes_max)
         });
         if fits {
             self.deliveries().push_small_roster(id, alias);
@@ -100,7 +100,7 @@ impl LaneHistories<'_> {
     fn replay(&mut self, slot: usize, bytes_max: usize) -> usize {
         let memberships = self.sessions[slot].memberships.iter();
         let replayed = memberships.filter(|it| it.subscriber.next_of_history().is_some());
-        let aliases: Vec<u16> = replayed.map(|it| it.room).collect();
+        let aliases: Vec<u16> = replayed.map(|it| it.room()).collect();
         let mut bytes = 0;
         for alias in aliases {
             if bytes >= bytes_max {
@@ -137,12 +137,12 @@ impl LaneHistories<'_> {
             return 0;
         };
         let membership = &session.memberships[index];
-        let (is_topic, subscription) = (membership.is_topic, membership.subscription());
+        let (is_topic, subscription) = (membership.is_topic(), membership.subscription());
         // A member does not get its own messages, unless it sent them on another connection.
         let own = session.profile.member.as_ref().filter(|_| !is_topic);
-        let own = own.map(|member| member.id);
+        let own = own.map(|member| member.id());
         let records = history.lock();
-        let end = records.end_for(self.exchange.lane);
+        let end = records.end_for(self.exchange.lane());
         let epoch = records.last().epoch;
         let at = |offset| Position { epoch, offset };
         let (mut next, mut bytes, mut count) = (from, 0, 0);
@@ -207,7 +207,7 @@ impl LaneHistories<'_> {
         if next <= end {
             return membership.subscriber.replay(next);
         }
-        let is_topic = membership.is_topic;
+        let is_topic = membership.is_topic();
         let LaneSessions { table, logs, .. } = &mut *self.sessions;
         logs.end_replay(&mut table[slot], index);
         if roster_follows && !is_topic {

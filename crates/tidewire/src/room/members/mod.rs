@@ -59,7 +59,7 @@ impl LaneRooms<'_> {
         let slot = self.check_join(id, room, policy)?;
         let owner = self.sessions[slot].owner();
         let (member, claimed) = self.member_of(slot, name)?;
-        let (room, members) = match directory.enter(room, &member, self.exchange.lane, owner) {
+        let (room, members) = match directory.enter(room, &member, self.exchange.lane(), owner) {
             Ok(entered) => entered,
             Err(error) => {
                 if claimed {
@@ -84,7 +84,7 @@ impl LaneRooms<'_> {
         self.deliveries().attach(slot, &room, policy);
         Ok(Joined {
             room: RoomId(room.alias()),
-            member: member.id,
+            member: member.id(),
             members,
             presence,
         })
@@ -108,7 +108,7 @@ impl LaneRooms<'_> {
             return Err(RoomError::Unproven);
         }
         let admitted = session.profile.admitted.as_ref();
-        let rooms_max = admitted.and_then(|it| it.identity.own_limits().rooms_max);
+        let rooms_max = admitted.and_then(|it| it.identity().own_limits().rooms_max);
         let rooms_max = rooms_max.map_or(config.limits.rooms.per_session_max(), |own| {
             own.min(config.limits.rooms.per_session_max())
         });
@@ -138,7 +138,7 @@ impl LaneRooms<'_> {
         let directory = self.table.open.directory();
         let session = &self.sessions[slot];
         let admitted = session.profile.admitted.as_ref();
-        let name = match admitted.and_then(|it| it.identity.chat_name()) {
+        let name = match admitted.and_then(|it| it.identity().chat_name()) {
             Some(own) if name.is_empty() || name == own => own,
             Some(_) => return Err(RoomError::NotYourName),
             None if session.profile.member.is_some() => name,
@@ -151,13 +151,13 @@ impl LaneRooms<'_> {
             }
         };
         match &session.profile.member {
-            Some(member) if name.is_empty() || name == &*member.name => {
+            Some(member) if name.is_empty() || name == &**member.name() => {
                 Ok((Member::clone(member), false))
             }
             Some(_) => Err(RoomError::NameFixed),
             None => {
                 validate_name(name).map_err(
-                    match admitted.map(|it| it.identity.is_anonymous()) {
+                    match admitted.map(|it| it.identity().is_anonymous()) {
                         Some(false) => RoomError::IdentityName,
                         _ => RoomError::Name,
                     },
@@ -172,7 +172,6 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Takes a session out of a room.
     pub(crate) fn leave(&mut self, id: SessionId, alias: u16) -> Result<(), RoomError> {
         let slot = self
             .sessions
@@ -190,7 +189,7 @@ impl LaneRooms<'_> {
     pub(crate) fn leave_all(&mut self, slot: usize) {
         self.joins().forget(slot);
         while let Some(last) = self.sessions[slot].memberships.len().checked_sub(1) {
-            match self.sessions[slot].memberships[last].is_topic {
+            match self.sessions[slot].memberships[last].is_topic() {
                 true => self.topics().detach(slot, last, DropReason::Closed),
                 false => self.detach(slot, last, DropReason::Closed),
             }
@@ -207,9 +206,9 @@ impl LaneRooms<'_> {
             return;
         };
         if let Some(member) = member {
-            self.tell_left(&shared, member.id);
+            self.tell_left(&shared, member.id());
             let directory = self.table.open.directory();
-            let remaining = directory.exit(shared.alias(), member.id, self.exchange.lane);
+            let remaining = directory.exit(shared.alias(), member.id(), self.exchange.lane());
             if remaining > 0 && remaining < self.sessions.config.limits.rooms.presence_members_max()
             {
                 self.announce_presence(&shared, &member, PresenceEvent::Left);

@@ -22,11 +22,11 @@ impl LaneRooms<'_> {
         }
         let presence = Presence {
             channel: shared.alias(),
-            member: member.id,
-            name: &member.name,
+            member: member.id(),
+            name: member.name(),
             event,
         };
-        let expected = member.name.len() + FRAME_OVERHEAD_BYTES_MAX;
+        let expected = member.name().len() + FRAME_OVERHEAD_BYTES_MAX;
         let mut deliveries = self.deliveries();
         let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_presence(&presence, out);
         let appended = deliveries.append_shared(shared, expected, None, &Origin::Local, encode);
@@ -39,8 +39,8 @@ impl LaneRooms<'_> {
     pub(super) fn tell_joined(&mut self, shared: &SharedRoom, member: &Member) {
         if shared.spans() {
             let joined = Entry::Joined {
-                member: member.id,
-                name: &member.name,
+                member: member.id(),
+                name: member.name(),
             };
             let to = Addressee::Room;
             self.exchange.send_to_nodes(to, shared.name(), &joined);

@@ -18,9 +18,16 @@ pub(in crate::room) struct Departures(Option<VecDeque<Departure>>);
 /// A member of this lane that a handler has removed from a room.
 #[derive(Debug)]
 pub(crate) struct Departure {
-    pub(crate) id: SessionId,
-    pub(crate) room: Box<str>,
-    pub(crate) name: Arc<str>,
+    id: SessionId,
+    room: Box<str>,
+    name: Arc<str>,
+}
+
+impl Departure {
+    /// Calls `hook` with the session, the room and the name of the member.
+    pub(crate) fn tell(&self, hook: impl FnOnce(SessionId, &str, &str)) {
+        hook(self.id, &self.room, &self.name);
+    }
 }
 
 impl LaneRooms<'_> {
@@ -40,7 +47,7 @@ impl LaneRooms<'_> {
     pub(crate) fn remove_member(&mut self, room: &str, name: &str) -> Result<(), RoomError> {
         let found = self.table.open.directory().member_of(room, name);
         let (id, alias) = found.ok_or(RoomError::NoSuchMember)?;
-        if id.lane() == self.exchange.lane {
+        if id.lane() == self.exchange.lane() {
             self.remove(id, alias);
         } else {
             let entry = BatchEntry::Remove { id, alias };
@@ -63,8 +70,8 @@ impl LaneRooms<'_> {
         if let Some(member) = session.profile.member.clone() {
             let left = Presence {
                 channel: alias,
-                member: member.id,
-                name: &member.name,
+                member: member.id(),
+                name: member.name(),
                 event: PresenceEvent::Left,
             };
             let encode = |codec: &AnyCodec, out: &mut Vec<u8>| {
@@ -136,17 +143,17 @@ impl LaneRooms<'_> {
         }
     }
 
-    /// Returns the rooms that a session of this lane is in.
     pub(crate) fn rooms_of(&self, id: SessionId) -> impl Iterator<Item = u16> {
         let session = self.sessions.table.find(id);
         let memberships = session.map_or(&[][..], |session| &session.memberships);
-        let rooms = memberships.iter().filter(|membership| !membership.is_topic);
-        rooms.map(|membership| membership.room)
+        let rooms = memberships
+            .iter()
+            .filter(|membership| !membership.is_topic());
+        rooms.map(|membership| membership.room())
     }
 
-    /// Returns the member name of a session of this lane.
     pub(crate) fn member_name(&self, id: SessionId) -> Option<Arc<str>> {
         let member = self.sessions.table.find(id)?.profile.member.as_deref()?;
-        Some(Arc::clone(&member.name))
+        Some(Arc::clone(member.name()))
     }
 }

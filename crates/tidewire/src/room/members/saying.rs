@@ -53,8 +53,8 @@ impl LaneRooms<'_> {
         };
         let message = ChatMessage {
             channel: alias,
-            member: member.id,
-            name: &member.name,
+            member: member.id(),
+            name: member.name(),
             private: false,
             payload,
         };
@@ -118,7 +118,7 @@ impl LaneRooms<'_> {
         let must_stop = self.say_at(id, alias, payload, offset, |codec, chat, out| {
             encode_chat_at(codec, offset, chat, out)
         })?;
-        let message = Record::by(member.id, &member.name, payload);
+        let message = Record::by(member.id(), member.name(), payload);
         recording.end(&message, self.sessions);
         Ok(must_stop)
     }
@@ -135,7 +135,7 @@ impl LaneRooms<'_> {
         let shared = self.table.open.shared(alias).cloned();
         let shared = shared.ok_or(RoomError::NotJoined)?;
         self.check_memory()?;
-        self.send_to_carrier(&shared, id, (member.id, &member.name), payload)?;
+        self.send_to_carrier(&shared, id, (member.id(), member.name()), payload)?;
         let must_stop = shared.is_congested();
         if must_stop {
             self.deliveries().hold(id.slot(), &shared);
@@ -219,12 +219,12 @@ impl LaneRooms<'_> {
         let member = session.profile.member.clone().ok_or(RoomError::NotJoined)?;
         let target = self.table.open.directory().member_in(alias, name);
         let Some(target) = target else {
-            return self.whisper_to_node(alias, (member.id, &member.name), name, payload);
+            return self.whisper_to_node(alias, (member.id(), member.name()), name, payload);
         };
         let message = ChatMessage {
             channel: alias,
-            member: member.id,
-            name: &member.name,
+            member: member.id(),
+            name: member.name(),
             private: true,
             payload,
         };

@@ -162,7 +162,7 @@ impl<'a> LaneTopics<'a> {
             return Err(RoomError::AlreadySubscribed);
         }
         let identity = session.profile.admitted.as_ref();
-        let own_max = identity.and_then(|it| it.identity.own_limits().subscriptions_max);
+        let own_max = identity.and_then(|it| it.identity().own_limits().subscriptions_max);
         let count_max = self.sessions.config.limits.topics.per_session_max();
         if session.has_memberships(true, own_max.unwrap_or(count_max).min(count_max)) {
             return Err(RoomError::TooManyPatterns(ReachedLimit::Session));
@@ -187,7 +187,7 @@ impl<'a> LaneTopics<'a> {
             let registered = limiter.register(owner);
             registered.map_err(|full| RoomError::TooManyRegistrations(full.into()))?;
         }
-        let topic = match (self.open.directory()).subscribe(&pattern, self.exchange.lane, owner) {
+        let topic = match (self.open.directory()).subscribe(&pattern, self.exchange.lane(), owner) {
             Ok(topic) => topic,
             Err(full) => {
                 if registers {
@@ -222,7 +222,7 @@ impl<'a> LaneTopics<'a> {
             return;
         };
         let directory = self.open.directory();
-        directory.unsubscribe(&shared, self.exchange.lane);
+        directory.unsubscribe(&shared, self.exchange.lane());
         if self.sessions.config.codec.format().registers_subscribers {
             let owner = self.sessions[slot].owner();
             self.topics.limiter.unregister(owner);
@@ -297,10 +297,10 @@ mod tests {
             aliases[number] = subscribed.unwrap();
         }
         let session = &lane.core.sessions[slot];
-        assert!(session.memberships.is_sorted_by_key(|it| it.room));
+        assert!(session.memberships.is_sorted_by_key(|it| it.room()));
         for alias in &aliases {
             let index = session.subscription(*alias).unwrap();
-            assert_eq!(session.memberships[index].room, *alias);
+            assert_eq!(session.memberships[index].room(), *alias);
         }
         for alias in aliases {
             lane.core.rooms().topics().unsubscribe(id, alias).unwrap();

@@ -265,7 +265,7 @@ impl LaneTopics<'_> {
             }
             return Ok(());
         }
-        let others = shared.others(self.exchange.lane);
+        let others = shared.others(self.exchange.lane());
         match others.is_empty() {
             true => Ok(()),
             false => self.append_elsewhere(others, &message, topic),

@@ -158,7 +158,7 @@ impl CallState {
         if self.current.named
             && let Some(token) = Arc::get_mut(&mut token)
         {
-            token.name.push_str(&core.replies.method_name);
+            token.set_name(&core.replies.method_name);
         }
         let ordered = !core.config.codec.format().has_ids();
         let request_id = self.current.id;
@@ -185,7 +185,7 @@ impl CallState {
         let ticket = Ticket {
             shared: Arc::clone(&core.shared),
             token,
-            lane: core.exchange.lane,
+            lane: core.exchange.lane(),
             session: self.id,
             position: position.unwrap_or(NOWHERE),
             current: self.current,
@@ -200,7 +200,7 @@ impl CallState {
 impl Ticket {
     fn reply(self, payload: &[u8]) -> Result<(), SendError> {
         let mut frame = self.shared.spare_frames.take();
-        let message = self.current.answer(&self.token.name, payload);
+        let message = self.current.answer(self.token.name(), payload);
         let encoded = encode_within(self.frame_bytes_max, &mut frame, |out| {
             self.shared.config.codec.encode(&message, out)
         });
@@ -223,7 +223,7 @@ impl Ticket {
             return self.post(Content::Nothing);
         }
         let mut frame = self.shared.spare_frames.take();
-        let request = self.current.request(&self.token.name);
+        let request = self.current.request(self.token.name());
         let content = match codec.encode_error(&request, &ErrorBody { code, text }, &mut frame) {
             Ok(()) => Content::Frame(frame),
             Err(error) => {
@@ -242,12 +242,7 @@ impl Ticket {
     fn post(self, content: Content) {
         let lanes = self.shared.lanes.all();
         if let Some(lane) = lanes.get(self.lane) {
-            let answer = Answer {
-                session: self.session,
-                position: self.position,
-                token: self.token,
-                content,
-            };
+            let answer = Answer::new(self.session, self.position, self.token, content);
             if let Err(message) = lane.post(LaneMessage::Answer(answer)) {
                 lane.count_undelivered(&message);
             }

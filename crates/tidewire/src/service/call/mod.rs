@@ -289,10 +289,8 @@ impl CallState {
     /// Keeps the id of the message being handled as the number of a new membership: some codecs repeat the number in
     /// every delivery.
     pub(super) fn number_membership(&self, sessions: &mut LaneSessions, alias: u16) {
-        if let Some(session) = sessions.table.find_mut(self.id)
-            && let Some(index) = session.membership(alias)
-        {
-            session.memberships[index].number = self.current.id;
+        if let Some(session) = sessions.table.find_mut(self.id) {
+            session.number_membership(alias, self.current.id);
         }
     }
 

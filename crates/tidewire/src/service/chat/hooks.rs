@@ -24,14 +24,6 @@ pub struct ChatMessage<'a> {
     pub payload: Cow<'a, [u8]>,
 }
 
-/// The hooks of a chat. A hook that is not set costs nothing.
-#[derive(Clone, Default)]
-pub(super) struct Hooks {
-    pub(super) join: Option<JoinHook>,
-    message: Option<MessageHook>,
-    pub(super) leave: Option<LeaveHook>,
-}
-
 pub(super) type JoinHook = Arc<dyn Fn(&mut Context<'_>, &str, &str) -> HandlerResult + Send + Sync>;
 
 pub(super) type MessageHook =
@@ -225,10 +217,10 @@ impl Chat {
         };
         let only = (cx.call.id() != SessionId::NONE).then_some(cx.call.id());
         while let Some(left) = cx.core.rooms().take_departure(only) {
-            match only {
-                Some(_) => hook(cx, &left.room, &left.name),
-                None => hook(&mut cx.core.context(left.id), &left.room, &left.name),
-            }
+            left.tell(|id, room, name| match only {
+                Some(_) => hook(cx, room, name),
+                None => hook(&mut cx.core.context(id), room, name),
+            });
         }
     }
 

@@ -11,7 +11,7 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::correlate::Correlator;
 use tidewire_proto::message::{Kind, Message};
 
-use super::{PAUSE_FIRST, Upstream, UpstreamError};
+use super::{PAUSE_FIRST, Upstream, UpstreamError, UpstreamRequest};
 use crate::auth::Token;
 use crate::dial::{Backoff, Pace, Race, Target};
 use crate::engine::Core;
@@ -37,15 +37,6 @@ impl fmt::Debug for Then {
             Self::Call(_) => "Call(..)",
         })
     }
-}
-
-/// A request, sent or still waiting.
-#[derive(Debug)]
-pub(super) struct UpstreamRequest {
-    pub(super) asker: SessionId,
-    pub(super) channel: u16,
-    pub(super) deadline_ns: u64,
-    pub(super) then: Then,
 }
 
 /// A request that waits to be sent.
@@ -74,7 +65,7 @@ enum State {
 /// The connection to one upstream; see the module.
 #[derive(Debug)]
 pub(super) struct UpstreamLink {
-    pub(super) upstream: Upstream,
+    upstream: Upstream,
     target: Target,
     /// Makes the layers of TLS, with the name of this lane's codec.
     tls: Option<Connector>,
@@ -121,6 +112,10 @@ impl UpstreamLink {
         }
     }
 
+    pub(super) fn is_of(&self, upstream: u64) -> bool {
+        self.upstream.0.number == upstream
+    }
+
     /// The sessions with the upstream: the open one, or those of the addresses that are being tried.
     pub(super) fn sessions(&self) -> Vec<SessionId> {
         match &self.state {
@@ -130,7 +125,6 @@ impl UpstreamLink {
         }
     }
 
-    /// Whether this session is one with the upstream.
     pub(super) fn has(&self, id: SessionId) -> bool {
         match &self.state {
             State::Idle | State::LookingUp => false,

@@ -42,10 +42,12 @@ pub(crate) use table::{
     handle_upstream_found, handle_upstream_timer, run_answers,
 };
 
+use link::Then;
+
 use crate::address::{Address, AddressError};
 use crate::auth::Credentials;
 use crate::dial::Target;
-use crate::session::CloseReason;
+use crate::session::{CloseReason, SessionId};
 use crate::tls::{ClientConfigs, ClientTls, Connector, TlsError};
 
 /// Another server that handlers send requests to, by [`Context::request`](crate::Context::request) and
@@ -383,6 +385,15 @@ const IN_FLIGHT_MAX: usize = 1024;
 /// Shortest and longest pause between attempts to connect.
 const PAUSE_FIRST: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// A request, sent or still waiting.
+#[derive(Debug)]
+struct UpstreamRequest {
+    asker: SessionId,
+    channel: u16,
+    deadline_ns: u64,
+    then: Then,
+}
 
 #[cfg(test)]
 mod tests;

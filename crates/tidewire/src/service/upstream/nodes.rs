@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use tidewire_io::timer::TimerId;
 use tidewire_proto::message::Message;
 
-use super::link::{Then, UpstreamRequest};
-use super::{Upstream, UpstreamError};
+use super::link::Then;
+use super::{Upstream, UpstreamError, UpstreamRequest};
 use crate::backplane::request_number;
 use crate::broker::{NodeAnswer, RequestFailure, RequestWork};
 use crate::engine::Core;
@@ -18,7 +18,7 @@ use crate::session::TimerKey;
 /// The pending requests of one [`Upstream::nodes`].
 #[derive(Debug)]
 pub(super) struct NodesLink {
-    pub(super) upstream: Upstream,
+    upstream: Upstream,
     pending: HashMap<u64, UpstreamRequest>,
     timer: Option<TimerId>,
 }
@@ -30,6 +30,10 @@ impl NodesLink {
             pending: HashMap::new(),
             timer: None,
         }
+    }
+
+    pub(super) fn is_of(&self, upstream: u64) -> bool {
+        self.upstream.0.number == upstream
     }
 
     /// Whether this is the last reference to the upstream and no request is pending.
@@ -63,7 +67,7 @@ impl NodesLink {
             let error = tidewire_proto::error::EncodeError::PayloadTooLarge { bytes, limit };
             return Err((error.into(), asked.then));
         }
-        let request = request_number(core.exchange.lane, count);
+        let request = request_number(core.exchange.lane(), count);
         let timeout = self.upstream.0.terms.timeout.as_millis();
         let directed = RequestWork::Ask {
             request,

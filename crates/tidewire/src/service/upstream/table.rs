@@ -4,9 +4,9 @@ use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message};
 
-use super::link::{Callback, Then, UpstreamLink, UpstreamRequest};
+use super::link::{Callback, Then, UpstreamLink};
 use super::nodes::{NodesLink, outcome};
-use super::{Upstream, UpstreamError};
+use super::{Upstream, UpstreamError, UpstreamRequest};
 use crate::broker::NodeAnswer;
 use crate::dial::{LookupResult, Target};
 use crate::engine::Core;
@@ -82,8 +82,7 @@ fn with(core: &mut Core, work: impl FnOnce(&mut Upstreams, &mut Core)) {
 
 impl Upstreams {
     fn link(&mut self, core: &mut Core, upstream: &Upstream, target: &Target) -> &mut UpstreamLink {
-        let number = upstream.0.number;
-        let found = self.position(|link| link.upstream.0.number == number);
+        let found = self.position(|link| link.is_of(upstream.0.number));
         let index = found.unwrap_or_else(|| {
             self.forget_unused(core);
             let link = UpstreamLink::new(upstream, target, &core.config.codec);
@@ -100,7 +99,7 @@ impl Upstreams {
         call: &Message<'_>,
         asked: UpstreamRequest,
     ) -> Result<(), (UpstreamError, Then)> {
-        let is_it = |link: &NodesLink| link.upstream.0.number == upstream.0.number;
+        let is_it = |link: &NodesLink| link.is_of(upstream.0.number);
         let index = self.nodes.iter().position(is_it).unwrap_or_else(|| {
             self.forget_unused(core);
             self.nodes.push(NodesLink::new(upstream));
@@ -269,7 +268,6 @@ pub(crate) fn handle_upstream_end(
 ) {
     with(core, |upstreams, core| {
         if let Some(link) = upstreams.of_session(id) {
-            tracing::debug!(upstream = ?link.upstream, %reason, "no connection");
             let failed = link.handle_end(core, id, reason, failure);
             upstreams.fail_all(core, failed);
         }
@@ -279,7 +277,7 @@ pub(crate) fn handle_upstream_end(
 /// Makes the connection that waited for this lookup.
 pub(crate) fn handle_upstream_found(core: &mut Core, number: u64, found: LookupResult) {
     with(core, |upstreams, core| {
-        let index = upstreams.position(|link| link.upstream.0.number == number);
+        let index = upstreams.position(|link| link.is_of(number));
         let Some(index) = index else { return };
         let failed = upstreams.links[index].handle_found(core, found);
         upstreams.fail_all(core, failed);
@@ -303,7 +301,7 @@ pub(crate) fn handle_upstream_timer(core: &mut Core, number: u64) {
     with(core, |upstreams, core| {
         let now_ns = core.sessions.timers.now_ns();
         let mut nodes = upstreams.nodes.iter_mut();
-        if let Some(link) = nodes.find(|link| link.upstream.0.number == number) {
+        if let Some(link) = nodes.find(|link| link.is_of(number)) {
             let over = link.give_up(core, |asked| asked.deadline_ns <= now_ns);
             link.handle_timer(core);
             let count = over.len() as u64;
@@ -314,7 +312,7 @@ pub(crate) fn handle_upstream_timer(core: &mut Core, number: u64) {
             }
             return;
         }
-        let found = upstreams.position(|link| link.upstream.0.number == number);
+        let found = upstreams.position(|link| link.is_of(number));
         let Some(index) = found else { return };
         let link = &mut upstreams.links[index];
         let over = link.give_up(core, |asked| asked.deadline_ns <= now_ns);

@@ -105,7 +105,6 @@ impl Timers {
         }
     }
 
-    /// Sets a timer.
     #[inline]
     pub(crate) fn set(&mut self, at_ns: u64, key: TimerKey) -> WheelTimer {
         self.wheel.insert(at_ns, key)

@@ -148,7 +148,6 @@ impl DatagramPeer {
         })
     }
 
-    /// Notes bytes that were sent.
     pub(crate) fn note_sent(&mut self, bytes: u64) {
         if let Some(budget) = &mut self.budget {
             *budget -= bytes;

@@ -43,7 +43,6 @@ struct SegmentRun {
 pub(crate) struct Run {
     /// Its end in the output. It begins where the unsent part begins.
     end: usize,
-    /// Bytes of each datagram.
     segment_bytes: usize,
 }
 
@@ -53,7 +52,6 @@ impl Run {
         self.end
     }
 
-    /// Bytes of each datagram.
     pub(crate) fn segment_bytes(self) -> usize {
         self.segment_bytes
     }

@@ -25,7 +25,7 @@ use tidewire_io::poller::{Event, Interest, Poller, PollerError, Token};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::SocketError;
 
-use registry::WaitingEnd;
+pub(crate) use registry::WaitingEnd;
 pub(crate) use registry::{Bound, Party, bind, hand_over};
 
 use super::Transport;
@@ -72,12 +72,8 @@ impl InprocName {
 }
 
 impl InprocStream {
-    pub(crate) fn awaited(&self) -> Option<&InprocName> {
-        self.waiting.as_ref().map(WaitingEnd::name)
-    }
-
-    pub(crate) fn ticket(&self) -> Option<u64> {
-        self.waiting.as_ref().map(WaitingEnd::ticket)
+    pub(crate) fn waiting(&self) -> Option<&WaitingEnd> {
+        self.waiting.as_ref()
     }
 
     pub(crate) fn set_placed(&mut self) {

@@ -187,12 +187,13 @@ impl Drop for Bound {
 }
 
 impl WaitingEnd {
-    /// The name of the server that the connection waits for.
-    pub(super) fn name(&self) -> &InprocName {
+    /// The name that must be listened on before the connection is made.
+    pub(crate) fn name(&self) -> &InprocName {
         &self.name
     }
 
-    pub(super) fn ticket(&self) -> u64 {
+    /// The number under which another lane reports that the connection is made.
+    pub(crate) fn ticket(&self) -> u64 {
         self.ticket
     }
 }

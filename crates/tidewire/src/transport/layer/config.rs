@@ -1,6 +1,5 @@
 //! Makes the layers of new connections.
 
-use std::fmt;
 use std::sync::Arc;
 
 use tidewire_io::socket::Stream;
@@ -79,8 +78,4 @@ impl AnyTransport {
     }
 }
 
-impl fmt::Debug for LayerFactory {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("LayerFactory")
-    }
-}
+opaque!(LayerFactory);

@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use tidewire_proto::layer::Stack;
 
-use super::{State, UpstreamLink, UpstreamRequest};
+use super::{State, UpstreamLink};
 use crate::address::Endpoint;
 use crate::auth::Credentials;
 use crate::dial::{LookupResult, Race, Step};
 use crate::engine::Core;
 use crate::limits::nanoseconds;
 use crate::mailbox::LaneMessage;
-use crate::service::upstream::UpstreamError;
+use crate::service::upstream::{UpstreamError, UpstreamRequest};
 use crate::session::{CloseReason, SessionId};
 use crate::tls::Connector;
 use crate::transport::ConnectError;
@@ -118,9 +118,7 @@ impl UpstreamLink {
         }
         let id = core.connect(endpoint, false, self.stack())?;
         if let Some(session) = core.sessions.table.find_mut(id) {
-            let attached = session.profile.attach();
-            attached.is_upstream = true;
-            attached.credentials = self.token.clone();
+            session.profile.attach().set_upstream(self.token.clone());
         }
         Ok(id)
     }
@@ -172,6 +170,7 @@ impl UpstreamLink {
         reason: CloseReason,
         failure: ConnectError,
     ) -> Vec<(UpstreamError, UpstreamRequest)> {
+        tracing::debug!(upstream = ?self.upstream, %reason, "no connection");
         if let State::Connecting(race) = &mut self.state {
             if race.take(id).is_none() {
                 return Vec::new();
