@@ -210,7 +210,7 @@ impl SharedBucket {
 }
 
 impl Rate {
-    /// Whether a session that exceeds the rate is paused. Otherwise its messages are dropped or [refused](Self::refuses).
+    /// Whether a session that exceeds the rate is paused. Otherwise its messages are refused, or the session ends.
     #[inline]
     pub(crate) fn pauses(&self) -> bool {
         self.when_exceeded == WhenExceeded::Pause
