@@ -29,9 +29,6 @@ pub const HOSTS: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 impl Authority {
     /// Makes an authority of this name.
-    ///
-    /// # Panics
-    /// The library refuses the name.
     #[must_use]
     pub fn new(name: &str) -> Self {
         let mut params = CertificateParams::default();
@@ -57,9 +54,6 @@ impl Authority {
     }
 
     /// Signs a certificate after `change` has changed it.
-    ///
-    /// # Panics
-    /// The library refuses it.
     pub fn sign(&self, names: &[&str], change: impl FnOnce(&mut CertificateParams)) -> Identity {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names of hosts");
@@ -81,9 +75,6 @@ impl Authority {
     }
 
     /// Signs the certificate of a client with this common name, and a URI and a mail address made of it.
-    ///
-    /// # Panics
-    /// The name has characters beyond ASCII.
     #[must_use]
     pub fn sign_client(&self, name: &str) -> Identity {
         let host = format!("{name}.example");

@@ -23,9 +23,6 @@ pub fn lower_limit(soft: u64) -> io::Result<()> {
 }
 
 /// Opens files until no descriptor is left, and closes `spare` of them.
-///
-/// # Panics
-/// Opening fails for another reason.
 #[must_use]
 pub fn exhaust(spare: usize) -> Vec<File> {
     let mut held = Vec::new();

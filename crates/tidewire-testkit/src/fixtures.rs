@@ -23,9 +23,6 @@ pub fn lines() -> AnyCodec {
 }
 
 /// Returns the codec of this name.
-///
-/// # Panics
-/// The codec does not exist.
 #[must_use]
 pub fn codec(name: &str) -> AnyCodec {
     AnyCodec::by_name(name).expect("the name of a codec")

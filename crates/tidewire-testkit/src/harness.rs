@@ -169,9 +169,6 @@ impl TestServer {
     }
 
     /// Blocks until the counters satisfy `fact`.
-    ///
-    /// # Panics
-    /// They do not within the deadline. `what` names the condition.
     pub fn wait_for(&self, what: &str, mut fact: impl FnMut(&Metrics) -> bool) -> Metrics {
         wait_until(what, || {
             let metrics = self.metrics();
@@ -180,9 +177,6 @@ impl TestServer {
     }
 
     /// Drains and stops the server, and checks that every session and every room frame is accounted for.
-    ///
-    /// # Panics
-    /// A session or frame is not.
     pub fn stop(self) -> Metrics {
         let stopped = self.server.shutdown(DEADLINE);
         assert_conserved(&stopped);
@@ -191,9 +185,6 @@ impl TestServer {
 
     /// Drains, stops and checks the server like [`TestServer::stop`], but keeps the directory of its socket, so that
     /// another server can take its address.
-    ///
-    /// # Panics
-    /// A session or frame is not accounted for.
     #[must_use]
     pub fn stop_for_restart(self) -> Option<TempDir> {
         let stopped = self.server.shutdown(DEADLINE);
@@ -214,9 +205,6 @@ impl TestServer {
 
 /// Checks the ledger of a server that has stopped: every opened session was closed, and every room frame for a
 /// subscriber was delivered or dropped for a counted reason.
-///
-/// # Panics
-/// A session or frame is not accounted for, or a lane failed.
 pub fn assert_conserved(stopped: &Stopped) {
     let metrics = &stopped.metrics;
     assert!(

@@ -19,9 +19,6 @@ pub struct SigningKey {
 
 impl SigningKey {
     /// Makes a key.
-    ///
-    /// # Panics
-    /// The library of cryptography cannot.
     #[must_use]
     pub fn new() -> Self {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
@@ -48,9 +45,6 @@ impl SigningKey {
     }
 
     /// The signature of a text.
-    ///
-    /// # Panics
-    /// The library of cryptography cannot.
     #[must_use]
     pub fn sign(&self, text: &[u8]) -> Vec<u8> {
         let signature = self.pair.sign(&SystemRandom::new(), text);
@@ -88,9 +82,6 @@ pub fn hs256(secret: &[u8], text: &[u8]) -> Vec<u8> {
 }
 
 /// The time that is so many seconds from now, as claims have it.
-///
-/// # Panics
-/// The clock is before 1970.
 #[must_use]
 #[expect(
     clippy::disallowed_methods,

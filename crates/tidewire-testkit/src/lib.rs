@@ -4,6 +4,8 @@
 //! formats over blocking sockets of the standard library and uses only the codecs of the library, so the suite has the
 //! view of a foreign program. Rejected: simulated sockets, because the suite compares the four pollers; and sleeping:
 //! every wait is for a condition, with a deadline that fails with the condition's description.
+//!
+//! A function that cannot do its work, or that finds another behaviour than it checks, panics: it fails the test.
 
 pub mod backplane;
 pub mod certificates;

@@ -13,9 +13,6 @@ pub struct Logs {
 
 impl Logs {
     /// Captures the log of the whole process from now on. Use it only in a test that has its process to itself.
-    ///
-    /// # Panics
-    /// Another capture exists already.
     #[must_use]
     pub fn capture() -> Self {
         let logs = Self::default();

@@ -24,9 +24,6 @@ pub struct NatsServer {
 
 impl NatsServer {
     /// Starts a server with this configuration beside the port; `None` if there is no program.
-    ///
-    /// # Panics
-    /// The program does not start, or is missing and must exist.
     #[must_use]
     pub fn start(configuration: &str) -> Option<Self> {
         let program = find()?;
@@ -43,9 +40,6 @@ impl NatsServer {
     }
 
     /// Finds the program; `None` if there is none.
-    ///
-    /// # Panics
-    /// The program is missing and must exist.
     #[must_use]
     pub fn program() -> Option<PathBuf> {
         find()
@@ -64,9 +58,6 @@ impl NatsServer {
     }
 
     /// Starts a server with JetStream, and this configuration beside it; `None` if there is no program.
-    ///
-    /// # Panics
-    /// As [`start`](Self::start).
     #[must_use]
     pub fn start_with_streams(configuration: &str) -> Option<Self> {
         // A relative path is below the server's directory.
@@ -75,9 +66,6 @@ impl NatsServer {
     }
 
     /// Kills it, and removes its streams.
-    ///
-    /// # Panics
-    /// It cannot be killed.
     pub fn lose_streams(&mut self) {
         self.kill();
         // There may be none.
@@ -85,17 +73,11 @@ impl NatsServer {
     }
 
     /// Keeps a copy of its streams. It is killed.
-    ///
-    /// # Panics
-    /// They cannot be copied.
     pub fn save_streams(&self) {
         self.copy_streams("streams", "saved");
     }
 
     /// Replaces its streams by the copy, as an operator does with a backup. It is killed.
-    ///
-    /// # Panics
-    /// They cannot be copied.
     pub fn restore_streams(&self) {
         self.copy_streams("saved", "streams");
     }
@@ -109,9 +91,6 @@ impl NatsServer {
     }
 
     /// Kills it.
-    ///
-    /// # Panics
-    /// It cannot be killed.
     pub fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().expect("a running server");
@@ -120,9 +99,6 @@ impl NatsServer {
     }
 
     /// Stops its process without ending it, as an overloaded machine does, or lets it continue.
-    ///
-    /// # Panics
-    /// It does not run.
     pub fn pause(&self, is_paused: bool) {
         let process = self.process.as_ref().expect("a running server");
         let signal = if is_paused { "-STOP" } else { "-CONT" };
@@ -133,17 +109,11 @@ impl NatsServer {
     }
 
     /// Changes its configuration, for the next start.
-    ///
-    /// # Panics
-    /// The file cannot be written.
     pub fn configure(&self, configuration: &str) {
         self.file("nats.conf", configuration);
     }
 
     /// Writes a file into its directory, where a relative path of the configuration finds it. Returns the path.
-    ///
-    /// # Panics
-    /// The file cannot be written.
     pub fn file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.directory.path().join(name);
         fs::write(&path, text).expect("a written file");
@@ -151,9 +121,6 @@ impl NatsServer {
     }
 
     /// Starts it again after [`kill`](Self::kill).
-    ///
-    /// # Panics
-    /// The program does not start.
     pub fn start_again(&mut self) {
         let process = Command::new(&self.program)
             .args(["-a", "127.0.0.1", "-p", &self.port.to_string(), "-c"])

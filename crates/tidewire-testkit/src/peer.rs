@@ -52,9 +52,6 @@ pub enum RoomEvent {
 
 impl Peer {
     /// Takes a connection and sends a hello, if the codec's connections begin with one.
-    ///
-    /// # Panics
-    /// The server does not welcome it.
     #[must_use]
     pub fn greet(wire: Wire, codec: &AnyCodec) -> Self {
         let mut peer = Self::silent(wire, codec);
@@ -110,9 +107,6 @@ impl Peer {
     }
 
     /// Writes bytes unchanged; over UDP as many datagrams as their frames need.
-    ///
-    /// # Panics
-    /// The server is gone or takes nothing.
     pub fn write(&mut self, bytes: &[u8]) {
         if self.wire.preserves_boundaries() {
             return self.write_datagrams(bytes);
@@ -151,9 +145,6 @@ impl Peer {
     }
 
     /// Sends one frame.
-    ///
-    /// # Panics
-    /// The codec cannot express it, or the server is gone.
     pub fn send(&mut self, message: &Message<'_>) {
         let frame = self.frame(message);
         self.write(&frame);
@@ -190,17 +181,11 @@ impl Peer {
     }
 
     /// The next frame, or `None` when the server closed the connection, in order or not.
-    ///
-    /// # Panics
-    /// No frame comes within the deadline, or the bytes are no frame.
     pub fn receive(&mut self) -> Option<OwnedMessage> {
         self.receive_in_pieces(READ_BYTES)
     }
 
     /// As [`Peer::receive`], reading at most `piece_bytes` at a time.
-    ///
-    /// # Panics
-    /// As [`Peer::receive`].
     pub fn receive_in_pieces(&mut self, piece_bytes: usize) -> Option<OwnedMessage> {
         let mut searched = 0;
         loop {
@@ -232,9 +217,6 @@ impl Peer {
     }
 
     /// Reads exactly this text, which need not be a whole frame: a prompt.
-    ///
-    /// # Panics
-    /// Another text comes.
     pub fn expect_text(&mut self, text: &str) {
         while self.input.len() - self.used < text.len() {
             assert!(
@@ -249,9 +231,6 @@ impl Peer {
 
     /// Returns the answer to a request: the next frame that is no ping. A server pings a peer that a busy machine keeps
     /// from writing.
-    ///
-    /// # Panics
-    /// The end or a refusal comes instead.
     pub fn answer(&mut self) -> OwnedMessage {
         let message = std::iter::from_fn(|| self.receive())
             .find(|message| message.kind != Kind::Ping)
@@ -269,9 +248,6 @@ impl Peer {
     ///
     /// # Errors
     /// The refusal, as text.
-    ///
-    /// # Panics
-    /// The connection ends, or an unexpected message comes.
     pub fn join(&mut self, room: &str, name: &str) -> Result<(), String> {
         if self.codec.format().has_ids() {
             let mut body = Vec::new();
@@ -318,9 +294,6 @@ impl Peer {
     ///
     /// # Errors
     /// The refusal, as text.
-    ///
-    /// # Panics
-    /// A name is too long.
     pub fn call(&mut self, call: &RoomCall<'_>) -> Result<OwnedMessage, String> {
         let mut body = Vec::new();
         call.encode(&mut body).expect("a name that fits");
@@ -336,9 +309,6 @@ impl Peer {
     }
 
     /// Returns the frame of a message to the room joined last.
-    ///
-    /// # Panics
-    /// The codec cannot express it.
     #[must_use]
     pub fn say_frame(&self, payload: &[u8]) -> Vec<u8> {
         let kind = if self.codec.format().has_ids() {
@@ -360,9 +330,6 @@ impl Peer {
     }
 
     /// Returns the next public message, and skips presence.
-    ///
-    /// # Panics
-    /// The end or any other event comes first.
     pub fn next_message(&mut self) -> (String, Vec<u8>) {
         loop {
             match self.hear() {
@@ -378,9 +345,6 @@ impl Peer {
     }
 
     /// Waits until this member has learnt that `name` came into the room or was there before.
-    ///
-    /// # Panics
-    /// The end or anything but presence comes first.
     pub fn hear_of(&mut self, name: &str) {
         loop {
             match self.hear() {
@@ -400,9 +364,6 @@ impl Peer {
     }
 
     /// Announces that nothing more will be written.
-    ///
-    /// # Panics
-    /// The connection is gone.
     pub fn finish_writing(&self) {
         self.wire.finish_writing().expect("an open connection");
     }
@@ -476,9 +437,6 @@ impl Peer {
 }
 
 /// The first frame of a native client.
-///
-/// # Panics
-/// Never: its fields are within their limits.
 #[must_use]
 pub fn hello_frame() -> Vec<u8> {
     let mut frame = Vec::new();
@@ -499,9 +457,6 @@ fn hello() -> Hello<'static> {
 
 /// Returns a native client's answer to the challenge of a server over UDP: a pong and its hello once more, in one
 /// datagram.
-///
-/// # Panics
-/// Never: a challenge fits its answer.
 #[must_use]
 pub fn challenge_answer(cookie: &[u8]) -> Vec<u8> {
     let mut datagram = Vec::new();

@@ -41,9 +41,6 @@ impl Disorder {
 
 impl UdpRelay {
     /// Starts a relay to this server, for the first peer that sends to it.
-    ///
-    /// # Panics
-    /// The system refuses sockets or threads.
     #[must_use]
     pub fn start(server: SocketAddr, disorder: Disorder) -> Self {
         let socket = || {

@@ -36,9 +36,6 @@ struct State {
 
 impl RingWire {
     /// Takes one end.
-    ///
-    /// # Panics
-    /// No descriptor is left.
     #[must_use]
     pub fn new(mut ring: RingStream) -> Self {
         ring.set_interest(Interest::NONE);

@@ -8,9 +8,6 @@ use std::process::{Command, Stdio};
 ///
 /// Another process writes the file. A child of a concurrent test inherits every open file of this process, and the
 /// kernel refuses to run a file that a process may still write to.
-///
-/// # Panics
-/// The file cannot be written.
 pub fn write_script(path: impl AsRef<Path>, body: &str) -> PathBuf {
     let path = path.as_ref();
     let mut writer = Command::new("sh")

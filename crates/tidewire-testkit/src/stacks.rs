@@ -5,9 +5,6 @@ use std::io::IoSlice;
 use tidewire_proto::layer::{Layer, LayerError, Stack};
 
 /// Chains layers, and begins their handshakes.
-///
-/// # Panics
-/// There are no layers, or a layer cannot begin.
 #[must_use]
 pub fn stack_of(layers: Vec<Box<dyn Layer>>) -> Stack {
     let mut stack = Stack::new(layers).expect("layers");
@@ -29,9 +26,6 @@ pub fn carry(from: &mut Stack, to: &mut Stack, piece_bytes: usize) -> Result<boo
 }
 
 /// Exchanges bytes until neither side has output.
-///
-/// # Panics
-/// A side refuses them.
 pub fn exchange_all(one: &mut Stack, other: &mut Stack, piece_bytes: usize) {
     let mut step = || {
         let there = carry(one, other, piece_bytes).expect("accepted");
@@ -42,9 +36,6 @@ pub fn exchange_all(one: &mut Stack, other: &mut Stack, piece_bytes: usize) {
 }
 
 /// Passes plaintext to a stack. Returns the number of bytes that it took.
-///
-/// # Panics
-/// A layer failed.
 pub fn write(stack: &mut Stack, plain: &[u8]) -> usize {
     stack
         .write(&[IoSlice::new(plain)])
@@ -52,9 +43,6 @@ pub fn write(stack: &mut Stack, plain: &[u8]) -> usize {
 }
 
 /// Reads all plaintext that waits.
-///
-/// # Panics
-/// A layer failed.
 #[must_use]
 pub fn read_all(stack: &mut Stack) -> Vec<u8> {
     let (mut all, mut buffer) = (Vec::new(), [0; 1_000]);

@@ -9,9 +9,6 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 /// Opens a terminal of 80 columns and 24 rows. The first end types and reads the screen. The second end is the
 /// program's.
-///
-/// # Panics
-/// The system has no terminal left.
 #[must_use]
 pub fn open_terminal() -> (File, OwnedFd) {
     let person = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");

@@ -16,9 +16,6 @@ impl Wake for Unpark {
 }
 
 /// Blocks until `probe` has an answer, and yields the processor in between.
-///
-/// # Panics
-/// It has none within the deadline.
 pub fn wait_until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + DEADLINE;
     loop {

@@ -9,9 +9,6 @@ use crate::peer::{Peer, RoomEvent};
 
 /// Regression: the reply to the first join of a room on a node came before the engine had the node's subscription, so
 /// messages of other nodes were missing without a notice.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn members_get_messages_of_another_node_after_their_join<E: Engine>(engine: &mut E) {
     const ROUNDS: u64 = 100;
     let [one, two] = ["one", "two"].map(|id| chat(engine, id));
@@ -36,9 +33,6 @@ pub fn members_get_messages_of_another_node_after_their_join<E: Engine>(engine: 
 
 /// Joins do not wait for an unreachable engine. New members are told about it, also members that join after the others
 /// were told.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn members_that_join_a_cut_off_node_are_told<E: Engine>(engine: &mut E) {
     let server = chat(engine, "one");
     let mut ann = member(&server, "ann");
@@ -75,9 +69,6 @@ fn presence_until(peer: &mut Peer, text: &str) -> Vec<(PresenceEvent, String)> {
 
 /// When the engine is back, a join at one node and a leave at the other during the cut are each announced once. Then
 /// the lists agree.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn joins_and_leaves_during_a_cut_are_told_once_behind_it<E: Engine>(engine: &mut E) {
     let [one, two] = ["one", "two"].map(|id| chat(engine, id));
     let mut ann = member(&one, "ann");

@@ -57,9 +57,6 @@ impl HistoryKind {
     }
 
     /// Enters as a member that has the messages up to a position.
-    ///
-    /// # Panics
-    /// The server refuses it.
     #[must_use]
     pub fn reader(self, server: &TestServer, name: &str, since: Option<Position>) -> Reader {
         match self {
@@ -91,9 +88,6 @@ enum Joined {
 
 impl Reader {
     /// Joins the room as a member that has the messages up to a position.
-    ///
-    /// # Panics
-    /// The server refuses it.
     #[must_use]
     pub fn join(server: &TestServer, name: &str, since: Option<Position>) -> Self {
         let client = Client::connect(&server.url()).wait().expect("a connection");
@@ -106,9 +100,6 @@ impl Reader {
     }
 
     /// Subscribes to a topic as a subscriber that has the messages up to a position.
-    ///
-    /// # Panics
-    /// The server refuses it.
     #[must_use]
     pub fn subscribe(server: &TestServer, pattern: &str, since: Option<Position>) -> Self {
         let client = Client::connect(&server.url()).wait().expect("a connection");
@@ -131,9 +122,6 @@ impl Reader {
     }
 
     /// Says or publishes something.
-    ///
-    /// # Panics
-    /// The client has ended.
     pub fn say(&self, text: &str) {
         match &self.joined {
             Joined::Room(room) => room.say(text.as_bytes()).expect("an open client"),
@@ -142,9 +130,6 @@ impl Reader {
     }
 
     /// Returns the next message that the history has. Others are skipped, and what is missing is noted.
-    ///
-    /// # Panics
-    /// None comes.
     pub fn hear(&mut self) -> String {
         loop {
             let (position, payload) = match &self.joined {
@@ -191,9 +176,6 @@ impl Reader {
     }
 
     /// Returns the next messages with their offsets.
-    ///
-    /// # Panics
-    /// They do not come.
     pub fn take(&mut self, count: usize) -> Vec<(u64, String)> {
         let take = |_| {
             let text = self.hear();
@@ -203,9 +185,6 @@ impl Reader {
     }
 
     /// Ends the connection.
-    ///
-    /// # Panics
-    /// No message has come.
     pub fn leave(self) -> Position {
         self.client.close().wait();
         self.position.expect("a position")
@@ -213,9 +192,6 @@ impl Reader {
 }
 
 /// Publishes a message.
-///
-/// # Panics
-/// The client has ended.
 pub fn publish(client: &Client, topic: &str, text: &str) {
     let published = client.publish(topic, text.as_bytes());
     published.expect("an open client");
@@ -236,9 +212,6 @@ fn without_offsets(taken: Vec<(u64, String)>) -> Vec<String> {
 }
 
 /// Two authors on two nodes: readers on both nodes get all messages once, with the same offsets, and without holes.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E, kind: HistoryKind) {
     const EACH: usize = 200;
     let servers = ["one", "two"].map(|id| kind.serve(engine, id, History::last(1_000)));
@@ -279,9 +252,6 @@ pub fn all_nodes_have_one_order<E: Engine>(engine: &mut E, kind: HistoryKind) {
 }
 
 /// A member that moves from one node to the other receives the missed messages, once.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_member_that_comes_back_to_another_node_gets_what_it_missed<E: Engine>(
     engine: &mut E,
     kind: HistoryKind,
@@ -314,9 +284,6 @@ pub fn a_member_that_comes_back_to_another_node_gets_what_it_missed<E: Engine>(
 }
 
 /// Every node reports the exact number of messages that the limit of the history has removed.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn the_missing_number_is_exact_when_the_history_was_too_short<E: Engine>(
     engine: &mut E,
     kind: HistoryKind,
@@ -346,9 +313,6 @@ pub fn the_missing_number_is_exact_when_the_history_was_too_short<E: Engine>(
 
 /// Messages that are sent while the engine is unreachable wait in their node, and reach all members once when it is
 /// back.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn messages_wait_while_the_engine_is_gone<E: Engine>(engine: &mut E, kind: HistoryKind) {
     let servers = ["one", "two"].map(|id| kind.serve(engine, id, History::last(100)));
     let ann = kind.reader(&servers[0], "ann", None);
@@ -374,9 +338,6 @@ pub fn messages_wait_while_the_engine_is_gone<E: Engine>(engine: &mut E, kind: H
 }
 
 /// A node that was stopped and started again has the messages from before and from the time between.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_node_that_starts_again_has_the_history<E: Engine>(engine: &mut E, kind: HistoryKind) {
     let one = kind.serve(engine, "one", History::last(100));
     let two = kind.serve(engine, "two", History::last(100));
@@ -401,9 +362,6 @@ pub fn a_node_that_starts_again_has_the_history<E: Engine>(engine: &mut E, kind:
 }
 
 /// Members are told when the history of their room was lost, and the room continues.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_history_that_is_lost_begins_again<E: Engine>(engine: &mut E, kind: HistoryKind) {
     let servers = ["one", "two"].map(|id| kind.serve(engine, id, History::last(100)));
     let ann = kind.reader(&servers[0], "ann", None);

@@ -21,9 +21,6 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts it.
-    ///
-    /// # Panics
-    /// The servers do not start.
     pub fn start<E: Engine>(engine: &E, kind: HistoryKind) -> Self {
         let servers = ["one", "two"].map(|id| kind.serve(engine, id, History::last(100)));
         let author = kind.reader(&servers[0], "ann", None);
@@ -40,9 +37,6 @@ impl Cluster {
     }
 
     /// Says these messages of a round.
-    ///
-    /// # Panics
-    /// The author's connection has ended.
     pub fn say(&self, round: usize, numbers: std::ops::Range<usize>) {
         texts(round)[numbers]
             .iter()
@@ -50,9 +44,6 @@ impl Cluster {
     }
 
     /// Checks that both readers get the messages of a round, with the same offsets.
-    ///
-    /// # Panics
-    /// They do not.
     pub fn assert_heard(&mut self, round: usize) -> Vec<(u64, String)> {
         let [one, two] = self.readers.each_mut().map(|reader| reader.take(MESSAGES));
         assert!(
@@ -65,9 +56,6 @@ impl Cluster {
 
     /// Checks that both readers receive the messages of a round, and are told that an unknown number is missing before
     /// them. A reader that returns with a position of the former epoch is told the same.
-    ///
-    /// # Panics
-    /// They do not, or are not.
     pub fn assert_told(&mut self, round: usize) {
         let before = self.readers[0].position;
         let taken = self.assert_heard(round);
@@ -86,9 +74,6 @@ impl Cluster {
     }
 
     /// Ends the cluster.
-    ///
-    /// # Panics
-    /// A message was lost without a report.
     pub fn stop(self) {
         drop((self.author, self.readers));
         for server in self.servers {
@@ -101,9 +86,6 @@ impl Cluster {
 /// an unknown number is missing before them.
 ///
 /// Regression: the stream gave sequences again that the nodes had seen. They took the new messages for late messages.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_stream_that_lost_its_end_begins_again<E: Engine>(engine: &mut E, kind: HistoryKind) {
     let mut cluster = Cluster::start(engine, kind);
     for round in 1..3 {

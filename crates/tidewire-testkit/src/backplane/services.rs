@@ -28,9 +28,6 @@ pub struct Worker {
 
 impl Worker {
     /// Waits for a request to `hold`, and gives the duty to answer it.
-    ///
-    /// # Panics
-    /// None comes.
     pub fn held(&self) -> Deferred {
         self.held.recv_timeout(DEADLINE).expect("a held request")
     }
@@ -47,9 +44,6 @@ impl Worker {
 }
 
 /// Starts a node that has services: `echo`, `refuse`, `forget` and `hold`.
-///
-/// # Panics
-/// The id is not valid.
 pub fn worker<E: Engine>(engine: &E, id: &str) -> Worker {
     let (sender, held) = channel();
     let mut settings = settings(id);
@@ -108,9 +102,6 @@ pub fn ask(client: &Client, method: &str) -> Result<Vec<u8>, RequestError> {
 }
 
 /// Asks, and returns the text of the refusal.
-///
-/// # Panics
-/// The request is answered.
 pub fn refusal(client: &Client, method: &str) -> (ErrorCode, String) {
     match ask(client, method) {
         Err(RequestError::Refused { code, text, .. }) => (code, text),
@@ -119,9 +110,6 @@ pub fn refusal(client: &Client, method: &str) -> (ErrorCode, String) {
 }
 
 /// Checks that every request to another node ends in exactly one way.
-///
-/// # Panics
-/// They differ.
 pub fn assert_requests_conserved(asking: &Metrics) {
     let fates = asking.backplane_answered
         + asking.backplane_unserved
@@ -141,9 +129,6 @@ fn stop_worker(worker: Worker) -> u64 {
 }
 
 /// Each request goes to one of the nodes that have the method, and each is answered.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_request_goes_to_one_of_the_nodes_that_have_the_service<E: Engine>(engine: &mut E) {
     const REQUESTS: u64 = 200;
     let workers = ["one", "two"].map(|id| worker(engine, id));
@@ -162,9 +147,6 @@ pub fn a_request_goes_to_one_of_the_nodes_that_have_the_service<E: Engine>(engin
 }
 
 /// A handler on another node refuses, answers later, or drops the request: the caller always receives an answer.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn every_way_to_answer_crosses_nodes<E: Engine>(engine: &mut E) {
     let worker = worker(engine, "one");
     let front = front(engine, "front", DEADLINE);
@@ -185,9 +167,6 @@ pub fn every_way_to_answer_crosses_nodes<E: Engine>(engine: &mut E) {
 }
 
 /// A request goes to other nodes only, also if the own node has the method.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_node_does_not_ask_itself<E: Engine>(engine: &mut E) {
     let mut own = settings("both");
     own.services = vec!["echo".to_owned()];
@@ -207,9 +186,6 @@ pub fn a_node_does_not_ask_itself<E: Engine>(engine: &mut E) {
 }
 
 /// A method that no other node has is an error at once.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_request_that_no_node_serves_fails_at_once<E: Engine>(engine: &mut E) {
     let front = front(engine, "front", DEADLINE);
     let client = client(&front);
@@ -228,9 +204,6 @@ pub fn a_request_that_no_node_serves_fails_at_once<E: Engine>(engine: &mut E) {
 }
 
 /// A request ends at its deadline, there and here, and when its caller goes.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_request_ends_at_its_deadline_or_with_its_caller<E: Engine>(engine: &mut E) {
     let worker = worker(engine, "one");
     let hasty = front(engine, "hasty", Duration::from_millis(300));
@@ -265,9 +238,6 @@ pub fn a_request_ends_at_its_deadline_or_with_its_caller<E: Engine>(engine: &mut
 }
 
 /// A node that ends with requests in its hands does not keep their callers waiting.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn requests_of_a_node_that_is_gone_fail<E: Engine>(engine: &mut E) {
     let worker = worker(engine, "one");
     let front = front(engine, "front", DEADLINE);
@@ -289,9 +259,6 @@ pub fn requests_of_a_node_that_is_gone_fail<E: Engine>(engine: &mut E) {
 }
 
 /// A node that is cut off refuses requests to other nodes, and continues when it is back.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_node_that_is_cut_off_asks_no_other<E: Engine>(engine: &mut E) {
     let worker = worker(engine, "one");
     let front = front(engine, "front", Duration::from_secs(2));
@@ -328,9 +295,6 @@ fn telling<E: Engine>(engine: &E, id: &str) -> TestServer {
 }
 
 /// Messages for a session of another node arrive in their order, and each is counted.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn messages_for_a_session_cross_nodes<E: Engine>(engine: &mut E) {
     const MESSAGES: u64 = 100;
     let [one, two] = ["one", "two"].map(|id| telling(engine, id));

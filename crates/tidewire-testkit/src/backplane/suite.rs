@@ -17,9 +17,6 @@ use crate::peer::{Peer, RoomEvent};
 use crate::wait::wait_until;
 
 /// The settings of a test's node: short heartbeats, and a silence that a busy machine does not reach.
-///
-/// # Panics
-/// The id is not valid.
 #[must_use]
 pub fn settings(id: &str) -> NodeSettings {
     let mut settings = NodeSettings::new(id).expect("a valid id");
@@ -45,9 +42,6 @@ pub fn chat_of<E: Engine>(
 }
 
 /// Connects a member.
-///
-/// # Panics
-/// The name is not free.
 #[must_use]
 pub fn member(server: &TestServer, name: &str) -> Peer {
     let mut peer = server.peer();
@@ -75,9 +69,6 @@ fn hear_of_all(peer: &mut Peer, names: &[&str]) {
 }
 
 /// Messages cross nodes in the order of their author, and each is counted once.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn members_on_two_nodes_hear_each_other_in_order<E: Engine>(engine: &mut E) {
     const ROUNDS: usize = 200;
     let (servers, mut peers) = pair(engine);
@@ -106,9 +97,6 @@ pub fn members_on_two_nodes_hear_each_other_in_order<E: Engine>(engine: &mut E) 
 }
 
 /// Three nodes with two members each: every member gets every message of the others once.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_message_reaches_every_node_once<E: Engine>(engine: &mut E) {
     let servers = ["one", "two", "three"].map(|id| chat(engine, id));
     let names = ["a1", "b2", "c3", "d4", "e5", "f6"];
@@ -147,9 +135,6 @@ fn client(server: &TestServer) -> Client {
 
 /// Messages of topics reach subscribers of exact topics and of patterns on another node, from the reply to their
 /// subscription on, in order and once.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn subscribers_get_what_is_published_at_another_node<E: Engine>(engine: &mut E) {
     let servers = [pubsub(engine, "one"), pubsub(engine, "two")];
     let [publisher, subscriber] = [&servers[0], &servers[1]].map(client);
@@ -201,9 +186,6 @@ fn next_presence(peer: &mut Peer) -> (PresenceEvent, String) {
 }
 
 /// Joins, leaves, lists and the orderly end of a node.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn presence_spans_nodes<E: Engine>(engine: &mut E) {
     let ([one, two], [mut ann, mut bob]) = pair(engine);
     let roster = ann.call(&RoomCall::List).expect("a list");
@@ -234,9 +216,6 @@ pub fn presence_spans_nodes<E: Engine>(engine: &mut E) {
 }
 
 /// Of two members of the same name, the member of another node is shown with its node, in any order of joins.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_name_of_another_node_is_shown_with_it<E: Engine>(engine: &mut E) {
     let ([one, two], [mut ann, bob]) = pair(engine);
     let other = member(&one, "bob");
@@ -259,9 +238,6 @@ pub fn a_name_of_another_node_is_shown_with_it<E: Engine>(engine: &mut E) {
 }
 
 /// A message for one member finds its node, and no other member receives it.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn whispers_cross_nodes<E: Engine>(engine: &mut E) {
     let ([one, two], [mut ann, mut bob]) = pair(engine);
     let mut cleo = member(&two, "cleo");
@@ -295,9 +271,6 @@ pub fn whispers_cross_nodes<E: Engine>(engine: &mut E) {
 }
 
 /// A second node with the same id does not start, and the first continues.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_node_id_in_use_is_refused<E: Engine>(engine: &mut E) {
     let first = chat(engine, "one");
     let mut again = settings("one");
@@ -317,18 +290,12 @@ pub fn a_node_id_in_use_is_refused<E: Engine>(engine: &mut E) {
 }
 
 /// Waits for an announcement of the room itself.
-///
-/// # Panics
-/// It is no text.
 pub fn announcement(peer: &mut Peer) -> String {
     let (_, payload) = peer.next_message();
     String::from_utf8(payload).expect("text")
 }
 
 /// Local delivery continues without the engine, members are told, and every loss is announced by a gap.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_node_that_is_cut_off_serves_its_members_and_tells_gaps<E: Engine>(engine: &mut E) {
     const MISSED: u64 = 5;
     let ([one, two], [mut ann, mut bob]) = pair(engine);
@@ -380,9 +347,6 @@ pub fn a_node_that_is_cut_off_serves_its_members_and_tells_gaps<E: Engine>(engin
 }
 
 /// With [`WhenCutOff::Fail`] a publisher gets an error until the engine is back.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn publishers_of_a_node_that_is_cut_off_are_refused_on_request<E: Engine>(engine: &mut E) {
     let mut strict = settings("one");
     strict.when_cut_off = WhenCutOff::Fail;
@@ -406,9 +370,6 @@ pub fn publishers_of_a_node_that_is_cut_off_are_refused_on_request<E: Engine>(en
 }
 
 /// With [`WhenCutOff::Fail`], publications to a topic fail while the engine is unreachable, and the publisher is told.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn publishers_to_topics_are_refused_on_request_while_the_node_is_cut_off<E: Engine>(
     engine: &mut E,
 ) {
@@ -459,9 +420,6 @@ pub fn publishers_to_topics_are_refused_on_request_while_the_node_is_cut_off<E: 
 }
 
 /// In a room above the limit of presence, other nodes know the number of members, and messages have their names.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn large_rooms_have_counts<E: Engine>(engine: &mut E) {
     let mut limits = Limits::default();
     limits.rooms.set_presence_members_max(2);

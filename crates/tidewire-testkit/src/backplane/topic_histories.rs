@@ -9,9 +9,6 @@ use super::histories::{Reader, publish, topics_with_history};
 use crate::wait::{DEADLINE, wait_until};
 
 /// A topic that keeps its latest value: a subscriber at any node gets it, and the value is published at any node, too.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn the_last_value_of_a_topic_is_the_same_on_all_nodes<E: Engine>(engine: &mut E) {
     let servers =
         ["one", "two", "three"].map(|id| topics_with_history(engine, id, History::last(1)));
@@ -41,9 +38,6 @@ pub fn the_last_value_of_a_topic_is_the_same_on_all_nodes<E: Engine>(engine: &mu
 
 /// Subscribers of a wildcard get each message of a topic with a history once, without a position, on all nodes. A
 /// subscriber of the topic itself gets each once, too, from the stream.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn wildcards_get_live_messages_of_kept_topics_once<E: Engine>(engine: &mut E) {
     const MESSAGES: usize = 50;
     let servers = ["one", "two"].map(|id| topics_with_history(engine, id, History::last(100)));
@@ -93,9 +87,6 @@ pub fn wildcards_get_live_messages_of_kept_topics_once<E: Engine>(engine: &mut E
 }
 
 /// A node with clients that only publish does not follow the topic, and all messages are in the history.
-///
-/// # Panics
-/// The behaviour differs.
 pub fn a_node_that_only_publishes_keeps_nothing<E: Engine>(engine: &mut E) {
     const MESSAGES: usize = 20;
     let history = History {

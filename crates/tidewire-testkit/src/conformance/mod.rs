@@ -269,9 +269,6 @@ impl fmt::Debug for Run {
 }
 
 /// Runs the behaviour of this name in this cell, on its own server, unless the cell skips it.
-///
-/// # Panics
-/// The behaviour does not exist, or fails in the cell.
 pub fn run(setup: &Setup, name: &str) {
     let behaviour = BEHAVIOURS
         .iter()

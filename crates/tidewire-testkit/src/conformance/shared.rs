@@ -51,9 +51,6 @@ impl Cell<'_> {
 }
 
 /// Runs every shared behaviour of a cell that its codec supports.
-///
-/// # Panics
-/// The cell fails a behaviour.
 pub fn run_shared(setup: &Setup) {
     if setup.unavailable().is_some() {
         return;

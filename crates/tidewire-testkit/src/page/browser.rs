@@ -27,9 +27,6 @@ pub struct Browser {
 
 impl Browser {
     /// Starts a browser with a separate profile and opens an empty page.
-    ///
-    /// # Panics
-    /// The browser cannot be started, or does not speak its protocol.
     pub fn start(program: &Path, profile: &Path) -> Self {
         let mut process = Command::new("sh")
             .args(["-c", "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>/dev/null"])
@@ -69,9 +66,6 @@ impl Browser {
     }
 
     /// Calls a method of the browser's protocol and waits for its result.
-    ///
-    /// # Panics
-    /// The browser refuses the call, or has ended.
     pub fn call(&mut self, method: &str, parameters: &Value) -> Value {
         self.last_id += 1;
         let mut message = json!({"id": self.last_id, "method": method, "params": parameters});
@@ -109,9 +103,6 @@ impl Browser {
     }
 
     /// The value of an expression in the page.
-    ///
-    /// # Panics
-    /// The expression throws.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let parameters =
             json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
@@ -125,9 +116,6 @@ impl Browser {
 
     /// Opens a file at a width in pixels, in a colour scheme, for a medium such as `print`, and waits until it is
     /// loaded.
-    ///
-    /// # Panics
-    /// The browser has ended.
     pub fn open(&mut self, page: &Path, width: u32, scheme: &str, media: &str) {
         self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -182,9 +170,6 @@ pub fn chromium() -> Option<PathBuf> {
 }
 
 /// Opens pages by their names at every width, in light, dark and print, and fails for every fault.
-///
-/// # Panics
-/// A page is wrong.
 pub fn check_everywhere(pages: &[(&str, String)]) {
     let Some(program) = chromium() else {
         // Without a browser the test checks nothing; `.ci/run page` installs one.
