@@ -217,47 +217,33 @@ pub enum Verdict {
 #[derive(Clone, Debug, PartialEq, Serialize, Error)]
 #[serde(tag = "reason", rename_all = "snake_case")]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum Obstacle {
-    /// The steps do different things.
     #[error("other scenario: {what}")]
     OtherScenario {
-        /// The difference.
         what: String,
     },
-    /// The runs were made on different machines.
     #[error("other machine: {what}")]
     OtherMachine {
-        /// The difference.
         what: String,
     },
-    /// The steps lasted differently long.
     #[error("other window: {base_secs:.1} s and {new_secs:.1} s")]
     OtherWindow {
-        /// Length in the base, in seconds.
         base_secs: f64,
-        /// The length that differs, in seconds.
         new_secs: f64,
     },
-    /// A run is not to be believed by the instrument's own judgement.
     #[error("a run is INVALID: {why}")]
     Invalid {
-        /// The first reason.
         why: String,
     },
-    /// There are too few runs for an interval that keeps its promise.
     #[error("too few runs: {base} and {new}, {needed} of each are needed")]
     TooFewRuns {
-        /// Runs of the base.
         base: usize,
-        /// Runs of the new side.
         new: usize,
-        /// Runs that each side needs.
         needed: usize,
     },
-    /// A run has no such figure.
     #[error("not measured in every run")]
     NotMeasured,
-    /// A run had too few messages for this percentile.
     #[error("too few messages for this percentile in some run")]
     TooFewSamples,
 }
@@ -265,24 +251,18 @@ pub enum Obstacle {
 /// Why two sides cannot be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum CompareError {
-    /// A side has no run that was not stopped. Make some.
     #[error("a side has no finished run")]
     Empty,
-    /// One side is of load tests, the other of benchmarks. Name two of a kind.
     #[error("{base} cannot be compared with {new}; name two of a kind")]
     Unlike {
-        /// The kind of the base.
         base: Kind,
-        /// The kind of the new side.
         new: Kind,
     },
-    /// Paired sides have different numbers of runs. Remove the runs without a partner.
     #[error("pairs need as many runs on both sides, not {base} and {new}")]
     Unpaired {
-        /// Runs of the base.
         base: usize,
-        /// Runs of the new side.
         new: usize,
     },
 }

@@ -97,11 +97,10 @@ impl NoiseRecord {
 /// Why a record of noise cannot be used.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum NoiseError {
-    /// The file cannot be read. Check the path and its permissions.
     #[error("cannot read the noise record {}", .0.display())]
     Read(PathBuf, #[source] io::Error),
-    /// The file is no record of noise. Name a noise.json that `tidewire ab` wrote.
     #[error("{} is no noise record; name a noise.json that `tidewire ab` wrote", .0.display())]
     NotARecord(PathBuf, #[source] serde_json::Error),
 }

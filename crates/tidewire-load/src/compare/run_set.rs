@@ -101,27 +101,20 @@ impl RunSet {
 /// Why the runs of a side cannot be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum RunSetError {
-    /// The file or directory cannot be read. Check the path and its permissions.
     #[error("cannot read {}: {}; check the path and its permissions", .0.display(), .1)]
     Read(PathBuf, #[source] io::Error),
-    /// There is no report. Name a report.json, or a directory that holds some.
     #[error("{} holds no report; name a report.json, a bench.json, or a directory with some", .0.display())]
     Empty(PathBuf),
-    /// The file is neither a report of a load test nor a file of the benchmark. Name another one.
     #[error("{} is no report of `tidewire load` and no bench.json of `tidewire bench`: {}; name one of these", .0.display(), .1)]
     NotAReport(PathBuf, #[source] serde_json::Error),
-    /// The file is of another kind than those read before. Put them into directories of their own.
     #[error("{} is one of {kind}, and others here are of {others}; put them into directories of their own", path.display())]
     Mixed {
-        /// The file.
         path: PathBuf,
-        /// The kind of this file.
         kind: Kind,
-        /// The kind of the other files.
         others: Kind,
     },
-    /// The report has another layout. Compare with a version that knows it.
     #[error(
         "{} has the layout {}, which this version does not compare; use the version that wrote it",
         .0.display(), .1

@@ -19,26 +19,20 @@ use crate::statistics::{DecodeError, LatencyHistogram};
 /// Why reports cannot be put together.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum MergeError {
-    /// There is nothing to merge. Name at least one report.
     #[error("there is no report to merge; name at least one report")]
     Nothing,
-    /// Reports of different scenarios. Merge only reports of the same file.
     #[error("report {0} is of another scenario: {1} differs; merge only reports of one scenario")]
     Different(u32, &'static str),
-    /// Parts are missing, doubled, or no parts at all. Merge each part of one run once.
     #[error("the reports are not the parts of one run: {0}; name each part once")]
     Parts(String),
-    /// A histogram in a report cannot be read. Take the file from where it was made once more.
     #[error(
         "a histogram of step {step:?} of report {number} cannot be read: {source}; copy the file again from where it was made"
     )]
     Histogram {
-        /// Number of the report, from 1.
         number: u32,
-        /// The step.
         step: String,
-        /// The error of the decoder.
         source: DecodeError,
     },
 }

@@ -67,14 +67,12 @@ pub struct WrittenReport {
 /// Why a report could not be written.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum WriteError {
-    /// The directory cannot be created. Name another one.
     #[error("cannot create the report directory {}: {}", .0.display(), remedy(.1))]
     Directory(PathBuf, #[source] io::Error),
-    /// A file cannot be written. Make room or name another directory.
     #[error("cannot write {}: {}", .0.display(), remedy(.1))]
     File(PathBuf, #[source] io::Error),
-    /// The report cannot be expressed as JSON, a fault of the instrument.
     #[error("the report cannot be expressed as JSON")]
     Serialize(#[source] serde_json::Error),
 }
@@ -82,14 +80,12 @@ pub enum WriteError {
 /// Why a report could not be read.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum ReadError {
-    /// The file cannot be read. Check the path.
     #[error("cannot read {}: {}; check that it is a readable file", .0.display(), .1)]
     File(PathBuf, #[source] io::Error),
-    /// The file is no report of a load test. Name a `report.json`.
     #[error("{} is no report.json: {}; name a report.json that `tidewire load` wrote", .0.display(), .1)]
     Format(PathBuf, #[source] serde_json::Error),
-    /// The figures contradict each other. It was altered: take it from where it was made once more.
     #[error("{} contradicts itself: {}; copy the file again from where it was made", .0.display(), .1)]
     Invalid(PathBuf, #[source] ValidateError),
 }

@@ -74,32 +74,24 @@ impl EncodedHistogram {
 /// report from where it was made once more.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum DecodeError {
-    /// Longer than any histogram of this instrument.
     #[error("{0} bytes of text are more than a histogram takes")]
     TooLong(usize),
-    /// The text is not base64.
     #[error("the histogram is not base64; the file was altered or cut")]
     Base64(#[source] base64::DecodeError),
-    /// The content of the text is not compressed, or was cut.
     #[error("the histogram cannot be unpacked; the file was altered or cut")]
     Packed(#[source] io::Error),
-    /// The unpacked content is no histogram.
     #[error("the histogram cannot be decoded; the file was altered")]
     Histogram(#[source] DeserializeError),
-    /// A histogram with other bounds or digits; adding it would not be exact.
     #[error("the histogram has another layout than 1 ns to 120 s with three digits")]
     Layout,
-    /// The counts beside the histogram do not fit it.
     #[error(
         "the histogram holds {found} samples, but {written} of which {clipped} clipped are announced"
     )]
     Count {
-        /// The number beside it.
         written: u64,
-        /// The number of clipped ones beside it.
         clipped: u64,
-        /// The number in it.
         found: u64,
     },
 }

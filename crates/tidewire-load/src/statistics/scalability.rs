@@ -162,24 +162,19 @@ impl fmt::Display for Knee {
 /// Why no law was fitted.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum ScalabilityError {
-    /// Too few different levels of concurrency. Measure at more.
     #[error(
         "{levels} levels of concurrency are too few for a fit; measure at {LEVELS_MIN} or more"
     )]
     TooFewLevels {
-        /// How many there are.
         levels: usize,
     },
-    /// A concurrency below 1, or a throughput that is not above 0. Leave the level out, and say so.
     #[error("no fit with a throughput of {throughput}/s at a concurrency of {concurrency}")]
     Point {
-        /// Its concurrency.
         concurrency: f64,
-        /// Its throughput.
         throughput: f64,
     },
-    /// No curve of this kind comes near the points.
     #[error("no curve of the law fits these levels; look at them one by one")]
     NoCurve,
 }
