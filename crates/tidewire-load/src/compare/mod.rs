@@ -220,22 +220,13 @@ pub enum Verdict {
 #[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum Obstacle {
     #[error("other scenario: {what}")]
-    OtherScenario {
-        what: String,
-    },
+    OtherScenario { what: String },
     #[error("other machine: {what}")]
-    OtherMachine {
-        what: String,
-    },
+    OtherMachine { what: String },
     #[error("other window: {base_secs:.1} s and {new_secs:.1} s")]
-    OtherWindow {
-        base_secs: f64,
-        new_secs: f64,
-    },
+    OtherWindow { base_secs: f64, new_secs: f64 },
     #[error("a run is INVALID: {why}")]
-    Invalid {
-        why: String,
-    },
+    Invalid { why: String },
     #[error("too few runs: {base} and {new}, {needed} of each are needed")]
     TooFewRuns {
         base: usize,
@@ -256,15 +247,9 @@ pub enum CompareError {
     #[error("a side has no finished run")]
     Empty,
     #[error("{base} cannot be compared with {new}; name two of a kind")]
-    Unlike {
-        base: Kind,
-        new: Kind,
-    },
+    Unlike { base: Kind, new: Kind },
     #[error("pairs need as many runs on both sides, not {base} and {new}")]
-    Unpaired {
-        base: usize,
-        new: usize,
-    },
+    Unpaired { base: usize, new: usize },
 }
 
 fn side_notes(base: &RunSet, new: &RunSet) -> Vec<String> {

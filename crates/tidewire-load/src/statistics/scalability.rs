@@ -167,14 +167,9 @@ pub enum ScalabilityError {
     #[error(
         "{levels} levels of concurrency are too few for a fit; measure at {LEVELS_MIN} or more"
     )]
-    TooFewLevels {
-        levels: usize,
-    },
+    TooFewLevels { levels: usize },
     #[error("no fit with a throughput of {throughput}/s at a concurrency of {concurrency}")]
-    Point {
-        concurrency: f64,
-        throughput: f64,
-    },
+    Point { concurrency: f64, throughput: f64 },
     #[error("no curve of the law fits these levels; look at them one by one")]
     NoCurve,
 }

@@ -29,6 +29,8 @@ pub use topic::SubscribeBody;
 
 pub(crate) use field::{Reader, push_short_text};
 
+use std::borrow::Cow;
+
 use crate::error::{DecodeError, EncodeError};
 use crate::limits::TEXT_BYTES_MAX;
 use crate::message::{FLAG_MOVED, Kind, MemberId, Message, PresenceEvent};
@@ -128,6 +130,14 @@ impl<'a> ErrorBody<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.code.to_wire().to_le_bytes());
         out.extend_from_slice(clip_text(self.text).as_bytes());
+    }
+
+    /// The text, or the code's own text if it is empty.
+    pub(crate) fn words(&self) -> Cow<'a, str> {
+        match self.text {
+            "" => self.code.to_string().into(),
+            text => text.into(),
+        }
     }
 
     /// Passes the payload to `take`, for an encoder that needs all of it.

@@ -70,15 +70,25 @@ pub(crate) fn encode_record(
     if is_topic {
         return codec.encode(&message, out);
     }
-    if codec.format().has_room_frames && !name.is_empty() && codec.encode(&message, out).is_ok() {
+    encode_by_absent(codec, &message, out)
+}
+
+/// Frames a chat message whose author no member knows: as a delivery with the author's name, if the codec has names.
+pub(crate) fn encode_by_absent(
+    codec: &AnyCodec,
+    delivery: &Message<'_>,
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    let has_name = codec.format().has_room_frames && !delivery.name.is_empty();
+    if has_name && codec.encode(delivery, out).is_ok() {
         return Ok(());
     }
     let chat = ChatMessage {
-        channel: alias,
-        member,
-        name,
+        channel: delivery.channel,
+        member: MemberId(delivery.id),
+        name: delivery.name,
         private: false,
-        payload,
+        payload: delivery.payload,
     };
     codec.encode_chat_message(&chat, out)
 }

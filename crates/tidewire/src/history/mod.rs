@@ -50,7 +50,9 @@ use std::sync::Arc;
 
 use tidewire_proto::message::MemberId;
 
-pub(crate) use frames::{encode_chat_at, encode_live, encode_position, encode_record};
+pub(crate) use frames::{
+    encode_by_absent, encode_chat_at, encode_live, encode_position, encode_record,
+};
 pub use limits::History;
 pub(crate) use limits::HistoryPattern;
 pub(crate) use message_history::{MessageHistory, Records};

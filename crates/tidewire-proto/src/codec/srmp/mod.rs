@@ -146,13 +146,7 @@ impl Codec for Srmp {
         error: &ErrorBody<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
-        let words;
-        let text = if error.text.is_empty() {
-            words = error.code.to_string();
-            &words
-        } else {
-            error.text
-        };
+        let text = error.words();
         let answer = Message {
             kind: Kind::Error,
             flags: PayloadKind::STRING.to_flags(),

@@ -171,13 +171,7 @@ impl Codec for Uvrpc {
         error: &ErrorBody<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
-        let words;
-        let text = if error.text.is_empty() {
-            words = error.code.to_string();
-            &words
-        } else {
-            error.text
-        };
+        let text = &*error.words();
         let code = ErrorParams::code_for(error.code);
         let mut params = Vec::with_capacity(text.len() + 5);
         ErrorParams { code, text }.encode(&mut params);

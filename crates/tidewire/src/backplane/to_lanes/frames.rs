@@ -9,6 +9,7 @@ use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent};
 
 use super::ToLanes;
 use crate::backplane::author::Author;
+use crate::history::encode_by_absent;
 use crate::mailbox::{LaneSet, Receiver};
 use crate::room::{FRAME_OVERHEAD_BYTES_MAX, PUBLISHED_OVERHEAD_BYTES, SharedRoom};
 use crate::session::SessionId;
@@ -160,11 +161,9 @@ impl ToLanes {
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
         let (member, name) = (author.member(), author.name());
-        if !author.is_listed() && self.codec.format().has_room_frames && !name.is_empty() {
+        if !author.is_listed() {
             let message = Message::with_id(Kind::Deliver, alias, member.0, payload);
-            if self.codec.encode(&message.with_name(name), out).is_ok() {
-                return Ok(());
-            }
+            return encode_by_absent(&self.codec, &message.with_name(name), out);
         }
         let message = ChatMessage {
             channel: alias,
