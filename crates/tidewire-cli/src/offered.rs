@@ -48,7 +48,6 @@ impl<P: TypedValueParser> TypedValueParser for NamedValues<P> {
     }
 }
 
-/// The parser of policies.
 pub(crate) fn policies() -> impl TypedValueParser<Value = Policy> {
     offered(&Policy::ALL.map(Policy::name), |name: &str| {
         name.parse::<Policy>()

@@ -119,7 +119,6 @@ pub(crate) fn check_signature(function: &TraitItemFn) -> Result<()> {
     Ok(())
 }
 
-/// Whether the type is `&mut Context<'_>`.
 pub(crate) fn is_context(ty: &Type) -> bool {
     match ty {
         Type::Reference(reference) if reference.mutability.is_some() => {

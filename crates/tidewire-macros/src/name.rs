@@ -21,7 +21,6 @@ impl Fingerprint {
         self.add_text(PART_END);
     }
 
-    /// Mixes a word in.
     pub(crate) fn add_word(&mut self, word: &str) {
         self.add_text(word);
         self.add_text(PART_END);

@@ -350,7 +350,6 @@ pub(crate) fn offset_of(message: &Message) -> Option<u64> {
     headers.get("Nats-Sequence")?.as_str().parse().ok()
 }
 
-/// The headers of a packet with this id.
 pub(crate) fn headers_of(id: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert("Nats-Msg-Id", id);

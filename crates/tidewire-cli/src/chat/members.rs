@@ -45,7 +45,6 @@ impl Members {
         }
     }
 
-    /// Returns the name of a member, present or not.
     pub(super) fn name(&self, id: MemberId) -> Option<&str> {
         self.names.get(&id).map(|member| &*member.name)
     }

@@ -21,7 +21,6 @@ pub(super) enum View {
 }
 
 impl View {
-    /// A message to the room.
     pub(super) fn message(self, name: &str, text: &[u8]) -> String {
         let line = || format!("[{}]: {}", self.name(name), visible(text));
         self.line("message", json!({"name": name}), Some(text), line)
@@ -99,7 +98,6 @@ impl View {
         })
     }
 
-    /// A notice of this program.
     pub(super) fn notice(self, text: &str) -> String {
         let line = || self.paint(DIM, &format!("* {text}"));
         self.line("notice", json!({"text": text}), None, line)

@@ -190,7 +190,6 @@ impl Running {
         ))
     }
 
-    /// The address of its listener.
     pub(crate) fn address(&self) -> &str {
         &self.address
     }
@@ -301,7 +300,6 @@ impl DevelopmentCertificate {
         Ok(Some(certificate))
     }
 
-    /// The flags of its server.
     fn flags(&self) -> [OsString; 4] {
         let file = |name: &str| self.directory.path().join(name).into();
         let [cert, key] = ["server.pem", "server.key"].map(file);

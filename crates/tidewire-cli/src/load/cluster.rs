@@ -81,7 +81,6 @@ impl Cluster {
         addresses.map(resolve).collect()
     }
 
-    /// All of them.
     pub(crate) fn processes(&self) -> Vec<Arc<dyn ServerProcess>> {
         let members = self.members.iter().cloned();
         members
@@ -274,7 +273,6 @@ impl ServerProcess for Member {
     }
 }
 
-/// Finds nats-server.
 fn nats_server() -> anyhow::Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let directories = std::env::split_paths(&path).chain(NATS_DIRECTORIES.map(PathBuf::from));

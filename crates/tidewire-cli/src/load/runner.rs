@@ -112,7 +112,6 @@ impl<'a> Runner<'a> {
         })
     }
 
-    /// Whether each run has a server of its own.
     pub(super) fn has_own_server(&self, scenario: &Scenario) -> anyhow::Result<bool> {
         Ok(matches!(self.server(scenario)?, RunTargets::Own(_)))
     }

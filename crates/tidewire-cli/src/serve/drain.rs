@@ -44,7 +44,6 @@ impl DrainArguments {
         self.drain_ms
     }
 
-    /// Drains the server.
     pub(super) fn end(&self, server: Server) -> Stopped {
         match &self.drain_to {
             Some(successor) => server.shutdown_to(successor, self.drain_ms),

@@ -29,7 +29,6 @@ impl Methods {
         described(chosen).map(|(name, _)| name)
     }
 
-    /// Starts the workers.
     pub(super) fn start(chosen: &[String], is_node: bool) -> io::Result<Self> {
         let pool = WorkerPool::new(
             SLEEPERS,
@@ -44,7 +43,6 @@ impl Methods {
         })
     }
 
-    /// Returns the methods for one lane.
     pub(super) fn router(&self) -> Router {
         let mut router = Router::new();
         if let Some(nodes) = self.nodes.clone() {

@@ -18,7 +18,6 @@ pub(super) fn print(metrics: &Metrics, json: bool) {
     }
 }
 
-/// The summary for people, in one line.
 pub(super) fn line(metrics: &Metrics) -> String {
     let mut text = format!(
         "served: sessions={} refused={} frames_in={} chat_messages={} offered={} delivered={} dropped={}",

@@ -43,7 +43,6 @@ impl View {
         self.lost = Some(error);
     }
 
-    /// All figures as text.
     pub(super) fn to_text(&self, overview: &Value) -> String {
         let lines = self.lines(overview).into_iter();
         lines.map(|line| format!("{line}\n")).collect()

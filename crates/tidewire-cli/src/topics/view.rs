@@ -23,7 +23,6 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Writes the line of a message.
     pub(super) fn message(self, message: &TopicMessage, out: &mut impl Write) -> io::Result<()> {
         let (topic, payload) = (&*message.topic, &message.payload[..]);
         if self.json {

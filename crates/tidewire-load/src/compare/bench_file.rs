@@ -64,7 +64,6 @@ struct FileLimit {
 }
 
 impl FileBench {
-    /// Its rounds.
     pub(super) fn runs(&self) -> Vec<Run> {
         let rows = || {
             let suites = self.suites.iter();

@@ -75,7 +75,6 @@ pub struct LimitFacts {
 }
 
 impl Facts {
-    /// Takes the facts of this machine.
     pub(super) fn gather() -> Self {
         let environment = Environment::detect("", "");
         let before = MachineSample::read();

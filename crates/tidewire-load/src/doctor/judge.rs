@@ -3,7 +3,6 @@
 use super::{ClockFacts, CoreFacts, Facts, Finding, Level, LimitFacts};
 use crate::format::{mebibytes, thousands};
 
-/// One finding for each check.
 pub(super) fn findings(facts: &Facts) -> Vec<Finding> {
     let (cores, limits) = (&facts.cores, &facts.limits);
     vec![

@@ -188,7 +188,6 @@ pub(crate) struct ReceiverTotals {
 }
 
 impl ReceiverTotals {
-    /// Adds the totals of other receivers.
     pub(crate) fn merge(&mut self, other: &Self) {
         add_fields!(self, other;
             receivers receivers_tracked receivers_unresolved expected delivered lost unconfirmed duplicated

@@ -150,7 +150,6 @@ impl StepPlan {
 }
 
 impl PlannedFault {
-    /// The faults of a step, each with its process.
     fn all(step: &Step, options: &RunOptions) -> Result<Arc<[Self]>, PlanError> {
         let planned = |fault: &Fault| {
             let mut processes = options.processes.iter();

@@ -28,7 +28,6 @@ pub struct StepTimes {
 }
 
 impl StepTimes {
-    /// Returns the distributions that are known, with their names.
     pub(crate) fn named(&self) -> impl Iterator<Item = (&'static str, &Distribution)> {
         let all = [
             ("scheduled", Some(&self.scheduled)),

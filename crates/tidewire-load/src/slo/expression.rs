@@ -123,7 +123,6 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// An expression of these limits.
     fn shown(slo: &Slo) -> String {
         let limit = |objective: Objective| {
             let (name, sign, unit) = (objective.name(), objective.sign(), objective.unit());

@@ -478,7 +478,6 @@ impl Handshake {
         self.sends_hello || self.welcome.is_some()
     }
 
-    /// Takes the hello to send, if any.
     pub(super) fn take_hello<'a>(
         &mut self,
         rules: &Rules,
@@ -497,7 +496,6 @@ impl Handshake {
         })
     }
 
-    /// Takes the welcome to send, if any.
     pub(super) fn take_welcome<'a>(
         &mut self,
         rules: &Rules,

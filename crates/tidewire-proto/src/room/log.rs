@@ -292,7 +292,6 @@ impl RoomLog {
         }
     }
 
-    /// The frames after a cursor.
     pub(super) fn frames<'a>(
         &'a self,
         cursor: &Cursor,

@@ -303,7 +303,6 @@ impl Frames {
     }
 }
 
-/// The code of a close frame.
 fn read_close(payload: &[u8]) -> Result<u16, WebSocketFault> {
     let Some((code, reason)) = payload.split_first_chunk() else {
         return match payload {

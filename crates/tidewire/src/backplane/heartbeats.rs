@@ -49,7 +49,6 @@ impl Heartbeats {
         self.due_at = Some(now);
     }
 
-    /// When the next heartbeat is due.
     pub(super) fn due_at(&self) -> Option<Instant> {
         self.due_at
     }
@@ -66,7 +65,6 @@ impl Heartbeats {
         Some(now.saturating_duration_since(at))
     }
 
-    /// The number of the last heartbeat.
     pub(super) fn number(&self) -> u64 {
         self.number
     }

@@ -48,7 +48,6 @@ pub(crate) struct Item<'a> {
 }
 
 impl<'a> Item<'a> {
-    /// Appends an item.
     pub(crate) fn encode(
         to: Addressee<'_>,
         name: &str,
@@ -88,7 +87,6 @@ impl<'a> Item<'a> {
         out[start..start + 4].copy_from_slice(&length.to_le_bytes());
     }
 
-    /// The number of messages in a batch.
     pub(crate) fn messages_of(mut batch: &[u8]) -> u64 {
         let mut messages = 0;
         while let Some(item) = Item::decode(&mut batch) {

@@ -86,7 +86,6 @@ impl BackplaneLink {
         self.payload_bytes_max
     }
 
-    /// Whether the engine keeps histories.
     pub(crate) fn keeps_histories(&self) -> bool {
         self.keeps_histories
     }

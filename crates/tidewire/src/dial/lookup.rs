@@ -135,7 +135,6 @@ impl Target {
 }
 
 impl Lookup {
-    /// A lookup of credentials alone.
     pub(crate) fn of_credentials(address: Address, credentials: Credentials) -> Self {
         Self {
             address,

@@ -248,7 +248,6 @@ impl MessageHistory {
 }
 
 impl Records {
-    /// The position of the newest message.
     pub(crate) fn last(&self) -> Position {
         self.last
     }
@@ -316,13 +315,11 @@ impl Records {
         self.last = last;
     }
 
-    /// Memory of the messages.
     #[cfg(test)]
     pub(crate) fn held_bytes(&self) -> usize {
         self.ring.held_bytes()
     }
 
-    /// Forgets all messages.
     pub(super) fn clear(&mut self) {
         self.ring = Ring::default();
         self.passing.clear();

@@ -58,14 +58,12 @@ impl Ring {
         self.bytes.capacity() + self.index.capacity() * size_of::<RingEntry>()
     }
 
-    /// Appends a message.
     pub(super) fn push(&mut self, message: &Record<'_>, at: Tick) {
         reserve(&mut self.bytes, message.record_bytes());
         message.write(|part| self.bytes.extend(part));
         self.push_entry(at);
     }
 
-    /// Appends a hole.
     pub(super) fn push_hole(&mut self, at: Tick) {
         self.push_entry(at);
     }

@@ -120,7 +120,6 @@ impl<'a> BatchEntry<'a> {
     }
 }
 
-/// Returns the number of messages of a batch.
 pub(crate) fn messages_of(mut batch: &[u8]) -> u64 {
     let mut messages = 0;
     while BatchEntry::decode(&mut batch).is_some() {

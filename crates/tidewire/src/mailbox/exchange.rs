@@ -123,7 +123,6 @@ impl Lanes {
 }
 
 impl Exchange {
-    /// The number of this lane.
     #[inline]
     pub(crate) fn lane(&self) -> usize {
         self.lane

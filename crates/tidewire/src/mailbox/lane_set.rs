@@ -59,7 +59,6 @@ impl LaneSet {
         self.0 & (1 << lane) != 0
     }
 
-    /// The numbers of the lanes.
     #[inline]
     pub(crate) fn lanes(self) -> impl Iterator<Item = usize> {
         let mut left = self.without_node().0;

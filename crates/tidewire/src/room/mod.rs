@@ -105,7 +105,6 @@ impl<'a> LaneRooms<'a> {
         LaneDeliveries::new(&mut self.table.open, self.sessions, self.exchange)
     }
 
-    /// Returns the histories of rooms and topics.
     #[inline(always)]
     pub(crate) fn histories(&mut self) -> LaneHistories<'_> {
         LaneHistories::new(&mut self.table.open, self.sessions, self.exchange)

@@ -329,7 +329,6 @@ fn prepare_shares(
     prepare(&shared.config, under_way, lanes, predicate, message)
 }
 
-/// Posts each lane its share.
 fn post_shares(shared: &ServerShared, shares: Vec<(usize, Share)>) {
     let lanes = shared.lanes.all();
     for (lane, share) in shares {

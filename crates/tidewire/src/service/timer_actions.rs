@@ -92,7 +92,6 @@ impl TimerActions<'_, '_> {
         key.is_some_and(|key| self.cx.core.sessions.timers.cancel_service(key))
     }
 
-    /// The time of the wall clock.
     pub(crate) fn wall_time(&self) -> SystemTime {
         self.cx.core.sessions.timers.wall()
     }

@@ -49,7 +49,6 @@ impl BufferPool {
         self.spare.push(buffer);
     }
 
-    /// Memory of the buffers in the pool.
     #[inline]
     pub(crate) fn held_bytes(&self) -> usize {
         self.bytes

@@ -73,7 +73,6 @@ impl Membership {
         self.room
     }
 
-    /// Whether it is a subscription.
     pub(crate) fn is_topic(&self) -> bool {
         self.is_topic
     }

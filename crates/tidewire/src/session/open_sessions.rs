@@ -157,7 +157,6 @@ impl SessionShared {
         has_room
     }
 
-    /// Releases a reservation.
     pub(crate) fn release(&self, bytes: usize) {
         self.waiting_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }

@@ -268,7 +268,6 @@ impl Session {
         )
     }
 
-    /// Whether a request was deferred.
     #[inline]
     pub(crate) fn has_deferred(&self) -> bool {
         self.unanswered.is_some()

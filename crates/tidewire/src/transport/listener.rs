@@ -71,7 +71,6 @@ impl ListenerTerms {
         }
     }
 
-    /// Sets the addresses of proxies.
     pub(crate) fn behind(mut self, proxies: Proxies) -> Self {
         self.proxies = proxies;
         self

@@ -119,7 +119,6 @@ pub(crate) trait Transport: AsFd {
     /// Whether the connection is made. The lane asks when the poller or another lane has reported it.
     fn finish_connect(&self) -> Result<bool, SocketError>;
 
-    /// Adds the descriptor to the poller.
     fn add(
         &mut self,
         poller: &mut dyn Poller,

@@ -101,7 +101,6 @@ pub(super) fn class(step: &StepReport) -> &'static str {
     }
 }
 
-/// The verdict of a step, with its mark.
 pub(super) fn step_verdict(step: &StepReport) -> String {
     let verdict = step.verdict();
     let mark = match verdict {

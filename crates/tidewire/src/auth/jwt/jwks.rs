@@ -113,7 +113,6 @@ fn rsa(key: &RSAKeyParameters) -> Option<Vec<u8>> {
     (modulus_bits(&der)? >= RSA_BITS_MIN).then_some(der)
 }
 
-/// The bytes of a point that is not compressed.
 fn point(x: &str, y: &str, bytes: usize) -> Option<Vec<u8>> {
     let (x, y) = (decode(x)?, decode(y)?);
     let is_whole = x.len() == bytes && y.len() == bytes;

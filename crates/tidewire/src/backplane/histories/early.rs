@@ -21,7 +21,6 @@ impl EarlyPackets {
         self.packets.push_back((offset, packet.into()));
     }
 
-    /// The offset of the first packet.
     pub(super) fn first(&self) -> Option<u64> {
         self.packets.front().map(|(offset, _)| *offset)
     }

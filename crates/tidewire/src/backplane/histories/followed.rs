@@ -96,7 +96,6 @@ impl FollowedHistory {
         }
     }
 
-    /// Whether lanes want the history.
     pub(super) fn is_wanted(&self) -> bool {
         self.is_wanted
     }

@@ -301,7 +301,6 @@ impl Histories {
         });
     }
 
-    /// Handles a new packet of a history.
     pub(super) fn handle_appended(
         &mut self,
         name: &RoomOrTopic,

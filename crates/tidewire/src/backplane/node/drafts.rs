@@ -42,7 +42,6 @@ impl Drafts {
         draft.counts.add(entry);
     }
 
-    /// Sends all packets.
     pub(super) fn send(self, engine: &mut ToEngine, wire: &mut dyn Wire) {
         for draft in self.all {
             let to = (draft.kind, &*draft.name);

@@ -109,7 +109,6 @@ impl Peers {
         }
     }
 
-    /// Forgets what has arrived for a topic.
     pub(super) fn forget_topic(&mut self, topic: &str) {
         for peer in self.all.values_mut() {
             peer.forget(SequenceKind::Topic, topic);

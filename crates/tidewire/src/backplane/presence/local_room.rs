@@ -74,7 +74,6 @@ impl LocalRoom {
         self.is_counted = is_counted;
     }
 
-    /// Whether members on a node are known.
     pub(super) fn has_members_of(&self, node: &str) -> bool {
         self.remote.contains_key(node)
     }

@@ -71,12 +71,10 @@ impl Presence {
         self.rooms.contains_key(room)
     }
 
-    /// Returns a room with members here.
     pub(super) fn room(&self, name: &str) -> Option<&Arc<SharedRoom>> {
         self.rooms.get(name).map(LocalRoom::shared)
     }
 
-    /// All rooms with members here.
     pub(super) fn rooms(&self) -> impl Iterator<Item = &Arc<SharedRoom>> {
         self.rooms.values().map(LocalRoom::shared)
     }

@@ -89,7 +89,6 @@ impl LaneDeliveries<'_> {
         }
     }
 
-    /// Runs the sweeps that are due.
     #[inline(always)]
     pub(crate) fn sweep_due(&mut self) {
         if self.open.has_grown() {

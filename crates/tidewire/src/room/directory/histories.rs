@@ -55,7 +55,6 @@ impl Directory {
         self.histories().close(name, history, is_unused)
     }
 
-    /// Whether a history has no users.
     pub(crate) fn is_unused(&self, name: &RoomOrTopic, history: &NodeHistory) -> bool {
         // A lane that lets go of it after this is a member or subscriber, who is seen below.
         let is_held = history.is_held();

@@ -110,7 +110,6 @@ impl Directory {
         }
     }
 
-    /// The names of members.
     pub(crate) fn names(&self) -> &Names {
         &self.names
     }

@@ -69,7 +69,6 @@ impl Names {
         Ok(member)
     }
 
-    /// Frees the name of a member.
     pub(in crate::room) fn release(&self, member: &Member) {
         let skeleton = name_skeleton(member.name());
         let mut table = self.lock();
@@ -86,7 +85,6 @@ impl Names {
         self.holder(name).map(|(_, session)| session)
     }
 
-    /// Returns a new member number.
     pub(crate) fn next_member(&self) -> MemberId {
         self.lock().next_member()
     }

@@ -74,7 +74,6 @@ impl Directory {
         self.histories().note_answer();
     }
 
-    /// Whether a room or pattern has members here.
     pub(crate) fn has_members(&self, name: &RoomOrTopic) -> bool {
         match name {
             RoomOrTopic::Room(room) => self.room(room).is_some(),

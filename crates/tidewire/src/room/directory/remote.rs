@@ -72,7 +72,6 @@ impl RemoteMembers {
         self.listed() + self.counted.values().sum::<usize>()
     }
 
-    /// The number of listed members.
     pub(super) fn listed(&self) -> usize {
         self.listed.len()
     }

@@ -21,7 +21,6 @@ pub(in crate::room) struct Recording<'h> {
 }
 
 impl Recording<'_> {
-    /// The offset of the message.
     pub(in crate::room) fn offset(&self) -> u64 {
         self.records.last().offset + 1
     }

@@ -31,7 +31,6 @@ impl Departure {
 }
 
 impl LaneRooms<'_> {
-    /// Returns the name of a room that has members.
     pub(crate) fn name_of(&self, alias: u16) -> Option<Box<str>> {
         self.table.open.directory().name_of(alias)
     }

@@ -13,7 +13,6 @@ use crate::history::PastMessage;
 pub(super) struct Past(Arc<Mutex<HashMap<String, Vec<PastMessage>>>>);
 
 impl Past {
-    /// Takes the earlier messages of this room.
     pub(super) fn take(&self, room: &str) -> Vec<PastMessage> {
         let mut rooms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         rooms.remove(room).unwrap_or_default()

@@ -68,7 +68,6 @@ impl Output {
         }
     }
 
-    /// Whether the output is sent as datagrams.
     #[inline]
     pub(crate) fn has_datagrams(&self) -> bool {
         self.packing.is_some()
@@ -131,7 +130,6 @@ impl Output {
         result
     }
 
-    /// Appends encoded frames.
     pub(super) fn append_frames(&mut self, codec: &AnyCodec, frames: &[u8]) {
         self.bytes.extend_from_slice(frames);
         if let Some(packing) = &mut self.packing {

@@ -72,7 +72,6 @@ impl Timers {
         self.now_ns
     }
 
-    /// Reads the clock. Returns the time.
     #[inline]
     pub(crate) fn read_clock(&mut self) -> u64 {
         self.now_ns = self.clock.now_ns();
@@ -171,7 +170,6 @@ impl Timers {
         self.clock.set_wall(time);
     }
 
-    /// The number of timers that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.wheel.len()
     }

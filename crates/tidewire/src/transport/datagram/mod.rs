@@ -214,7 +214,6 @@ impl Transport for DatagramPeer {
         Err(io::ErrorKind::WouldBlock.into())
     }
 
-    /// Sends one datagram.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.send(bytes.len().max(1), bytes).map(|_| bytes.len())
     }

@@ -62,7 +62,6 @@ impl Layers {
         AnyTransport::layered(stream, self.stack())
     }
 
-    /// Makes the layers of one connection.
     pub(crate) fn stack(&self) -> Stack {
         // The factory made layers for this address before. Without any, the connection would be plaintext.
         let missing = || Box::new(FailedLayer(LayerError::Refused)) as Box<dyn Layer>;
