@@ -31,7 +31,7 @@ mod users;
 use std::fmt;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use tidewire_io::socket::PeerCredentials;
@@ -122,12 +122,12 @@ pub trait Authenticate: Send + Sync + 'static {
 
 /// The facts about a peer that [`Authenticate`] decides on.
 pub struct AuthRequest<'a> {
-    pub(crate) token: &'a [u8],
-    pub(crate) peer: Option<&'a Endpoint>,
-    pub(crate) unix: Option<PeerCredentials>,
-    pub(crate) certificate_names: Option<&'a CertificateNames>,
-    pub(crate) is_address_proven: bool,
-    pub(crate) later: &'a mut dyn FnMut() -> LateAnswer,
+    token: &'a [u8],
+    peer: Option<&'a Endpoint>,
+    unix: Option<PeerCredentials>,
+    certificate_names: Option<&'a CertificateNames>,
+    is_address_proven: bool,
+    later: &'a mut dyn FnMut() -> LateAnswer,
 }
 
 /// The outcome of [`Authenticate::authenticate`]. [`Authenticate`] has an example.
@@ -149,6 +149,34 @@ pub enum AuthOutcome {
 pub struct LateAnswer(Option<Box<dyn FnOnce(AuthOutcome) + Send>>);
 
 impl<'a> AuthRequest<'a> {
+    /// A request with a token alone. `later` makes the late answer.
+    pub(crate) fn new(token: &'a [u8], later: &'a mut dyn FnMut() -> LateAnswer) -> Self {
+        Self {
+            token,
+            peer: None,
+            unix: None,
+            certificate_names: None,
+            is_address_proven: true,
+            later,
+        }
+    }
+
+    /// Adds the address of the peer, and whether the peer has shown that it receives there.
+    pub(crate) fn at(mut self, peer: Option<&'a Endpoint>, is_proven: bool) -> Self {
+        (self.peer, self.is_address_proven) = (peer, is_proven);
+        self
+    }
+
+    /// Adds the proofs that the connection has brought.
+    pub(crate) fn with_proofs(
+        mut self,
+        unix: Option<PeerCredentials>,
+        certificate_names: Option<&'a CertificateNames>,
+    ) -> Self {
+        (self.unix, self.certificate_names) = (unix, certificate_names);
+        self
+    }
+
     /// The credentials of the peer's hello; empty without credentials or without a hello.
     #[must_use]
     pub fn token(&self) -> &'a [u8] {
@@ -315,12 +343,12 @@ opaque!(SharedAuthenticator);
 
 /// The authentication of a server: its authenticator, and its tables of addresses and identities.
 pub(crate) struct Guard {
-    pub(crate) authenticator: SharedAuthenticator,
-    pub(crate) failures: Arc<Failures>,
-    pub(crate) sessions: IdentitySessions,
-    pub(crate) rates: IdentityRates,
+    authenticator: SharedAuthenticator,
+    failures: Arc<Failures>,
+    sessions: IdentitySessions,
+    rates: IdentityRates,
     /// The number of the next late answer. 0 means none.
-    pub(crate) questions: AtomicU64,
+    questions: AtomicU64,
 }
 
 impl Guard {
@@ -338,6 +366,28 @@ impl Guard {
             rates: IdentityRates::default(),
             questions: AtomicU64::new(1),
         }
+    }
+
+    pub(crate) fn failures(&self) -> &Arc<Failures> {
+        &self.failures
+    }
+
+    pub(crate) fn sessions(&self) -> &IdentitySessions {
+        &self.sessions
+    }
+
+    pub(crate) fn rates(&self) -> &IdentityRates {
+        &self.rates
+    }
+
+    /// Returns the number of another late answer.
+    pub(crate) fn next_question(&self) -> u64 {
+        self.questions.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Asks the authenticator, which may panic.
+    pub(crate) fn ask(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+        self.authenticator.authenticate(request)
     }
 
     /// The present state of an identity, or `None` if it is not admitted any more. After a panic it is not, because its
@@ -365,12 +415,7 @@ opaque!(Guard);
 /// Asks an authenticator about a peer of which only the token is known.
 #[cfg(test)]
 fn ask_about(authenticator: &impl Authenticate, token: &[u8]) -> AuthOutcome {
-    authenticator.authenticate(&mut AuthRequest {
-        token,
-        peer: None,
-        unix: None,
-        certificate_names: None,
-        is_address_proven: true,
-        later: &mut || LateAnswer::new(|_| {}),
-    })
+    authenticator.authenticate(&mut AuthRequest::new(token, &mut || {
+        LateAnswer::new(|_| {})
+    }))
 }

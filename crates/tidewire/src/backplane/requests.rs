@@ -149,13 +149,13 @@ impl Requests {
             Err((code, text)) => Err((*code, &text[..])),
         };
         let answered = ServiceAnswer {
-            epoch: to.from.epoch,
-            request: to.request,
+            epoch: to.from().epoch,
+            request: to.request(),
             outcome,
         };
         let mut packet = Vec::new();
         encode_answered(engine.me(), &answered, &mut packet);
-        let is_sent = engine.publish(Subject::Node(&to.from.node), &packet, wire);
+        let is_sent = engine.publish(Subject::Node(&to.from().node), &packet, wire);
         self.count_served(1, is_sent);
     }
 
@@ -189,7 +189,7 @@ impl Requests {
         now: Instant,
     ) {
         let request = asked.request;
-        let asker = Asker { from, request };
+        let asker = Asker::new(from, request);
         if self.served.contains_key(&asker) {
             return;
         }
@@ -263,7 +263,7 @@ impl Requests {
     }
 
     pub(super) fn handle_given_up(&mut self, from: NodeLife<Arc<str>>, request: u64) {
-        if self.release(&Asker { from, request }) {
+        if self.release(&Asker::new(from, request)) {
             self.count_served(1, false);
         }
     }
@@ -277,7 +277,7 @@ impl Requests {
             self.asked.remove(&request);
             self.end(request, Err(RequestFailure::NodeGone));
         }
-        self.release_where(|asker, _| asker.from.node == *dead);
+        self.release_where(|asker, _| asker.from().node == *dead);
     }
 
     fn release_where(&mut self, is_over: impl Fn(&Asker, &ServedRequest) -> bool) {
@@ -306,7 +306,7 @@ impl Requests {
         self.release_where(|_, served| served.deadline <= now);
         let mut of: HashMap<&NodeLife<Arc<str>>, Vec<u64>> = HashMap::new();
         for asker in self.served.keys() {
-            of.entry(&asker.from).or_default().push(asker.request);
+            of.entry(asker.from()).or_default().push(asker.request());
         }
         let requests_max = (engine.entry_bytes_max() / size_of::<u64>()).max(1);
         for (asker, requests) in of {

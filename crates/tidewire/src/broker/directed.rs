@@ -69,8 +69,24 @@ pub(crate) type Outcome = Result<Vec<u8>, (ErrorCode, String)>;
 /// A request of another node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Asker {
-    pub(crate) from: NodeLife<Arc<str>>,
-    pub(crate) request: u64,
+    from: NodeLife<Arc<str>>,
+    request: u64,
+}
+
+impl Asker {
+    pub(crate) fn new(from: NodeLife<Arc<str>>, request: u64) -> Self {
+        Self { from, request }
+    }
+
+    /// The run of the node that asks.
+    pub(crate) fn from(&self) -> &NodeLife<Arc<str>> {
+        &self.from
+    }
+
+    /// The number of the request at that node.
+    pub(crate) fn request(&self) -> u64 {
+        self.request
+    }
 }
 
 /// A request of another node, for a lane.

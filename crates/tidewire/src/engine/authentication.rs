@@ -4,7 +4,6 @@ mod places;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use tidewire_proto::connection::{AuthFailure, Overdue, PauseReason};
 
@@ -86,7 +85,7 @@ impl LaneGuard<'_> {
         };
         let (now_ns, mailbox) = (self.sessions.timers.now_ns(), &self.exchange.mailbox);
         let turn = || turn_of(id, Arc::clone(mailbox));
-        match guard.failures.begin(address, token, now_ns, turn) {
+        match guard.failures().begin(address, token, now_ns, turn) {
             Ok(Some(attempt)) => self.ask(slot, token, Some(Arc::new(attempt))),
             Ok(None) => {
                 self.hold_token(slot, token);
@@ -244,7 +243,7 @@ impl LaneGuard<'_> {
         let former = session.profile.admitted.as_ref();
         let former = former.and_then(|it| it.placed());
         let place = guard
-            .sessions
+            .sessions()
             .replace(former, &identity, session.id.number())
             .map_err(|NoPlace| AuthFailure::TooManySessions)?;
         self.set_admitted(slot, guard, identity, place);
@@ -270,7 +269,7 @@ impl LaneGuard<'_> {
     ) {
         let session = &self.sessions[slot];
         let rate = guard
-            .rates
+            .rates()
             .of(&identity, session.owner(), self.sessions.timers.now_ns());
         let former = session.profile.admitted.as_ref();
         let former_bytes = former.map_or(0, |it| it.held_bytes());
@@ -289,7 +288,7 @@ impl LaneGuard<'_> {
         if let (Some(guard), Some(admitted)) = (self.guard, admitted) {
             self.sessions.relief.charge(admitted.held_bytes(), 0);
             if let Some((identity, place)) = admitted.placed() {
-                guard.sessions.leave(identity, place);
+                guard.sessions().leave(identity, place);
             }
         }
     }
@@ -364,10 +363,13 @@ impl LaneGuard<'_> {
         let Some(admitted) = &mut self.sessions[slot].profile.admitted else {
             return false;
         };
-        let Ok(place) = guard.sessions.replace(admitted.placed(), &current, number) else {
+        let Ok(place) = guard
+            .sessions()
+            .replace(admitted.placed(), &current, number)
+        else {
             // It is counted out now, so that no more sessions end than are too many.
             if let Some(place) = admitted.take_place() {
-                guard.sessions.leave(former, place);
+                guard.sessions().leave(former, place);
             }
             return false;
         };
@@ -409,7 +411,7 @@ fn ask(
     let mut question = 0;
     let mut later = || {
         let (mailbox, attempt) = (Arc::clone(mailbox), attempt.cloned());
-        question = guard.questions.fetch_add(1, Ordering::Relaxed);
+        question = guard.next_question();
         let number = question;
         LateAnswer::new(move |outcome| {
             // If the lane has ended, so has the session.
@@ -422,17 +424,12 @@ fn ask(
             let _ = mailbox.post(LaneMessage::Authenticated(answer));
         })
     };
-    let mut request = AuthRequest {
-        token,
-        peer: session.profile.peer.as_deref(),
-        unix: session.stream.peer_credentials(),
-        certificate_names: session.stream.certificate(),
-        is_address_proven: !session.stream.is_unproven() && !has_address_of_proxy(session),
-        later: &mut later,
-    };
-    let asked = catch_unwind(AssertUnwindSafe(|| {
-        guard.authenticator.authenticate(&mut request)
-    }));
+    let (stream, peer) = (&session.stream, session.profile.peer.as_deref());
+    let is_proven = !stream.is_unproven() && !has_address_of_proxy(session);
+    let mut request = AuthRequest::new(token, &mut later)
+        .at(peer, is_proven)
+        .with_proofs(stream.peer_credentials(), stream.certificate());
+    let asked = catch_unwind(AssertUnwindSafe(|| guard.ask(&mut request)));
     let outcome = asked.unwrap_or_else(|_| {
         tracing::error!(session = %id, "the authenticator panicked; the peer is refused");
         AuthOutcome::Refused(AuthFailure::Unavailable)

@@ -75,7 +75,7 @@ pub(crate) struct ServerShared {
     /// Bytes of the broadcasts in flight.
     pub(crate) broadcast_bytes: Arc<AtomicUsize>,
     /// Challenges for unvalidated addresses over UDP.
-    pub(crate) cookies: Cookies,
+    cookies: Cookies,
     /// Emptied frames of deferred answers, for reuse by their senders.
     pub(crate) spare_frames: Arc<SpareFrames>,
     pub(crate) lanes: Arc<Lanes>,

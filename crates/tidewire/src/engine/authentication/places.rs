@@ -48,7 +48,7 @@ impl LaneGuard<'_> {
             // If the lane has ended, so has the session.
             let _ = mailbox.post(LaneMessage::PlaceFree { id });
         });
-        let Some(holders) = guard.sessions.await_place(identity, id.number(), wake) else {
+        let Some(holders) = guard.sessions().await_place(identity, id.number(), wake) else {
             return false;
         };
         let attached = self.sessions[slot].profile.attach();
@@ -100,7 +100,7 @@ impl LaneGuard<'_> {
             return false;
         };
         guard
-            .sessions
+            .sessions()
             .forget_newcomer(&identity, session.id.number());
         true
     }
