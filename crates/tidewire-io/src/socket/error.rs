@@ -12,6 +12,7 @@ use crate::descriptors::{DescriptorLimit, descriptor_limit};
 /// A socket cannot be used: it cannot listen, receive or connect, or another program passed a descriptor that is none.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "each `address` is the one that was asked for")]
 pub enum SocketError {
     /// Another socket has this address already.
     #[error(
@@ -21,7 +22,6 @@ pub enum SocketError {
     InUse {
         /// `listen on` or `receive on`.
         operation: &'static str,
-        /// The address asked for.
         address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
@@ -35,7 +35,6 @@ pub enum SocketError {
     PermissionDenied {
         /// `listen on`, `receive on` or `connect to`.
         operation: &'static str,
-        /// The address asked for.
         address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
@@ -48,7 +47,6 @@ pub enum SocketError {
     AddressNotAvailable {
         /// `listen on` or `receive on`.
         operation: &'static str,
-        /// The address asked for.
         address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
@@ -57,47 +55,33 @@ pub enum SocketError {
     #[error(
         "cannot listen on {address}: the file is not a socket; choose another path or remove the file yourself"
     )]
-    NotASocket {
-        /// The address asked for.
-        address: AnySocketAddress,
-    },
+    NotASocket { address: AnySocketAddress },
     /// The directory of the path does not exist.
     #[error("cannot listen on {address}: its directory does not exist; create it first")]
     NoDirectory {
-        /// The address asked for.
         address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
     },
     /// The path is longer than a socket's address can hold.
     #[error("cannot listen on {address}: the path is longer than 107 bytes; choose a shorter one")]
-    PathTooLong {
-        /// The address asked for.
-        address: AnySocketAddress,
-    },
+    PathTooLong { address: AnySocketAddress },
     /// The machine answered that no server listens, or receives, there.
     #[error(
         "cannot connect to {address}: {}; is the server running?",
         if address.is_datagram() { "no socket receives there" } else { "connection refused" }
     )]
-    Refused {
-        /// The address asked for.
-        address: AnySocketAddress,
-    },
+    Refused { address: AnySocketAddress },
     /// The path of a Unix socket does not exist.
     #[error(
         "cannot connect to {address}: the socket does not exist; is the server running, and is the path right?"
     )]
-    NotFound {
-        /// The address asked for.
-        address: AnySocketAddress,
-    },
+    NotFound { address: AnySocketAddress },
     /// The peer did not answer.
     #[error(
         "cannot connect to {address}: no answer in time; is the address right, and does a firewall drop the packets?"
     )]
     TimedOut {
-        /// The address asked for.
         address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
@@ -107,7 +91,6 @@ pub enum SocketError {
         "cannot connect to {address}: there is no route; check the address, the network and the routes (ip route)"
     )]
     Unreachable {
-        /// The address asked for.
         address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
@@ -116,17 +99,13 @@ pub enum SocketError {
     #[error(
         "cannot connect to {address}: more connections wait than its backlog holds; try again shortly"
     )]
-    Busy {
-        /// The address asked for.
-        address: AnySocketAddress,
-    },
+    Busy { address: AnySocketAddress },
     /// Every local port is used up for this peer.
     #[error(
         "cannot connect to {address}: no local port is left; widen net.ipv4.ip_local_port_range \
          or let the server listen on several addresses"
     )]
     PortsExhausted {
-        /// The address asked for.
         address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,
@@ -134,10 +113,7 @@ pub enum SocketError {
     /// The connection is still being made: wait until the stream is writable and call again. Only
     /// [`finish_connect`](super::Stream::finish_connect) returns this.
     #[error("the connection to {address} is still being made")]
-    InProgress {
-        /// The address asked for.
-        address: AnySocketAddress,
-    },
+    InProgress { address: AnySocketAddress },
     /// The process has no descriptor left.
     #[error(
         "cannot {operation} {address}: no descriptor is left (limit {soft}, hard limit {hard}); raise it with `ulimit \
@@ -146,7 +122,6 @@ pub enum SocketError {
     DescriptorsExhausted {
         /// `listen on`, `receive on` or `connect to`.
         operation: &'static str,
-        /// The address asked for.
         address: AnySocketAddress,
         /// The limit in force.
         soft: u64,
@@ -158,7 +133,6 @@ pub enum SocketError {
     Options {
         /// `listen on` or `connect to`.
         operation: &'static str,
-        /// The address asked for.
         address: AnySocketAddress,
         /// The option, and its valid values.
         source: io::Error,
@@ -181,7 +155,6 @@ pub enum SocketError {
     Io {
         /// `listen on`, `receive on`, `connect to` or `send to`.
         operation: &'static str,
-        /// The address asked for.
         address: AnySocketAddress,
         /// The kernel's answer.
         source: io::Error,

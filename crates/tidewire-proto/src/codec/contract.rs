@@ -39,21 +39,16 @@ pub type Stream<'a> = (Vec<Found<'a>>, Result<(), DecodeError>);
 /// A violation of the contract. Offsets count the bytes from the start of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "fields are what their texts call them")]
 pub enum BrokenContract {
     /// A frame of no bytes would be decoded for ever.
     #[error("the frame at byte {at} takes no bytes")]
-    EmptyFrame {
-        /// The offset of the frame.
-        at: usize,
-    },
+    EmptyFrame { at: usize },
     /// A frame takes more bytes than there are.
     #[error("the frame at byte {at} takes {consumed} bytes of {available}")]
     BeyondInput {
-        /// The offset of the frame.
         at: usize,
-        /// The bytes that it takes.
         consumed: usize,
-        /// The bytes that there were.
         available: usize,
     },
     /// A frame, or a partial frame once it is complete, is longer than allowed.
@@ -61,90 +56,49 @@ pub enum BrokenContract {
         "the frame at byte {at} of {bytes} bytes exceeds the limit of {limit} and is not refused"
     )]
     OverLimit {
-        /// The offset of the frame.
         at: usize,
-        /// Its length.
         bytes: usize,
-        /// The limit given.
         limit: usize,
     },
     /// The codec reports a partial frame although all its bytes are there.
     #[error(
         "the frame at byte {at} is reported as incomplete although all of its {frame_bytes} bytes are there"
     )]
-    IsComplete {
-        /// The offset of the frame.
-        at: usize,
-        /// The frame's length according to the codec.
-        frame_bytes: usize,
-    },
+    IsComplete { at: usize, frame_bytes: usize },
     /// The same bytes in pieces gave another frame, or another number of frames.
     #[error("the frame at byte {at} differs when the stream comes in pieces")]
-    PiecesDiffer {
-        /// The offset of the frame.
-        at: usize,
-    },
+    PiecesDiffer { at: usize },
     /// The same bytes in pieces ended differently.
     #[error("the end differs when the stream comes in pieces")]
     EndsDiffer {
-        /// How decoding the whole ended.
         whole: Result<(), DecodeError>,
-        /// How decoding the pieces ended.
         pieces: Result<(), DecodeError>,
     },
     /// [`Codec::decode_next`] gave another answer than [`Codec::decode`], without a state.
     #[error("decode_next differs from decode at byte {at} after {searched} bytes were searched")]
-    GrownDiffers {
-        /// The offset of the frame.
-        at: usize,
-        /// The number of its bytes that were known to be incomplete.
-        searched: usize,
-    },
+    GrownDiffers { at: usize, searched: usize },
     /// A frame that differs from this frame only in id and payload is not decoded as [`Codec::layout`] says.
     #[error("the frame at byte {at} decodes differently than its layout says")]
-    LayoutReads {
-        /// The offset of the frame.
-        at: usize,
-    },
+    LayoutReads { at: usize },
     /// A message that differs from this message only in id and payload is not encoded as [`Codec::layout`] says.
     #[error("messages like message {index} are encoded differently than their layout says")]
-    LayoutWrites {
-        /// Index of the message.
-        index: usize,
-    },
+    LayoutWrites { index: usize },
     /// The codec refuses a message that it must carry.
     #[error("message {index} is refused: {error}")]
-    Refused {
-        /// Index of the message.
-        index: usize,
-        /// The codec's error.
-        error: EncodeError,
-    },
+    Refused { index: usize, error: EncodeError },
     /// [`Codec::delivery_header`] is longer than its maximum, differs between calls, or forms no whole frame with the
     /// bytes after it.
     #[error("the header of delivery {index} is too long, changes, or is not part of its frame")]
-    DeliveryHeader {
-        /// Index of the delivery.
-        index: usize,
-    },
+    DeliveryHeader { index: usize },
     /// Encoding changed earlier bytes of the output, or left bytes there with an error.
     #[error("encoding message {index} changes earlier bytes of the output")]
-    OutputChanged {
-        /// Index of the message.
-        index: usize,
-    },
+    OutputChanged { index: usize },
     /// A message was decoded differently than it was encoded, or not at all.
     #[error("message {index} is decoded differently than it was encoded")]
-    MessageChanged {
-        /// Index of the message.
-        index: usize,
-    },
+    MessageChanged { index: usize },
     /// More messages were decoded than encoded, or bytes are left after the last frame.
     #[error("bytes are left behind the last of {messages} messages")]
-    Leftover {
-        /// The number of messages.
-        messages: usize,
-    },
+    Leftover { messages: usize },
 }
 
 /// Decodes the front of a stream repeatedly, like a lane, and checks each answer by itself.
