@@ -28,13 +28,9 @@ use crate::payload::json_text;
 /// The announcement of a server that accepts connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Ready {
-    /// Its addresses, to connect to.
     pub(crate) addresses: Vec<String>,
-    /// Name of its codec.
     pub(crate) codec: String,
-    /// The number of its lanes.
     pub(crate) lanes: usize,
-    /// Name of their poller.
     pub(crate) poller: String,
     /// The address of the dashboard, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -192,7 +192,6 @@ enum Origin {
     None,
     /// The variable, which has this text.
     Variable(String),
-    /// Standard input.
     Input,
     /// A file, which is read for each connection.
     File(PathBuf),

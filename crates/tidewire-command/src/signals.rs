@@ -78,7 +78,6 @@ pub fn exit_code() -> Option<u8> {
     }
 }
 
-/// The act of [`hurry_with`].
 static HURRY: OnceLock<fn()> = OnceLock::new();
 
 /// The number of the first signal, or 0.

@@ -129,7 +129,6 @@ pub struct PlanError(&'static str);
 struct Search<T> {
     plan: SearchPlan,
     trial: T,
-    /// Trials so far.
     trials: u32,
 }
 

@@ -60,7 +60,6 @@ impl<'a> Command<'a> {
     }
 }
 
-/// The lines of `/help`.
 pub(super) const HELP: [&str; 6] = [
     "/who               who is in this room",
     "/msg NAME text     say something to one person only",

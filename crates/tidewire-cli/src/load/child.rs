@@ -60,7 +60,6 @@ pub(crate) struct Running {
     child: Child,
     /// The process that does the work: the child, or the child of that.
     pid: u32,
-    /// The address of its listener.
     address: String,
     line: Arc<Mutex<Line>>,
 }

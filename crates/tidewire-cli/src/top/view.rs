@@ -343,7 +343,6 @@ const TWO_CHARTS_FROM: u16 = 90;
 /// Sessions shown of the slowest.
 const SLOWEST_SHOWN: usize = 5;
 
-/// Other nodes shown.
 const NODES_SHOWN: usize = 5;
 
 const DAYS_LEFT_WARN: f64 = 14.0;

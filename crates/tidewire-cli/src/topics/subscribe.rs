@@ -101,7 +101,6 @@ enum End {
     Interrupted,
     /// The server refused to renew a subscription.
     Refused(RequestError),
-    /// The client ended.
     Ended,
 }
 

@@ -132,7 +132,6 @@ pub(crate) struct Sources {
     pub(crate) jwt: Option<PathBuf>,
     /// The sets of keys that issuers publish.
     pub(crate) key_sets: KeySets,
-    /// The limits of the server.
     pub(crate) limits: Limits,
 }
 

@@ -372,10 +372,8 @@ pub(super) const BELIEVE_DISTURBED: &str =
 /// Percentiles first: they are what a reader looks for.
 pub(super) const TIME_COLUMNS: [&str; 7] = ["p50", "p90", "p95", "p99", "p99.9", "max", "mean"];
 
-/// The width of the names of times.
 const TIME_NAME: usize = 11;
 
-/// The width of a time.
 const TIME_CELL: usize = 9;
 
 /// The meaning of the columns.

@@ -29,14 +29,12 @@ use crate::scenario::Step;
 /// A run failed in its first step. After that a failure is among the facts.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum RunError {
-    /// The tokens of the agents cannot be got any more.
     #[error(transparent)]
     Tokens(#[from] TokensError),
-    /// The client lanes could not start.
     #[error("cannot start the client lanes")]
     Client(#[from] ServeError),
-    /// The client lane ended by itself.
     #[error("a client lane failed: {0}")]
     Lane(String),
 }

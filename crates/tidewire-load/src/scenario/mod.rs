@@ -139,11 +139,10 @@ impl Scenario {
 /// Why a scenario cannot be run.
 #[derive(Debug, Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the texts say what failed and what to do")]
 pub enum ScenarioError {
-    /// The file cannot be read. Check the path, and that this user may read it.
     #[error("cannot read the scenario {}: {}; {}", .0.display(), .1, read_remedy(.1))]
     Read(PathBuf, #[source] io::Error),
-    /// The text is not TOML, or a key is unknown, missing or has an impossible value. Correct the line.
     #[error(transparent)]
     Mistake(#[from] Mistake),
 }

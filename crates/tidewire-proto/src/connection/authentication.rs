@@ -59,13 +59,11 @@ impl fmt::Display for AuthFailure {
 /// The state of authentication, on the side that authenticates and on the side that sent credentials.
 #[derive(Debug, Default)]
 pub(super) struct Authentication {
-    /// The values for the welcome.
     agreed: Option<Agreed>,
     /// Whether the owner must still identify the peer.
     is_asked: bool,
     /// The refusal, and when it takes effect.
     refusal: Option<(u64, AuthFailure)>,
-    /// When the credentials expire.
     expires_ns: Option<u64>,
 }
 

@@ -48,7 +48,6 @@ pub(super) struct Requests {
     served_bytes: usize,
     /// Refusals that go out in the next turn.
     refused: Vec<(Asker, ErrorCode, &'static str)>,
-    /// The lane that gets the next request.
     next_lane: usize,
 }
 
@@ -336,5 +335,4 @@ const LANE_SHIFT: u32 = 56;
 /// Requests of other nodes that lanes work on at once.
 const SERVED_MAX: usize = 16_384;
 
-/// Bytes of these requests.
 const SERVED_BYTES_MAX: usize = 32 << 20;

@@ -33,7 +33,6 @@ pub(crate) enum News {
     /// The session asks whether all that it sent before is stored. The [question](super::StoreQuestion) is beside the
     /// batch.
     AsksStored,
-    /// The session has ended.
     Ended,
 }
 

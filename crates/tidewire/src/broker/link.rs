@@ -19,7 +19,6 @@ pub(crate) struct BackplaneLink {
     /// Whether the node has ended and takes nothing any more.
     is_closed: AtomicBool,
     waker: OnceLock<Box<dyn Fn() + Send + Sync>>,
-    /// Whether the engine keeps histories.
     keeps_histories: bool,
     /// Whether so many messages wait for their histories that no more are taken.
     is_full: AtomicBool,

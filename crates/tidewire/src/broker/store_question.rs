@@ -24,10 +24,7 @@ pub(crate) enum NotStored {
         "{messages} messages that were sent before may not be stored, because their histories did not confirm them; \
          send again what must not be missing"
     )]
-    GivenUp {
-        /// The number of these messages.
-        messages: u64,
-    },
+    GivenUp { messages: u64 },
     /// The node ends.
     #[error(
         "the server ends, and may not have stored what was sent before; send again what must not be missing, to \

@@ -30,7 +30,6 @@ pub(crate) struct MessageHistory {
 #[derive(Debug)]
 pub(crate) struct Records {
     ring: Ring,
-    /// The position of the newest message.
     last: Position,
     /// The offset that the present epoch follows; 0 if there was none before.
     epoch_start: u64,

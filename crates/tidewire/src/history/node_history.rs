@@ -23,7 +23,6 @@ pub(crate) struct HistoryHold(Arc<MessageHistory>);
 pub(crate) enum Readiness {
     /// It can.
     Ready(#[expect(dead_code, reason = "it keeps the history open")] Option<HistoryHold>),
-    /// The node opens the history.
     Waits,
     /// The node cannot open it.
     Failed(Arc<str>),

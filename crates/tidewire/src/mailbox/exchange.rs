@@ -28,7 +28,6 @@ pub(crate) struct Lanes {
 /// The mailbox of one lane, and a batch for each other lane.
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    /// The number of this lane.
     pub(crate) lane: usize,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) lanes: Arc<Lanes>,
@@ -38,7 +37,6 @@ pub(crate) struct Exchange {
     pub(crate) batches: Vec<Vec<u8>>,
     /// Items of this turn for the node.
     node_batch: NodeBatch,
-    /// Capacity of the batches.
     batch_bytes: usize,
 }
 

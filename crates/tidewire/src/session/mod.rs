@@ -140,7 +140,6 @@ pub(crate) struct Membership {
     room: u16,
     /// Bytes that the memory account holds for it.
     held_bytes: usize,
-    /// Whether it is a subscription.
     is_topic: bool,
     /// The id of the message that requested it.
     number: u32,

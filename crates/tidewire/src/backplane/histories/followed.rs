@@ -59,7 +59,6 @@ enum Reading {
 /// The place of a new packet of a history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PacketPlace {
-    /// It is the next one.
     Next,
     /// It is recorded after the history was read.
     Early,

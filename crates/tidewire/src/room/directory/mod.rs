@@ -67,7 +67,6 @@ struct State {
 struct RoomEntry {
     shared: Arc<SharedRoom>,
     members: BTreeMap<MemberId, Arc<str>>,
-    /// Members on other nodes.
     remote: Option<Box<RemoteMembers>>,
     lanes: LaneCounts,
 }

@@ -25,7 +25,6 @@ pub(super) struct RecentTopic {
     /// The version of the routes at the look-up.
     version: u64,
     matches: Vec<Match>,
-    /// The history of the topic, if it keeps one.
     history: Option<TopicHistory>,
 }
 

@@ -77,7 +77,6 @@ pub(super) struct UpstreamLink {
     /// Requests that wait to be sent, oldest first.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// The timer and its time.
     timer: Option<(TimerId, u64)>,
     pace: Pace,
     /// Earliest time of the next attempt.

@@ -20,7 +20,6 @@ use crate::transport::ConnectError;
 struct Upstreams {
     /// The connections. There are few, so a search is a few comparisons of numbers.
     links: Vec<UpstreamLink>,
-    /// The requests to other nodes.
     nodes: Vec<NodesLink>,
     /// Requests to other nodes so far.
     asked_nodes: u64,

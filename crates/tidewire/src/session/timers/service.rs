@@ -61,7 +61,6 @@ pub(crate) struct ServiceTimer {
 pub(super) struct ServiceTimers {
     waiting: Slab<TimerEntry>,
     serial: u32,
-    /// Indices of the timers of each session that has set one.
     by_session: HashMap<SessionId, Vec<u32>>,
     /// Number of timers without a session.
     without_session: usize,
