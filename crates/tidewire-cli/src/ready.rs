@@ -44,13 +44,10 @@ pub(crate) struct Ready {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub(crate) enum ReadyError {
-    /// The output ended first: the server did not start, and its stderr has the reason.
     #[error("the server ended before it was ready; its stderr has the reason")]
     Ended,
-    /// The output is that of another program or version.
     #[error("the server printed {0:?}, which is neither an address nor the ready line")]
     Unexpected(String),
-    /// The output could not be read.
     #[error("cannot read the server's output")]
     Io(#[from] io::Error),
 }

@@ -32,7 +32,6 @@ use jwt::JwtFile;
 /// Why users, or the issuers of their tokens, cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum UsersError {
-    /// A file or that of a key cannot be read.
     #[error("cannot read {}: {source}; check the path, and that this user may read it", path.display())]
     Read {
         path: PathBuf,
@@ -50,19 +49,16 @@ pub(crate) enum UsersError {
     /// Others may write a file that decides who is let in, or read a secret by which they could sign tokens.
     #[error(transparent)]
     Untrusted(#[from] Untrusted),
-    /// A name, a range of addresses or a rate of a user is none.
     #[error("user {user:?}: {source}")]
     User {
         user: String,
         source: Box<dyn Error + Send + Sync>,
     },
-    /// The file of tokens cannot be used.
     #[error(transparent)]
     Tokens(#[from] TokenError),
     /// No key is there, so no peer could come in.
     #[error("{}: there are no [[issuers]] with keys; add one, or leave --auth-jwt out", path.display())]
     NoKeys { path: PathBuf },
-    /// A key cannot check tokens.
     #[error("cannot use key {kid:?} of issuer {issuer:?} from {}: {source}", path.display())]
     IssuerKey {
         path: PathBuf,
@@ -70,14 +66,12 @@ pub(crate) enum UsersError {
         issuer: String,
         source: JwtKeyError,
     },
-    /// A set of keys cannot be used.
     #[error("cannot use the keys of issuer {issuer:?} from {place}: {source}")]
     KeySet {
         place: String,
         issuer: String,
         source: JwtKeyError,
     },
-    /// Keys would come without encryption.
     #[error("cannot fetch keys from {url:?}: others could change them on the way; use https://")]
     KeySetUrl { url: String },
     /// An issuer has no audience, or two keys of one id.

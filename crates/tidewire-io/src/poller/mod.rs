@@ -300,29 +300,20 @@ impl<'a> IntoIterator for &'a Events {
 /// The error of choosing, opening or using a poller.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "fields are what their texts call them")]
 pub enum PollerError {
     /// The text names no poller.
     #[error("{text:?} is not a poller; choose auto, epoll, poll, select or uring")]
-    UnknownName {
-        /// The text.
-        text: String,
-    },
+    UnknownName { text: String },
     /// The environment variable [`POLLER_VARIABLE`] names no poller.
     #[error("the environment variable TIDEWIRE_POLLER cannot be used: {source}")]
-    Variable {
-        /// The mistake in its value.
-        source: Box<PollerError>,
-    },
+    Variable { source: Box<PollerError> },
     /// The backend does not work on this machine or for this process. Apply the remedy, or choose another backend.
     #[error("the {kind} poller does not work here: {cause}; {remedy}")]
     Unavailable {
-        /// The backend that was chosen.
         kind: PollerKind,
-        /// The most likely cause.
         cause: &'static str,
-        /// The remedy.
         remedy: &'static str,
-        /// The kernel's answer.
         source: io::Error,
     },
     /// The number is already registered: an earlier descriptor was closed without being removed. Remove it, or use
@@ -330,23 +321,15 @@ pub enum PollerError {
     #[error(
         "descriptor {descriptor} is already registered; remove it before closing or adding it again"
     )]
-    AlreadyRegistered {
-        /// The descriptor's number.
-        descriptor: RawFd,
-    },
+    AlreadyRegistered { descriptor: RawFd },
     /// The number is not registered. Add it first.
     #[error("descriptor {descriptor} is not registered; add it first")]
-    NotRegistered {
-        /// The descriptor's number.
-        descriptor: RawFd,
-    },
+    NotRegistered { descriptor: RawFd },
     /// The kernel refused. `ENOSPC` means that the number of `fs.epoll.max_user_watches` is reached. `EPERM` means that
     /// the descriptor is of a kind that cannot be polled, such as a regular file.
     #[error("the kernel refused to change the registration of descriptor {descriptor}: {source}")]
     Register {
-        /// The descriptor's number.
         descriptor: RawFd,
-        /// The kernel's answer.
         source: io::Error,
     },
     /// A registered descriptor was closed without being removed, and this backend cannot recover. Remove descriptors
@@ -355,16 +338,10 @@ pub enum PollerError {
         "a registered descriptor was closed before it was removed from the poller; remove descriptors before closing \
          them"
     )]
-    ClosedDescriptor {
-        /// The kernel's answer.
-        source: io::Error,
-    },
+    ClosedDescriptor { source: io::Error },
     /// The kernel refused to wait.
     #[error("the kernel refused to wait for readiness: {source}")]
-    Wait {
-        /// The kernel's answer.
-        source: io::Error,
-    },
+    Wait { source: io::Error },
 }
 
 fn open_kind(kind: PollerKind) -> Result<Box<dyn Poller>, PollerError> {
