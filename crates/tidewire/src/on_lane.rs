@@ -1,22 +1,47 @@
-//! Whether this thread is a lane. A wait on a lane stops all its sessions, and a wait for its own work never ends, so
+//! Whether this thread runs a lane. A wait on a lane stops all its sessions, and a wait for its own work never ends, so
 //! every wait of this library asks here first.
 
 use std::cell::Cell;
 
 thread_local! {
-    static IS_LANE: Cell<bool> = const { Cell::new(false) };
+    /// The identity of the lane that this thread runs; 0 if it runs none.
+    static LANE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Says that this thread is a lane from now on. The thread ends with the lane.
-pub(crate) fn begin() {
-    IS_LANE.set(true);
+/// Says that this thread is a lane's own from now on. The thread ends with the lane.
+pub(crate) fn begin(lane: usize) {
+    LANE.set(lane);
 }
 
-/// Whether this thread is a lane.
+/// Says that this thread runs a lane until the value is dropped.
+pub(crate) fn enter(lane: usize) -> Entered {
+    Entered {
+        before: LANE.replace(lane),
+    }
+}
+
+/// A thread that runs a lane for a while.
+pub(crate) struct Entered {
+    before: usize,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        LANE.set(self.before);
+    }
+}
+
+/// Whether this thread runs a lane.
 #[inline]
 pub(crate) fn is_lane() -> bool {
+    !is_on(0)
+}
+
+/// Whether this thread runs the lane with this identity.
+#[inline]
+pub(crate) fn is_on(lane: usize) -> bool {
     // While a thread ends it has no thread-local variables, and no sessions.
-    IS_LANE.try_with(Cell::get).unwrap_or(false)
+    LANE.try_with(Cell::get).unwrap_or_default() == lane
 }
 
 /// Refuses a wait on a lane by a panic, because the result has no place for an error.

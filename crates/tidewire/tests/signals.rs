@@ -67,6 +67,25 @@ fn the_server_of_a_child_process() {
 /// SIGTERM in the mask of signals that `/proc` shows. Its handler is installed last.
 const SIGTERM_BIT: u64 = 1 << 14;
 
+/// The environment variable with the address for the client's process.
+const SERVER: &str = "TIDEWIRE_TEST_SIGNALS_SERVER";
+
+/// Not a test: the client of `a_process_that_stops_and_gets_signals_during_a_wait_goes_on`.
+#[test]
+fn the_client_of_a_child_process() {
+    let Ok(address) = std::env::var(SERVER) else {
+        return;
+    };
+    let client = Client::connect(&address).wait().unwrap();
+    // A handler, so that a signal interrupts the wait in the poller.
+    let noted = std::sync::Arc::default();
+    signal_hook::flag::register(signal_hook::consts::SIGUSR1, noted).unwrap();
+    let reply = client.request(b"keep").wait().unwrap();
+    println!("answered {}", String::from_utf8_lossy(reply.payload()));
+    client.close().wait();
+    std::process::exit(0);
+}
+
 struct Process {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -74,9 +93,13 @@ struct Process {
 
 impl Process {
     fn start(kind: &str) -> Self {
+        Self::run("the_server_of_a_child_process", IS_SERVER, kind)
+    }
+
+    fn run(function: &str, variable: &str, value: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "the_server_of_a_child_process", "--nocapture"])
-            .env(IS_SERVER, kind)
+            .args(["--exact", function, "--nocapture"])
+            .env(variable, value)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -104,6 +127,11 @@ impl Process {
             let caught = u64::from_str_radix(caught.unwrap().trim(), 16).unwrap();
             (caught & SIGTERM_BIT != 0).then_some(())
         });
+        self.send(name);
+    }
+
+    fn send(&self, name: &str) {
+        let id = self.child.id().to_string();
         let sent = Command::new("kill").args([name, &id]).status().unwrap();
         assert!(sent.success());
     }
@@ -125,6 +153,34 @@ fn a_signal_ends_a_server_in_order() {
         assert_eq!(process.line("stopped "), "0");
         process.end();
     }
+}
+
+/// The thread that waits is in the poller of its client: a signal and a stop interrupt it there.
+#[test]
+fn a_process_that_stops_and_gets_signals_during_a_wait_goes_on() {
+    let (sender, kept) = std::sync::mpsc::channel();
+    let server = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
+    let server = server.start(|_| {
+        let sender = sender.clone();
+        move |cx: &mut Context<'_>, _: Message<'_>| {
+            sender.send(cx.defer()).unwrap();
+            Ok(())
+        }
+    });
+    let server = server.unwrap();
+    let mut process = Process::run("the_client_of_a_child_process", SERVER, &server.to_string());
+    let deferred: tidewire::Deferred = kept.recv().unwrap();
+    for _ in 0..20 {
+        process.send("-USR1");
+        process.send("-STOP");
+        process.send("-CONT");
+    }
+    process.send("-STOP");
+    deferred.reply(b"while it slept").unwrap();
+    process.send("-CONT");
+    assert_eq!(process.line("answered "), "while it slept");
+    process.end();
+    assert!(server.shutdown(Duration::from_secs(10)).failures.is_empty());
 }
 
 #[test]

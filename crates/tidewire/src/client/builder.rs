@@ -372,13 +372,14 @@ impl ClientBuilder {
             .socket_options(self.sockets)
             .agent(agent)
             .for_client(
+                Arc::clone(link.lane().tasks()),
                 layers,
                 self.spin_us,
                 self.allow_plaintext_credentials,
                 follows_moves,
             )
             .start_one(service)?;
-        link.set_waker(&lane.waker(0));
+        link.set_lane(&lane);
         Ok(Client {
             inner: Arc::new(Inner {
                 link,

@@ -10,16 +10,19 @@
 
 use std::sync::{Arc, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tidewire_io::clock::now_ns;
 use tidewire_io::process::Process;
 
-use super::sync::{OnceWaker, WakeLane};
+use super::sync::WakeLane;
+use super::waiting::{ClientLane, Waiting};
+use crate::limits::nanoseconds;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard};
 pub(crate) use state::EventBounds;
-use state::State;
 pub use state::WhenEventsFull;
+use state::{State, Woken};
 
 mod state;
 
@@ -45,7 +48,6 @@ pub trait Queued: PartialEq {
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
     state: Mutex<State<E>>,
-    ready: Condvar,
     bounds: EventBounds,
     reading: Arc<Reading>,
 }
@@ -64,10 +66,10 @@ pub(crate) struct Reading {
     dropped: AtomicU64,
     /// The process with the lane. In a child by `fork` all queues have ended.
     process: Process,
-    waker: OnceWaker,
+    lane: ClientLane,
 }
 
-/// A future's registration with a queue. End the registration with [`EventQueue::forget`], so that there are never more
+/// The registration of a future or a thread with a queue. End the registration with [`EventQueue::forget`], so that there are never more
 /// wakers than futures.
 #[derive(Debug, Default)]
 pub(super) struct Waiter(Option<u64>);
@@ -79,7 +81,6 @@ impl<E: Queued> EventQueue<E> {
         }
         Self {
             state: Mutex::default(),
-            ready: Condvar::new(),
             bounds,
             reading,
         }
@@ -87,7 +88,7 @@ impl<E: Queued> EventQueue<E> {
 
     pub(crate) fn push(&self, event: E) {
         let is_end = event == E::ended();
-        let (is_awaited, waker, others, at_end) = {
+        let (woken, at_end) = {
             let mut state = self.lock();
             state.ended |= is_end;
             // `take` reports the end after all other events, however full the queue is. No event follows the end.
@@ -96,27 +97,15 @@ impl<E: Queued> EventQueue<E> {
                 self.reading.count_dropped(dropped);
                 self.note_level(&mut state);
             }
-            // The last waker is taken alone. Usually it is the only one, and then the list keeps its memory.
-            let waker = state.wakers.pop();
-            let others = match state.wakers.len() {
-                0 => Vec::new(),
-                _ => std::mem::take(&mut state.wakers),
-            };
             let at_end = match is_end {
                 true => std::mem::take(&mut state.at_end),
                 false => Vec::new(),
             };
-            (state.waiting > 0, waker, others, at_end)
+            (state.take_waiting(), at_end)
         };
-        if is_awaited && is_end {
-            // Every thread gets the end, and no later event would wake the others.
-            self.ready.notify_all();
-        } else if is_awaited {
-            self.ready.notify_one();
-        }
-        // Wake all tasks, because one task may have stopped polling. Tasks that find no event register again.
-        for (_, waker) in waker.into_iter().chain(others).chain(at_end) {
-            waker.wake();
+        woken.wake();
+        for (_, waiting) in at_end {
+            waiting.waker.wake();
         }
     }
 
@@ -138,29 +127,21 @@ impl<E: Queued> EventQueue<E> {
             return Some(E::ended());
         }
         // A timeout beyond the range of the clock is no timeout.
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut state = self.lock();
-        loop {
-            if let Some(event) = self.take(&mut state) {
-                return Some(event);
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return None;
-            }
-            state.waiting += 1;
-            state = match left {
-                None => self
-                    .ready
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(left) => {
-                    let woken = self.ready.wait_timeout(state, left);
-                    woken.unwrap_or_else(PoisonError::into_inner).0
-                }
-            };
-            state.waiting -= 1;
+        let until_ns = timeout.and_then(|it| now_ns().checked_add(nanoseconds(it)));
+        let mut event = self.take(&mut self.lock());
+        if event.is_some() || timeout.is_some_and(|it| it.is_zero()) {
+            return event;
         }
+        let mut waiter = Waiter::default();
+        self.reading.lane.wait(until_ns, &mut |waker| {
+            event = match waker {
+                None => self.take(&mut self.lock()),
+                Some(waker) => self.take_or_wait(&mut waiter, waker),
+            };
+            event.is_some()
+        });
+        self.forget(&mut waiter);
+        event
     }
 
     /// Polls the next event. Without an event, the task is woken when one may have come.
@@ -168,16 +149,27 @@ impl<E: Queued> EventQueue<E> {
         if !self.reading.process.is_this() {
             return Poll::Ready(E::ended());
         }
-        let mut state = self.lock();
-        if let Some(event) = self.take(&mut state) {
-            return Poll::Ready(event);
+        match self.take_or_wait(waiter, cx.waker()) {
+            Some(event) => Poll::Ready(event),
+            None => {
+                self.reading.lane.wake_for_task();
+                Poll::Pending
+            }
         }
-        let number = *waiter.0.get_or_insert_with(|| state.new_number());
-        let replaced = note(&mut state.wakers, number, cx.waker());
-        // Unlock first: dropping a waker may run code of its executor, which may take this lock.
-        drop(state);
-        drop(replaced);
-        Poll::Pending
+    }
+
+    /// Takes the next event, or registers this waker.
+    fn take_or_wait(&self, waiter: &mut Waiter, waker: &Waker) -> Option<E> {
+        let mut state = self.lock();
+        let event = self.take(&mut state);
+        if event.is_none() {
+            let number = *waiter.0.get_or_insert_with(|| state.new_number());
+            let replaced = note(&mut state.waiting, number, waker, &self.reading.lane);
+            // Unlock first: dropping a waker may run code of its executor, which may take this lock.
+            drop(state);
+            drop(replaced);
+        }
+        event
     }
 
     /// Ready when no more events are pushed. Events in the queue stay.
@@ -190,9 +182,10 @@ impl<E: Queued> EventQueue<E> {
             return Poll::Ready(());
         }
         let number = *waiter.0.get_or_insert_with(|| state.new_number());
-        let replaced = note(&mut state.at_end, number, cx.waker());
+        let replaced = note(&mut state.at_end, number, cx.waker(), &self.reading.lane);
         drop(state);
         drop(replaced);
+        self.reading.lane.wake_for_task();
         Poll::Pending
     }
 
@@ -201,15 +194,23 @@ impl<E: Queued> EventQueue<E> {
             && self.reading.process.is_this()
         {
             let mut state = self.lock();
-            let State { wakers, at_end, .. } = &mut *state;
+            let State {
+                waiting, at_end, ..
+            } = &mut *state;
             let mut own = None;
-            for list in [wakers, at_end] {
+            for list in [waiting, at_end] {
                 if let Some(index) = list.iter().position(|(known, _)| *known == number) {
                     own = Some(list.swap_remove(index));
                 }
             }
+            // This thread may have been woken for an event that it did not take. Then another one must have it.
+            let woken = match own.is_none() && !state.is_empty() {
+                true => state.take_waiting(),
+                false => Woken::default(),
+            };
             drop(state);
             drop(own);
+            woken.wake();
         }
     }
 
@@ -245,8 +246,11 @@ impl<E: Queued> EventQueue<E> {
 }
 
 impl Reading {
-    pub(super) fn waker(&self) -> &OnceWaker {
-        &self.waker
+    pub(super) fn new(lane: ClientLane) -> Self {
+        Self {
+            lane,
+            ..Self::default()
+        }
     }
 
     /// Whether a queue is full. Relaxed is enough: the count changes before the lane is woken, and the waker orders
@@ -284,18 +288,24 @@ impl Reading {
     /// Removes a queue that has room again, and wakes the lane if no other queue is full.
     pub(super) fn release(&self) {
         if self.full_queues.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.waker.wake();
+            self.lane.wake();
         }
     }
 }
 
-/// Stores the waker of the task with this number. Returns its previous waker.
-fn note(wakers: &mut Vec<(u64, Waker)>, number: u64, task: &Waker) -> Option<Waker> {
-    match wakers.iter_mut().find(|(known, _)| *known == number) {
-        Some((_, waker)) if waker.will_wake(task) => None,
-        Some((_, waker)) => Some(std::mem::replace(waker, task.clone())),
+/// Stores the waker of the task or thread with this number. Returns what it replaces.
+fn note(
+    list: &mut Vec<(u64, Waiting)>,
+    number: u64,
+    waker: &Waker,
+    lane: &ClientLane,
+) -> Option<Waiting> {
+    let known = list.iter_mut().find(|(known, _)| *known == number);
+    match known {
+        Some((_, waiting)) if waiting.waker.will_wake(waker) => None,
+        Some((_, waiting)) => Some(std::mem::replace(waiting, lane.note_waiting(waker))),
         None => {
-            wakers.push((number, task.clone()));
+            list.push((number, lane.note_waiting(waker)));
             None
         }
     }

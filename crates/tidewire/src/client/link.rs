@@ -3,9 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
-use tidewire_io::waker::LaneWaker;
 use tidewire_proto::body::Since;
 use tidewire_proto::connection::Farewell;
 use tidewire_proto::room::Policy;
@@ -17,8 +16,10 @@ use super::submissions::{self, WhenWindowFull};
 use super::subscription::TopicQueue;
 use super::sync::WakeLane;
 use super::table::RequestTable;
+use super::waiting::{ClientLane, Waiting};
 use crate::address::Endpoint;
 use crate::dial::LookupResult;
+use crate::server::Server;
 use crate::session::SendError;
 use crate::transport::ConnectError;
 
@@ -38,8 +39,8 @@ pub(crate) struct Link {
 #[derive(Debug, Default)]
 struct First {
     outcome: Option<Result<(), ConnectError>>,
-    /// Waker of the future that waits for the outcome.
-    waker: Option<Waker>,
+    /// The future that waits for the outcome.
+    waiting: Option<Waiting>,
     /// The results of a lookup that the lane has not taken yet.
     found: Option<LookupResult>,
     /// The endpoint of the last connection that was open.
@@ -93,7 +94,7 @@ impl submissions::Control for Control {
 impl Link {
     /// Creates a link with this table. Each of its event queues has these bounds.
     pub(super) fn new(table: RequestTable<Control>, event_bounds: EventBounds) -> Self {
-        let reading = Arc::new(Reading::default());
+        let reading = Arc::new(Reading::new(table.waker().clone()));
         Self {
             table,
             event_bounds,
@@ -104,12 +105,17 @@ impl Link {
         }
     }
 
-    /// Stores the waker of the lane, which runs from now on, and wakes the lane.
-    pub(super) fn set_waker(&self, waker: &Arc<LaneWaker>) {
-        self.table.waker().set(waker);
-        self.reading.waker().set(waker);
+    /// Notes that the lane of this server runs from now on, and wakes the lane.
+    pub(super) fn set_lane(&self, server: &Server) {
+        if let Some(seat) = server.seat() {
+            self.lane().set(&server.waker(0), seat);
+        }
         // Earlier wakes were lost, and a name look-up may have finished.
-        self.table.waker().wake();
+        self.lane().wake();
+    }
+
+    pub(super) fn lane(&self) -> &ClientLane {
+        self.table.waker()
     }
 
     /// Sets the time at which the client ends, and submits this control, which ends its connection. An earlier time
@@ -118,7 +124,7 @@ impl Link {
         let before_ns = self.close_at_ns.fetch_min(at_ns, Ordering::SeqCst);
         // An earlier call has already submitted the close.
         if before_ns < u64::MAX && !self.table.has_ended() {
-            self.table.waker().wake();
+            self.lane().wake();
             return Ok(());
         }
         self.table.control(control)
@@ -163,10 +169,12 @@ impl Link {
         match first.outcome.take() {
             Some(outcome) => Poll::Ready(outcome),
             None => {
-                let replaced = first.waker.replace(cx.waker().clone());
+                let waiting = self.lane().note_waiting(cx.waker());
+                let replaced = first.waiting.replace(waiting);
                 // Unlock first: dropping a waker may run code of its executor, which may take this lock.
                 drop(first);
                 drop(replaced);
+                self.lane().wake_for_task();
                 Poll::Pending
             }
         }
@@ -176,10 +184,10 @@ impl Link {
     pub(super) fn complete_first(&self, outcome: Result<(), ConnectError>) {
         let mut first = self.lock_first();
         first.outcome.get_or_insert(outcome);
-        let waker = first.waker.take();
+        let waiting = first.waiting.take();
         drop(first);
-        if let Some(waker) = waker {
-            waker.wake();
+        if let Some(waiting) = waiting {
+            waiting.waker.wake();
         }
     }
 
@@ -201,7 +209,7 @@ impl Link {
             first.found = Some(found);
         }
         drop(first);
-        self.table.waker().wake();
+        self.lane().wake();
     }
 
     /// Whether a lookup has ended and its results are not taken.

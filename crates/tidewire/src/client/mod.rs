@@ -27,6 +27,7 @@ mod subscription;
 mod sync;
 mod table;
 mod unconfirmed;
+mod waiting;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -10,7 +10,7 @@ use super::Client;
 use super::error::RequestError;
 use super::event_queue::Waiter;
 use super::reply::Reply;
-use super::request::{Request, block_on};
+use super::request::Request;
 use crate::on_lane;
 use crate::transport::ConnectError;
 
@@ -67,7 +67,7 @@ impl<T> Operation<T> {
     pub fn wait(self) -> Result<T, RequestError> {
         match on_lane::is_lane() {
             true => Err(RequestError::OnLane),
-            false => block_on(self),
+            false => self.request.lane().block_on(self),
         }
     }
 }
@@ -147,7 +147,11 @@ impl Connecting {
     pub fn wait(self) -> Result<Client, ConnectError> {
         match on_lane::is_lane() {
             true => Err(ConnectError::OnLane),
-            false => block_on(self),
+            false => {
+                let client = self.started.as_ref().and_then(|it| it.as_ref().ok());
+                let lane = client.map(|it| it.inner.link.lane().clone());
+                lane.unwrap_or_default().block_on(self)
+            }
         }
     }
 }
@@ -184,7 +188,8 @@ impl Closing {
     /// On a lane, because it would stop all sessions of the lane. The client closes all the same.
     pub fn wait(self) {
         on_lane::refuse_to_wait();
-        block_on(self);
+        let lane = self.client.inner.link.lane().clone();
+        lane.block_on(self);
     }
 }
 

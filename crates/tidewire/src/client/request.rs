@@ -7,10 +7,9 @@
 
 use std::cell::RefCell;
 use std::future::{Future, IntoFuture};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tidewire_io::clock::coarse_now_ns;
@@ -23,6 +22,7 @@ use super::link::Link;
 use super::reply::{PIECES_MAX, Reply, give_back};
 use super::slots::SlotId;
 use super::submissions::{RequestHead, WhenWindowFull};
+use super::waiting::ClientLane;
 use crate::limits::nanoseconds;
 use crate::on_lane;
 use crate::session::SendError;
@@ -90,9 +90,6 @@ enum State {
     Failed(Box<RequestError>),
     Done,
 }
-
-/// A waker that unparks a sleeping thread.
-struct SleepingThread(Thread);
 
 impl Client {
     /// Makes a request. Methods of the returned [`Call`] set options, such as method, deadline and repetition; `send`,
@@ -265,7 +262,35 @@ impl Request {
         match self.fetch_reply() {
             Some(reply) => Ok(reply),
             None if on_lane::is_lane() => Err(RequestError::OnLane),
-            None => block_on(self),
+            None => match self.fetch_or_wait(None) {
+                Some(result) => result,
+                None => self.wait_for_lane(),
+            },
+        }
+    }
+
+    fn wait_for_lane(mut self) -> Result<Reply, RequestError> {
+        let mut result = None;
+        if let State::Sent { link, slot } = &self.state {
+            link.lane().wait(None, &mut |waker| {
+                result = match link.table.fetch(*slot) {
+                    Some(reply) => Some(Ok(reply)),
+                    None => link.table.poll(*slot, waker),
+                };
+                result.is_some()
+            });
+        }
+        self.finish();
+        // A wait without a time limit ends with a result.
+        let result = result.unwrap_or_else(|| Err(Box::new(RequestError::Shutdown)));
+        result.map_err(|error| *error)
+    }
+
+    /// The lane that brings the reply. A request that was not queued needs none.
+    pub(super) fn lane(&self) -> ClientLane {
+        match &self.state {
+            State::Sent { link, .. } => link.lane().clone(),
+            State::Failed(_) | State::Done => ClientLane::default(),
         }
     }
 
@@ -384,45 +409,7 @@ fn drop_last_while(links: &RefCell<Vec<Arc<Link>>>, is_unwanted: impl Fn(&Arc<Li
     }
 }
 
-/// Blocks this thread until the future is ready.
-pub(super) fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let here = this_thread();
-    let mut cx = Context::from_waker(&here);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return output;
-        }
-        // `park` may return early; then the loop polls again.
-        thread::park();
-    }
-}
-
-pub(super) fn this_thread() -> Waker {
-    let here = THIS_THREAD.try_with(Waker::clone);
-    // Thread-local variables are gone while a thread ends.
-    here.unwrap_or_else(|_| SleepingThread::here())
-}
-
-impl SleepingThread {
-    fn here() -> Waker {
-        Waker::from(Arc::new(Self(thread::current())))
-    }
-}
-
-impl Wake for SleepingThread {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
 thread_local! {
-    /// Waker of this thread. It is kept, because the lane recognises by it that several replies are for one thread.
-    static THIS_THREAD: Waker = SleepingThread::here();
     static LINKS: RefCell<Vec<Arc<Link>>> = const { RefCell::new(Vec::new()) };
 }
 

@@ -29,6 +29,7 @@ use std::task::Waker;
 use super::effect::Undo;
 use super::reply::{Outcome, Reply};
 use super::sync::{Payload, Primitives, Word};
+use super::waiting::Waiting;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SlotId(NonZeroU32);
@@ -70,7 +71,7 @@ pub(super) struct Waits {
 
 #[derive(Debug, Default)]
 pub(super) struct Wait {
-    waker: Option<Waker>,
+    waiting: Option<Waiting>,
     /// The outcome, if the slot's answer is `Long`.
     pub(super) outcome: Option<Outcome>,
     /// The request that undoes the effect of the outcome.
@@ -219,21 +220,23 @@ impl Waits {
         self.wakers > 0
     }
 
-    /// Stores the waker for this slot's completion. Returns the previous waker.
-    pub(super) fn register(&mut self, slot: SlotId, waker: &Waker) -> Option<Waker> {
-        let known = &mut self.of(slot).waker;
-        if known.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            return None;
-        }
-        let replaced = known.replace(waker.clone());
+    /// Whether this waker waits for the slot's completion.
+    pub(super) fn is_registered(&mut self, slot: SlotId, waker: &Waker) -> bool {
+        let known = &self.of(slot).waiting;
+        known.as_ref().is_some_and(|it| it.waker.will_wake(waker))
+    }
+
+    /// Stores who waits for this slot's completion. Returns who did before.
+    pub(super) fn register(&mut self, slot: SlotId, waiting: Waiting) -> Option<Waiting> {
+        let replaced = self.of(slot).waiting.replace(waiting);
         self.wakers += usize::from(replaced.is_none());
         replaced
     }
 
     pub(super) fn take_waker(&mut self, slot: SlotId) -> Option<Waker> {
-        let waker = self.list.get_mut(slot.index())?.waker.take();
-        self.wakers -= usize::from(waker.is_some());
-        waker
+        let waiting = self.list.get_mut(slot.index())?.waiting.take();
+        self.wakers -= usize::from(waiting.is_some());
+        waiting.map(|it| it.waker)
     }
 
     pub(super) fn set_outcome(&mut self, slot: SlotId, outcome: Outcome, undo: Option<Undo>) {
@@ -244,7 +247,7 @@ impl Waits {
     /// Takes all that is stored for this slot.
     pub(super) fn take(&mut self, slot: SlotId) -> Wait {
         let wait = std::mem::take(self.of(slot));
-        self.wakers -= usize::from(wait.waker.is_some());
+        self.wakers -= usize::from(wait.waiting.is_some());
         wait
     }
 

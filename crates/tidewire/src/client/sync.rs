@@ -6,12 +6,13 @@
 use std::fmt::Debug;
 use std::ops::DerefMut;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
-use tidewire_io::waker::LaneWaker;
 use tidewire_io::words::SharedBytes;
 
 use super::reply::SHORT_WORDS;
+use super::waiting::{ClientLane, Waiting};
 
 pub(super) trait Primitives: Debug + 'static {
     type Word: Word;
@@ -45,10 +46,19 @@ pub(super) trait Lock<T>: Debug + Default {
     fn lock(&self) -> impl DerefMut<Target = T>;
 }
 
-/// Wakes the lane of a table if it sleeps.
+/// Wakes the lane of a table if it sleeps or rests.
 pub(super) trait WakeLane: Debug + Default {
     /// Call it after the lane's new data is stored. It begins with a sequentially consistent fence.
     fn wake(&self);
+
+    /// As [`wake`](Self::wake), but does not call a lane that rests.
+    fn wake_poller(&self);
+
+    /// Notes who waits.
+    fn note_waiting(&self, waker: &Waker) -> Waiting;
+
+    /// Calls the thread of a lane at rest if a task waits. Call it after the task is noted, without a lock.
+    fn wake_for_task(&self);
 }
 
 /// The primitives of all builds except the model's.
@@ -59,7 +69,7 @@ impl Primitives for Native {
     type Word = AtomicU32;
     type Payload = SharedBytes<SHORT_WORDS>;
     type Lock<T: Debug + Default> = Mutex<T>;
-    type Waker = OnceWaker;
+    type Waker = ClientLane;
 
     const SLOTS_MIN: usize = 64;
 }
@@ -100,25 +110,5 @@ impl<T: Debug + Default> Lock<T> for Mutex<T> {
     fn lock(&self) -> impl DerefMut<Target = T> {
         let locked: Result<MutexGuard<'_, T>, _> = Self::lock(self);
         locked.unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The waker of a lane, set once when the lane runs. It holds a weak reference, because a client's link may live longer
-/// than the lane.
-#[derive(Debug, Default)]
-pub(super) struct OnceWaker(OnceLock<Weak<LaneWaker>>);
-
-impl OnceWaker {
-    pub(super) fn set(&self, waker: &Arc<LaneWaker>) {
-        // A waker belongs to one lane, so `set` is called once.
-        let _ = self.0.set(Arc::downgrade(waker));
-    }
-}
-
-impl WakeLane for OnceWaker {
-    fn wake(&self) {
-        if let Some(waker) = self.0.get().and_then(Weak::upgrade) {
-            waker.wake();
-        }
     }
 }

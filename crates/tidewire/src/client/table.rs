@@ -88,8 +88,12 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
     }
 
-    /// Submits a request and wakes the lane if it sleeps. Returns the slot of the reply. A request that fits no frame
-    /// is refused before it is copied.
+    /// Submits a request and wakes the lane if it sleeps. Returns the slot of the reply. A request that fits no frame is
+    /// refused before it is copied.
+    ///
+    /// A lane that rests is not called. The application waits for the reply soon, and then runs the lane itself, or is a
+    /// task that calls the lane. So many requests of one thread are one turn, and wake no other thread. If it does not
+    /// wait, the request leaves at the end of the lease, see `lane/seat.rs`.
     #[inline]
     pub(super) fn submit(
         &self,
@@ -101,7 +105,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         if name.len().max(payload.len()) > limit {
             return Err(too_large(name, payload, limit).into());
         }
-        self.add(|shared| {
+        let push = |shared: &mut TableShared<C>| {
             let submissions = &mut shared.submissions;
             if submissions.is_full() || submissions.request_bytes() >= self.queue_bytes_max {
                 return Err(SendError::QueueFull);
@@ -110,7 +114,8 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             head.slot = Some(slot);
             submissions.push_request(head, name, payload);
             Ok(slot)
-        })
+        };
+        self.add_and(push, P::Waker::wake_poller)
     }
 
     /// Submits a control with a slot for its outcome, which `make` gets. Wakes the lane if it sleeps.
@@ -153,10 +158,18 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     }
 
     /// Adds a submission by calling `push`, unless the lane has ended. Wakes the lane if it sleeps.
-    #[inline(always)]
     fn add<T>(
         &self,
         push: impl FnOnce(&mut TableShared<C>) -> Result<T, SendError>,
+    ) -> Result<T, SendError> {
+        self.add_and(push, P::Waker::wake)
+    }
+
+    #[inline(always)]
+    fn add_and<T>(
+        &self,
+        push: impl FnOnce(&mut TableShared<C>) -> Result<T, SendError>,
+        wake: impl FnOnce(&P::Waker),
     ) -> Result<T, SendError> {
         // Checked first, because in a child no thread unlocks the locks of other threads.
         if !self.is_here() {
@@ -170,7 +183,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         let is_new = self.note_news();
         drop(shared);
         if is_new {
-            self.waker.wake();
+            wake(&self.waker);
         }
         Ok(added)
     }
@@ -192,10 +205,16 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         let mut shared = self.shared.lock();
         match self.slots.answer(slot) {
             Answer::Pending => {
-                let replaced = waker.and_then(|waker| shared.waits.register(slot, waker));
+                let unknown = waker.filter(|waker| !shared.waits.is_registered(slot, waker));
+                let waiting = unknown.map(|waker| self.waker.note_waiting(waker));
+                let is_new = waiting.is_some();
+                let replaced = waiting.and_then(|it| shared.waits.register(slot, it));
                 // Unlock first: dropping a waker may run code of its executor, which may take this lock.
                 drop(shared);
                 drop(replaced);
+                if is_new {
+                    self.waker.wake_for_task();
+                }
                 None
             }
             Answer::Short => {

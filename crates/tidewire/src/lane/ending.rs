@@ -20,7 +20,7 @@ use crate::service::Service;
 
 impl<S: Service> Lane<S> {
     /// Ends the lane in order. It reads no more from its sessions.
-    pub(super) fn end(&mut self) {
+    pub(super) fn end_in_order(&mut self) {
         let mut others = Vec::new();
         let until_ns = now_ns().saturating_add(EXCHANGE_NS_MAX);
         while !self.exchange(&mut others) && now_ns() < until_ns {

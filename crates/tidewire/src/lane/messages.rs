@@ -297,7 +297,7 @@ mod tests {
         }
         lane.core.ending.note_server_ends();
         lane.core.ending.stop();
-        lane.end();
+        lane.end_in_order();
         assert_eq!(lane.core.counters.sends_taken.read(), posted as u64);
         assert_eq!(lane.core.counters.sends_undelivered.read(), 0);
     }

@@ -23,6 +23,7 @@ mod partial;
 mod predict;
 mod read;
 mod remote;
+mod seat;
 mod secure;
 mod served;
 #[cfg(test)]
@@ -35,34 +36,38 @@ mod translated;
 mod wait;
 mod waiting;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::os::fd::AsFd;
+use std::sync::Arc;
 
 use thiserror::Error;
-use tidewire_io::allocation::thread_allocations;
+use tidewire_io::allocation::{Allocations, thread_allocations};
 use tidewire_io::buffer::ReceiveBuffer;
 use tidewire_io::clock::Moment;
-use tidewire_io::poller::{Event, Events, PollerError, Token};
+use tidewire_io::poller::{Event, Events, Interest, PollerError, Token};
 use tidewire_proto::connection::Phase;
 
 use datagrams::DatagramReader;
+pub(crate) use seat::{Lead, Task, Tasks};
 use served::ContainedService;
 #[cfg(test)]
 pub(crate) use testing::{lane, lane_of, lanes, received};
 pub(crate) use thread::{Ended, LaneThread};
 pub(crate) use wait::Spin;
 
-use crate::engine::{Core, PROXIED_LAST, earlier, panic_text, proxied_of};
+use crate::engine::{Core, PROXIED_LAST, earlier, proxied_of};
 use crate::observe::trace;
 use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
 use crate::session::{CloseReason, TimerKey};
 use crate::transport::Transport;
+use seat::{Crew, Seat, Turns, contain};
 use wait::SpinControl;
 
 /// A lane with its service, ready to run on a thread.
 #[derive(Debug)]
 pub(crate) struct Lane<S> {
     pub(crate) core: Core,
+    crew: Arc<Crew>,
     service: ContainedService<S>,
     receive: ReceiveBuffer,
     datagrams: DatagramReader,
@@ -72,6 +77,10 @@ pub(crate) struct Lane<S> {
     spinning: SpinControl,
     /// Scratch list of timers that fired.
     expired: Vec<TimerKey>,
+    /// When the next turn is due.
+    wake_ns: Option<u64>,
+    /// What the thread that leads had allocated at the last look.
+    allocations: Option<Allocations>,
 }
 
 /// A lane could not go on. The text becomes one of [`Stopped::failures`](crate::Stopped::failures).
@@ -85,38 +94,52 @@ pub(crate) enum LaneError {
     ServicePanicked(String),
 }
 
-impl<S: Service> Lane<S> {
-    pub(crate) fn new(core: Core, service: S, spin: Spin) -> Self {
-        Self {
-            core,
-            service: ContainedService::new(service),
-            receive: ReceiveBuffer::new(RECEIVE_BYTES),
-            datagrams: DatagramReader::default(),
-            events: Events::with_capacity(EVENTS_PER_WAIT),
-            ready: Vec::new(),
-            spinning: SpinControl::new(spin),
-            expired: Vec::with_capacity(EXPIRED_USUAL),
-        }
+impl<S: Service> Turns for Lane<S> {
+    fn take_over(&mut self) {
+        self.allocations = thread_allocations();
+        self.wake_ns = self.turn();
     }
 
-    /// Runs until the lane is stopped, has drained, or fails.
-    pub(crate) fn run(mut self) -> Result<(), LaneError> {
-        let result = catch_unwind(AssertUnwindSafe(|| self.serve()))
-            .unwrap_or_else(|panic| Err(LaneError::ServicePanicked(panic_text(&*panic))));
+    #[inline]
+    fn step(&mut self, until_ns: Option<u64>) -> Result<(), LaneError> {
+        self.wait(earlier(self.wake_ns, until_ns))?;
+        self.handle_events();
+        self.wake_ns = self.turn();
+        Ok(())
+    }
+
+    #[inline]
+    fn stops(&self) -> bool {
+        self.core.ending.stops()
+    }
+
+    #[inline]
+    fn has_work(&self) -> bool {
+        self.core.exchange.has_messages() || self.service.get().has_work()
+    }
+
+    fn end(mut self, outcome: Result<(), LaneError>) -> Result<(), LaneError> {
+        let outcome = outcome.and_then(|()| {
+            contain(|| {
+                self.end_in_order();
+                Ok(())
+            })
+        });
         self.core.exchange.mailbox.retire();
         // A panic may have left the lane's own state half changed. The lane still tries to close its sessions in order,
         // so that peers, rooms and counters learn of the end. If that fails, peers learn of it when the sockets are
         // closed.
-        let taken_apart = catch_unwind(AssertUnwindSafe(|| {
+        let taken_apart = contain(|| {
             // Listeners go first, so that peers that lose their sessions here can connect again at once.
             self.core.hand_over();
             self.core.ports.count_drops(&mut self.core.sessions);
-            if let Err(error) = &result {
+            if let Err(error) = &outcome {
                 tracing::error!(%error, lane = self.core.exchange.lane, "a lane failed");
                 self.core.abandon();
             }
             self.core.discard_messages();
-        }));
+            Ok(())
+        });
         // A lane that failed is silent, too: no other lane must wait for it.
         self.core
             .exchange
@@ -128,24 +151,34 @@ impl<S: Service> Lane<S> {
                 "a failed lane could not close its sessions"
             );
         }
-        result
+        outcome
     }
+}
 
-    fn serve(&mut self) -> Result<(), LaneError> {
-        self.core.exchange.mailbox.load.begin();
-        self.core.sessions.poller.add(
-            std::os::fd::AsFd::as_fd(&self.core.exchange.mailbox.waker),
-            WAKER,
-            tidewire_io::poller::Interest::READ,
-        )?;
-        let mut wake_ns = self.turn();
-        while !self.core.ending.stops() {
-            self.wait(wake_ns)?;
-            self.handle_events();
-            wake_ns = self.turn();
-        }
-        self.end();
-        Ok(())
+impl<S: Service> Lane<S> {
+    /// Makes a lane that is ready to run. `tasks` has the number of tasks that wait for it.
+    pub(crate) fn new(
+        mut core: Core,
+        service: S,
+        spin: Spin,
+        tasks: Arc<Tasks>,
+    ) -> Result<Self, PollerError> {
+        let waker = Arc::clone(&core.exchange.mailbox.waker);
+        let poller = &mut core.sessions.poller;
+        poller.add(waker.as_fd(), WAKER, Interest::READ)?;
+        Ok(Self {
+            crew: Crew::new(&waker, tasks),
+            core,
+            service: ContainedService::new(service),
+            receive: ReceiveBuffer::new(RECEIVE_BYTES),
+            datagrams: DatagramReader::default(),
+            events: Events::with_capacity(EVENTS_PER_WAIT),
+            ready: Vec::new(),
+            spinning: SpinControl::new(spin),
+            expired: Vec::with_capacity(EXPIRED_USUAL),
+            wake_ns: None,
+            allocations: None,
+        })
     }
 
     /// Runs a turn without its reads: messages of other threads, timers, the service's own work, flushes and sweeps.
@@ -289,10 +322,12 @@ impl<S: Service> Lane<S> {
     }
 
     /// Updates the counters of allocations. It runs once a turn, so that it costs nothing per message.
-    fn count_allocations(&self) {
-        if let Some(allocations) = thread_allocations() {
-            self.core.counters.allocations.set(allocations.count);
-            self.core.counters.allocated_bytes.set(allocations.bytes);
+    fn count_allocations(&mut self) {
+        let now = thread_allocations();
+        if let (Some(now), Some(before)) = (now, std::mem::replace(&mut self.allocations, now)) {
+            let counters = &self.core.counters;
+            counters.allocations.add(now.count - before.count);
+            counters.allocated_bytes.add(now.bytes - before.bytes);
         }
     }
 

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 
 use tidewire_io::process::Process;
 
-use super::{Lane, LaneError};
+use super::{Lane, LaneError, Lead, Seat};
 use crate::on_lane;
 use crate::service::Service;
 
@@ -57,6 +57,7 @@ impl Drop for RunningLane {
 #[derive(Debug)]
 pub(crate) struct LaneThread {
     handle: JoinHandle<Result<(), LaneError>>,
+    seat: Arc<dyn Lead>,
     process: Process,
 }
 
@@ -70,14 +71,27 @@ impl LaneThread {
         ended.lock().lanes += 1;
         let running = RunningLane(Arc::clone(ended));
         let name = format!("tidewire-lane-{index}");
+        let mailbox = Arc::clone(&lane.core.exchange.mailbox);
+        let crew = Arc::clone(&lane.crew);
+        let seat = Seat::new(lane, crew);
+        let own = Arc::clone(&seat);
         let handle = thread::Builder::new().name(name).spawn(move || {
-            on_lane::begin();
-            let outcome = lane.run();
+            mailbox.load.begin();
+            let outcome = own.run();
             drop(running);
             outcome
         })?;
         let process = Process::this();
-        Ok(Self { handle, process })
+        Ok(Self {
+            handle,
+            seat,
+            process,
+        })
+    }
+
+    /// The seat, for threads that wait for this lane.
+    pub(crate) fn seat(&self) -> &Arc<dyn Lead> {
+        &self.seat
     }
 
     /// Whether the lane has ended.
@@ -85,8 +99,9 @@ impl LaneThread {
         !self.process.is_this() || self.handle.is_finished()
     }
 
+    /// Whether the calling thread runs the lane.
     pub(crate) fn is_current(&self) -> bool {
-        self.handle.thread().id() == thread::current().id()
+        on_lane::is_on(self.seat.id())
     }
 
     /// Waits for the end of a lane that was asked to end. Returns the reason if it failed.

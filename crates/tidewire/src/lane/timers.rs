@@ -295,7 +295,7 @@ mod tests {
         lane.core.drain(lane.core.sessions.timers.now_ns());
         lane.check_drained();
         assert!(lane.core.ending.stops());
-        lane.end();
+        lane.end_in_order();
         assert_eq!(lane.core.counters.sessions_cut_off.read(), 1);
         let counters = &lane.core.counters;
         let lost = counters.room_dropped[DropReason::Closed as usize].read();

@@ -23,6 +23,7 @@ use tidewire_io::affinity::online_cores;
 use tidewire_io::clock::now_ns;
 use tidewire_io::poller::PollerError;
 
+use super::seat::Turns;
 use super::{Lane, LaneError};
 use crate::service::Service;
 
@@ -147,7 +148,7 @@ impl<S: Service> Lane<S> {
         }
         let waker = std::sync::Arc::clone(&self.core.exchange.mailbox.waker);
         waker.before_sleep();
-        let timeout = if self.core.exchange.has_messages() || self.service.get().has_work() {
+        let timeout = if self.has_work() || self.crew.must_hand_on() {
             Some(Duration::ZERO)
         } else {
             until(wake_ns)
@@ -175,8 +176,8 @@ impl<S: Service> Lane<S> {
                 found = !self.events.is_empty();
             }
             found = found
-                || self.core.exchange.has_messages()
-                || self.service.get().has_work()
+                || self.has_work()
+                || self.crew.must_hand_on()
                 || self
                     .core
                     .sessions

@@ -31,7 +31,7 @@ use crate::auth::{Network, SharedAuthenticator};
 use crate::backplane::BackplaneChoice;
 use crate::config::ConnectionAge;
 use crate::engine::ServerShared;
-use crate::lane::LaneThread;
+use crate::lane::{LaneThread, Lead, Tasks};
 use crate::limits::{Limits, RateLimit, RoomDefaults, nanoseconds};
 use crate::mailbox::{LaneMessage, Mailbox};
 use crate::observe::{Metrics, MetricsReader};
@@ -101,6 +101,8 @@ pub struct ServerBuilder {
     proxies: Vec<Network>,
     forwarders: Vec<Network>,
     spin_us: Option<u32>,
+    /// The tasks that wait for the lane of a client.
+    tasks: Arc<Tasks>,
     datagrams: DatagramOptions,
     trusts_datagram_peers: bool,
     agent: Option<String>,
@@ -242,6 +244,11 @@ impl Server {
         Arc::clone(&self.lanes[lane].waker)
     }
 
+    /// The seat of the first lane, for threads that wait for it.
+    pub(crate) fn seat(&self) -> Option<&Arc<dyn Lead>> {
+        self.threads.first().map(LaneThread::seat)
+    }
+
     /// Whether every lane still runs. A lane ends early only if its poller fails, its service panics and cannot go on,
     /// or its service stops it.
     #[must_use]
@@ -351,6 +358,7 @@ impl Default for ServerBuilder {
             proxies: Vec::new(),
             forwarders: Vec::new(),
             spin_us: None,
+            tasks: Arc::default(),
             datagrams: default_datagram_options(),
             trusts_datagram_peers: false,
             agent: None,

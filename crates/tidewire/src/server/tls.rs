@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{ServeError, Server, ServerBuilder};
 use crate::address::Address;
 use crate::engine::Outgoing;
+use crate::lane::Tasks;
 use crate::tls::{Acceptor, ClientTls, OutgoingTls, ServerTls, TlsReloader};
 use crate::transport::{LayerFactory, Layers};
 
@@ -44,11 +45,13 @@ impl ServerBuilder {
     /// Sets up the one connection that the lane of a client makes.
     pub(crate) fn for_client(
         mut self,
+        tasks: Arc<Tasks>,
         layers: Option<Layers>,
         spin_us: Option<u32>,
         allow_plaintext_credentials: bool,
         follows_moves: bool,
     ) -> Self {
+        self.tasks = tasks;
         self.outgoing_layers = layers;
         self.spin_us = spin_us;
         self.allow_plaintext_credentials = allow_plaintext_credentials;

@@ -5,6 +5,7 @@
 mod executor;
 mod given_up;
 mod lazy;
+mod leading;
 mod misuse;
 mod placements;
 mod relay;

@@ -6,7 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::task::Waker;
+
+use crate::client::waiting::Waiting;
 
 use super::{EVENT_BYTES_MAX, EVENT_OVERHEAD_BYTES, EVENTS_MAX, Queued};
 
@@ -62,6 +63,23 @@ pub(crate) struct EventBounds {
     pub(crate) when_full: WhenEventsFull,
 }
 
+/// Tasks and threads that an event wakes.
+#[derive(Debug, Default)]
+#[must_use = "they wait for ever unless they are woken"]
+pub(super) struct Woken {
+    last: Option<(u64, Waiting)>,
+    others: Vec<(u64, Waiting)>,
+}
+
+impl Woken {
+    /// Call it without a lock: a task that is woken may take the event at once.
+    pub(super) fn wake(self) {
+        for (_, waiting) in self.last.into_iter().chain(self.others) {
+            waiting.waker.wake();
+        }
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct State<E> {
     pub(super) events: VecDeque<E>,
@@ -75,13 +93,10 @@ pub(super) struct State<E> {
     pub(super) ended: bool,
     /// Whether the queue counts as full in [`Reading`](super::Reading).
     pub(super) holds_reading: bool,
-    /// Number of threads blocked in [`EventQueue::next`](super::EventQueue::next). While it is 0, no notification is
-    /// needed, which saves a system call for each event.
-    pub(super) waiting: usize,
-    /// Wakers of futures that wait for an event, each with its number.
-    pub(super) wakers: Vec<(u64, Waker)>,
-    /// Wakers of futures that wait for the end.
-    pub(super) at_end: Vec<(u64, Waker)>,
+    /// The tasks and threads that wait for an event, each with its number.
+    pub(super) waiting: Vec<(u64, Waiting)>,
+    /// The tasks and threads that wait for the end.
+    pub(super) at_end: Vec<(u64, Waiting)>,
     next_number: u64,
 }
 
@@ -103,8 +118,7 @@ impl<E> Default for State<E> {
             conflation: None,
             ended: false,
             holds_reading: false,
-            waiting: 0,
-            wakers: Vec::new(),
+            waiting: Vec::new(),
             at_end: Vec::new(),
             next_number: 0,
         }
@@ -301,6 +315,29 @@ impl<E: Queued> State<E> {
 }
 
 impl<E> State<E> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.events.is_empty() && self.lost == 0 && !self.ended
+    }
+
+    /// Takes those who must be woken for an event: every task, because a task may have stopped polling, and one thread.
+    /// At the end every thread is woken. Tasks and threads that find no event register again.
+    pub(super) fn take_waiting(&mut self) -> Woken {
+        // The last one is taken alone. Usually it is the only one, and then the list keeps its memory.
+        let last = self.waiting.pop();
+        let mut has_thread = last.as_ref().is_some_and(|(_, it)| it.is_thread());
+        let ended = self.ended;
+        let is_woken = |(_, waiting): &mut (u64, Waiting)| {
+            let is_woken = !waiting.is_thread() || ended || !has_thread;
+            has_thread |= waiting.is_thread();
+            is_woken
+        };
+        let others = match self.waiting.is_empty() {
+            true => Vec::new(),
+            false => self.waiting.extract_if(.., is_woken).collect(),
+        };
+        Woken { last, others }
+    }
+
     /// Returns a number for a future that begins to wait.
     pub(super) fn new_number(&mut self) -> u64 {
         self.next_number += 1;

@@ -184,7 +184,7 @@ fn the_end_is_told_to_every_thread_that_waits() {
         let (queue, told) = (Arc::clone(&queue), told.clone());
         std::thread::spawn(move || told.send(queue.next(None)));
     }
-    while queue.lock().waiting < THREADS {
+    while queue.lock().waiting.len() < THREADS {
         std::thread::yield_now();
     }
     queue.push(Event::Ended);
@@ -222,7 +222,7 @@ fn every_task_that_waits_is_woken() {
             assert_eq!(polled, Poll::Pending);
         }
     }
-    assert_eq!(queue.lock().wakers.len(), tasks.len());
+    assert_eq!(queue.lock().waiting.len(), tasks.len());
     queue.push(Event::Ended);
     for (count, (waker, task)) in counts.iter().zip(&mut tasks) {
         assert_eq!(count.0.load(Ordering::SeqCst), 1, "once each");

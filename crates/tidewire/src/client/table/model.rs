@@ -17,6 +17,7 @@ use loom::thread;
 use super::*;
 use crate::client::submissions::Nothing;
 use crate::client::sync::Payload;
+use crate::client::waiting::Waiting;
 
 /// The checker's primitives. Without `RELEASE` all stores are relaxed. Without `FENCE` a wake has no fence.
 #[derive(Debug)]
@@ -132,6 +133,16 @@ impl<const FENCE: bool> WakeLane for ModelledWaker<FENCE> {
             self.flag.set();
         }
     }
+
+    fn wake_poller(&self) {
+        self.wake();
+    }
+
+    fn note_waiting(&self, waker: &Waker) -> Waiting {
+        Waiting::of_thread(waker)
+    }
+
+    fn wake_for_task(&self) {}
 }
 
 /// The order of completing and replying.

@@ -1,0 +1,145 @@
+//! How threads and tasks wait for what a client's lane brings. A thread runs the lane's turns itself if no other thread
+//! does, as `lane/seat.rs` explains. A task is woken.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::{Arc, OnceLock, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tidewire_io::clock::now_ns;
+use tidewire_io::waker::LaneWaker;
+
+use super::sync::WakeLane;
+use crate::lane::{Lead, Task, Tasks};
+use crate::sync::{park_for, this_thread, thread};
+
+/// The way to a client's lane: its waker and its seat, set once when the lane runs. Clones are the same way.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientLane(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    lane: OnceLock<Running>,
+    tasks: Arc<Tasks>,
+}
+
+/// The references are weak, because what the application holds of a client may live longer than the lane.
+#[derive(Debug)]
+struct Running {
+    waker: Weak<LaneWaker>,
+    seat: Weak<dyn Lead>,
+}
+
+/// A thread or task that waits for an outcome or an event.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) waker: Waker,
+    /// The count of a task. A thread has none, because it runs the lane if need be.
+    task: Option<Task>,
+}
+
+impl ClientLane {
+    /// Sets the lane, which runs from now on.
+    pub(super) fn set(&self, waker: &Arc<LaneWaker>, seat: &Arc<dyn Lead>) {
+        let waker = Arc::downgrade(waker);
+        let seat = Arc::downgrade(seat);
+        // A client has one lane, so this is called once.
+        let _ = self.0.lane.set(Running { waker, seat });
+    }
+
+    /// The number of tasks that wait for this lane.
+    pub(super) fn tasks(&self) -> &Arc<Tasks> {
+        &self.0.tasks
+    }
+
+    /// Blocks this thread until `poll` is true, or until the time has come. Returns whether it became true. `poll` gets
+    /// a waker if it must see to it that the outcome wakes this thread.
+    pub(super) fn wait(
+        &self,
+        until_ns: Option<u64>,
+        poll: &mut dyn FnMut(Option<&Waker>) -> bool,
+    ) -> bool {
+        let seat = self.0.lane.get().and_then(|it| it.seat.upgrade());
+        if let Some(seat) = seat {
+            return seat.wait(until_ns, poll);
+        }
+        // The lane has ended, so the outcome is there or is being told.
+        while !poll(Some(&this_thread())) {
+            match until_ns.map(|until_ns| until_ns.saturating_sub(now_ns())) {
+                None => thread::park(),
+                Some(0) => return false,
+                Some(left_ns) => park_for(Duration::from_nanos(left_ns)),
+            }
+        }
+        true
+    }
+
+    /// Blocks this thread until the future is ready.
+    pub(super) fn block_on<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let here = this_thread();
+        let mut output = None;
+        loop {
+            self.wait(None, &mut |_| {
+                match future.as_mut().poll(&mut Context::from_waker(&here)) {
+                    Poll::Ready(ready) => output = Some(ready),
+                    Poll::Pending => {}
+                }
+                output.is_some()
+            });
+            if let Some(output) = output.take() {
+                return output;
+            }
+        }
+    }
+
+    fn waker(&self) -> Option<Arc<LaneWaker>> {
+        self.0.lane.get().and_then(|it| it.waker.upgrade())
+    }
+}
+
+impl WakeLane for ClientLane {
+    fn wake(&self) {
+        if let Some(waker) = self.waker() {
+            waker.wake();
+        }
+    }
+
+    fn wake_poller(&self) {
+        if let Some(waker) = self.waker() {
+            waker.wake_poller();
+        }
+    }
+
+    fn note_waiting(&self, waker: &Waker) -> Waiting {
+        let is_thread = waker.will_wake(&this_thread());
+        Waiting {
+            waker: waker.clone(),
+            task: (!is_thread).then(|| Task::begin(&self.0.tasks)),
+        }
+    }
+
+    fn wake_for_task(&self) {
+        if self.0.tasks.are_waiting()
+            && let Some(waker) = self.waker()
+        {
+            waker.wake_resting();
+        }
+    }
+}
+
+impl Waiting {
+    /// Whether a thread waits. It does nothing else until it is woken.
+    pub(super) fn is_thread(&self) -> bool {
+        self.task.is_none()
+    }
+
+    #[cfg(test)]
+    pub(super) fn of_thread(waker: &Waker) -> Self {
+        Self {
+            waker: waker.clone(),
+            task: None,
+        }
+    }
+}

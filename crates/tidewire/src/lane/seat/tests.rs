@@ -1,0 +1,143 @@
+//! The hand-over between real threads, with a lane that needs no socket.
+
+use std::sync::atomic::AtomicU32;
+use std::time::Instant;
+
+use super::*;
+
+/// A lane whose turns count, and whose waits end when they are woken.
+struct CountingLane {
+    turns: Arc<AtomicU32>,
+    waker: Arc<LaneWaker>,
+    stops: Arc<AtomicBool>,
+    /// Panics in the turn after this many.
+    panics_after: u32,
+}
+
+struct Rig {
+    turns: Arc<AtomicU32>,
+    waker: Arc<LaneWaker>,
+    stops: Arc<AtomicBool>,
+    seat: Arc<dyn Lead>,
+    own: thread::JoinHandle<Result<(), LaneError>>,
+}
+
+impl Turns for CountingLane {
+    fn take_over(&mut self) {
+        let turns = self.turns.fetch_add(1, Ordering::SeqCst);
+        assert!(turns < self.panics_after, "a turn panics");
+    }
+
+    fn step(&mut self, _: Option<u64>) -> Result<(), LaneError> {
+        thread::yield_now();
+        self.take_over();
+        Ok(())
+    }
+
+    fn stops(&self) -> bool {
+        self.stops.load(Ordering::SeqCst)
+    }
+
+    fn has_work(&self) -> bool {
+        self.stops()
+    }
+
+    fn end(self, outcome: Result<(), LaneError>) -> Result<(), LaneError> {
+        self.waker.wake();
+        outcome
+    }
+}
+
+impl Rig {
+    fn start(panics_after: u32) -> Self {
+        let waker = Arc::new(LaneWaker::new().unwrap());
+        let turns = Arc::<AtomicU32>::default();
+        let stops = Arc::<AtomicBool>::default();
+        let lane = CountingLane {
+            turns: Arc::clone(&turns),
+            waker: Arc::clone(&waker),
+            stops: Arc::clone(&stops),
+            panics_after,
+        };
+        let seat = Seat::new(lane, Crew::new(&waker, Arc::default()));
+        let own = thread::spawn({
+            let seat = Arc::clone(&seat);
+            move || seat.run()
+        });
+        Self {
+            turns,
+            waker,
+            stops,
+            seat,
+            own,
+        }
+    }
+
+    fn end(self) -> Result<(), LaneError> {
+        self.stops.store(true, Ordering::SeqCst);
+        self.waker.wake();
+        self.own.join().unwrap()
+    }
+}
+
+/// Leads until the lane has had so many turns.
+fn lead_to(rig: &Rig, turns: u32) -> bool {
+    let is_there = |_: Option<&Waker>| rig.turns.load(Ordering::SeqCst) >= turns;
+    rig.seat.wait(None, &mut { is_there })
+}
+
+#[test]
+fn a_thread_that_waits_runs_the_turns() {
+    let rig = Rig::start(u32::MAX);
+    let here = thread::current().id();
+    let mut ran_here = 0;
+    // The lane's own thread hands on the lead, if it had it first.
+    while ran_here < 10 {
+        rig.seat.lead(None, &mut || {
+            ran_here += u32::from(thread::current().id() == here && on_lane::is_lane());
+            true
+        });
+    }
+    assert!(!on_lane::is_lane(), "the thread is no lane afterwards");
+    assert!(lead_to(&rig, rig.turns.load(Ordering::SeqCst) + 100));
+    rig.end().unwrap();
+}
+
+#[test]
+fn a_wait_ends_at_its_time() {
+    let rig = Rig::start(u32::MAX);
+    let began = Instant::now();
+    let until_ns = now_ns() + 2_000_000;
+    assert!(!rig.seat.wait(Some(until_ns), &mut |_| false));
+    assert!(began.elapsed() >= Duration::from_millis(2));
+    rig.end().unwrap();
+}
+
+#[test]
+fn the_own_thread_takes_a_lane_that_rests_after_the_lease() {
+    let rig = Rig::start(u32::MAX);
+    while rig.seat.lead(None, &mut || true) != Led::Ready {
+        // The own thread leads. It hands on the lead to a thread that follows.
+        lead_to(&rig, 0);
+    }
+    let turns = rig.turns.load(Ordering::SeqCst);
+    while rig.turns.load(Ordering::SeqCst) == turns {
+        thread::yield_now();
+    }
+    rig.end().unwrap();
+}
+
+#[test]
+fn a_panic_of_a_turn_becomes_the_end_of_the_lane() {
+    let rig = Rig::start(100);
+    let panicked = loop {
+        match rig.seat.lead(None, &mut || false) {
+            Led::Busy => thread::yield_now(),
+            led => break led,
+        }
+    };
+    assert_eq!(panicked, Led::Ended);
+    let outcome = rig.own.join().unwrap();
+    assert!(matches!(outcome, Err(LaneError::ServicePanicked(text)) if text == "a turn panics"));
+    assert_eq!(rig.seat.lead(None, &mut || true), Led::Ended);
+}
