@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tidewire::ErrorCode;
-use tidewire::body::ErrorBody;
+use tidewire::codec::ErrorBody;
 use tidewire::system::raise_descriptor_limit;
 
 /// Each device has logged in, and one of its readings was stored.

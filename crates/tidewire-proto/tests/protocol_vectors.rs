@@ -414,7 +414,7 @@ fn reencode_fields(message: &Message<'_>, payload: &[u8], may_be_roster: bool, o
             joined.encode(out);
         }
         Kind::Reply if may_be_roster => {
-            for (member, name) in Roster::decode(payload).expect("a roster") {
+            for (member, name) in Roster::decode(payload).expect("a roster").entries() {
                 Roster::push_entry(member, name, out).expect("fits");
             }
         }

@@ -5,9 +5,6 @@
 //! The module [`tidewire_proto::layer`] has the contract. Lengths are in bytes.
 
 pub use tidewire_proto::layer::{
-    Ending, FailedLayer, Forwarded, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX,
-    RECORD_BYTES_MAX, RecordHeader, Stack,
-};
-pub use tidewire_proto::websocket::{
-    Answer, ClientTerms, Mask, Masks, MessageKind, Origins, ServerTerms, WebSocketLayer,
+    Ending, Forwarded, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX,
+    RecordHeader, Stack,
 };

@@ -81,7 +81,6 @@ macro_rules! opaque {
 pub mod address;
 pub mod auth;
 pub mod backplane;
-pub mod body;
 mod broker;
 mod client;
 pub mod codec;

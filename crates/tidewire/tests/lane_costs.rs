@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidewire::metrics::Metrics;
 use tidewire::{Context, HandlerResult, Message};
 use tidewire_io::allocation::CountingAllocator;
-use tidewire_proto::codec::{AnyCodec, Tw1};
+use tidewire_proto::codec::AnyCodec;
 use tidewire_testkit::fixtures::limited;
 use tidewire_testkit::{Peer, TestServer};
 
@@ -32,7 +32,7 @@ fn a_lane_counts_its_system_calls_and_allocations() {
     let builder = limited(|limits| {
         limits.connections.set_heartbeat(Duration::ZERO);
     });
-    let server = TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), |_| wasteful_echo);
+    let server = TestServer::over_tcp(builder, &AnyCodec::default(), |_| wasteful_echo);
     let mut peer = server.peer();
     // The first requests allocate all that the session needs.
     ask(&mut peer, 10);

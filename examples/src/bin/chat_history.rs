@@ -13,7 +13,7 @@ use std::io::Write;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidewire::body::{name_skeleton, validate_name};
+use tidewire::text::{name_skeleton, validate_name};
 use tidewire::workers::{WhenPoolFull, WorkerPool};
 use tidewire::{
     Chat, Context, ErrorCode, GoAwayCode, HandlerError, HandlerResult, History, Message, Router,

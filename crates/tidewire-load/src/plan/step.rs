@@ -140,7 +140,7 @@ impl StepPlan {
         let target = std::net::SocketAddr::from(([127, 0, 0, 1], 1)).into();
         let options = RunOptions::new(vec![target]);
         let scenario = Scenario::built_in();
-        let codec = AnyCodec::Tw1(tidewire_proto::codec::Tw1);
+        let codec = AnyCodec::default();
         let plan = Self::new(&scenario, step, &options, codec).unwrap();
         Self {
             targets: options.targets.into(),

@@ -2,7 +2,6 @@
 
 use tidewire::{AnyCodec, Client, ConnectionLimits, Endpoint, RequestError, RoomId};
 use tidewire_proto::body::ErrorCode;
-use tidewire_proto::codec::Tw1;
 
 use super::{PlanError, RunOptions, StepPlan};
 use crate::scenario::{Pattern, Scenario, Step};
@@ -14,7 +13,7 @@ pub(super) fn reach(
     first: Option<&StepPlan>,
     options: &RunOptions,
 ) -> Result<Vec<Endpoint>, PlanError> {
-    let codec = first.map_or(AnyCodec::Tw1(Tw1), |plan| plan.codec.clone());
+    let codec = first.map_or(AnyCodec::default(), |plan| plan.codec.clone());
     let targets = 0..options.targets.len();
     let reached = targets.map(|index| try_out(scenario, index, codec.clone(), options));
     reached.collect()

@@ -10,7 +10,7 @@ use tidewire_load::run::Silent;
 use tidewire_load::scenario::{OnViolation, Scenario};
 use tidewire_load::segment::Segment;
 use tidewire_load::statistics::LatencyHistogram;
-use tidewire_proto::codec::{AnyCodec, Tw1};
+use tidewire_proto::codec::AnyCodec;
 use tidewire_testkit::fault_server::{Disconnect, Every, FaultPlan, FaultServer};
 use tidewire_testkit::fixtures::echo;
 
@@ -196,7 +196,7 @@ fn pubsub_in_two_parts() {
     let server = Server::builder()
         .listen("tcp://127.0.0.1:0")
         .unwrap()
-        .codec(AnyCodec::Tw1(Tw1))
+        .codec(AnyCodec::default())
         .start(|_| PubSub::new())
         .unwrap();
     let lines = "pattern = \"pubsub\"\nmodel = \"open\"\nrate = 300\nconcurrency = 5\nduration_secs = 1\n\

@@ -1,5 +1,7 @@
 //! Requests on a room's channel, and the roster that answers one of them.
 
+use std::iter;
+
 use super::{Reader, malformed, push_short_text};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, MemberId};
@@ -100,34 +102,9 @@ impl<'a> Roster<'a> {
     }
 
     /// The members, in the order in which they were sent.
-    #[must_use]
-    pub const fn entries(&self) -> RosterEntries<'a> {
-        RosterEntries {
-            reader: Reader::new(self.payload),
-        }
-    }
-}
-
-impl<'a> IntoIterator for Roster<'a> {
-    type Item = (MemberId, &'a str);
-    type IntoIter = RosterEntries<'a>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.entries()
-    }
-}
-
-/// Iterates over a [`Roster`].
-#[derive(Clone, Debug)]
-pub struct RosterEntries<'a> {
-    reader: Reader<'a>,
-}
-
-impl<'a> Iterator for RosterEntries<'a> {
-    type Item = (MemberId, &'a str);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        next_entry(&mut self.reader)
+    pub fn entries(&self) -> impl Iterator<Item = (MemberId, &'a str)> + use<'a> {
+        let mut reader = Reader::new(self.payload);
+        iter::from_fn(move || next_entry(&mut reader))
     }
 }
 
@@ -188,7 +165,7 @@ mod tests {
         assert!(Roster::push_entry(MemberId(1), &long, &mut out).is_err());
         assert_eq!(out.len(), whole);
 
-        let entries: Vec<_> = Roster::decode(&out).unwrap().into_iter().collect();
+        let entries: Vec<_> = Roster::decode(&out).unwrap().entries().collect();
 
         assert_eq!(entries, [(MemberId(7), "ada"), (MemberId(9), "王")]);
     }

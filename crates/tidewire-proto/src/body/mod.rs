@@ -20,7 +20,7 @@ mod placement;
 mod position;
 mod topic;
 
-pub use call::{RoomCall, Roster, RosterEntries};
+pub use call::{RoomCall, Roster};
 pub use code::{ErrorCode, GoAwayCode};
 pub use name::{NameError, displayed_name, name_skeleton, typed_name, validate_name};
 pub use placement::PlacementBody;

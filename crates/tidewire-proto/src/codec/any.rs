@@ -18,16 +18,16 @@ use crate::error::{DecodeError, EncodeError};
 use crate::message::Message;
 use crate::setting::SettingError;
 
-/// Declares [`AnyCodec`] with a variant for each codec of this list. No other list of codecs exists.
+/// Declares [`KnownCodec`] with a variant for each codec of this list. No other list of codecs exists.
 macro_rules! codecs {
     ($dollar:tt $($(#[doc = $doc:literal])+ $codec:ident),+) => {
-        /// A codec chosen at run time. The known codecs are variants, so the decode loop is compiled for each.
+        /// The codec in an [`AnyCodec`], for loops that are compiled for each; see [`with_codec`](crate::with_codec).
         #[derive(Clone)]
         #[non_exhaustive]
         // Every sent message reads the tag of this enum, so the tag has its own field instead of a niche in a codec's
         // configuration.
         #[repr(u8)]
-        pub enum AnyCodec {
+        pub enum KnownCodec {
             $($(#[doc = $doc])+ $codec($codec),)+
             /// A custom codec.
             Custom(Arc<dyn Codec>),
@@ -39,7 +39,8 @@ macro_rules! codecs {
 
             fn named(name: &str, parameters: &str) -> Result<Self, SettingError> {
                 $(if name == <$codec as BuiltIn>::FORMAT.name {
-                    return <$codec as BuiltIn>::parse(parameters).map(Self::$codec);
+                    let known = <$codec as BuiltIn>::parse(parameters);
+                    return known.map(|known| Self(KnownCodec::$codec(known)));
                 })+
                 Err(super::spec::unknown_codec(name))
             }
@@ -49,8 +50,8 @@ macro_rules! codecs {
         macro_rules! each {
             ($dollar any:expr, $dollar chosen:ident => $dollar call:expr) => {
                 match $dollar any {
-                    $(AnyCodec::$codec($dollar chosen) => $dollar call,)+
-                    AnyCodec::Custom($dollar chosen) => $dollar call,
+                    $(KnownCodec::$codec($dollar chosen) => $dollar call,)+
+                    KnownCodec::Custom($dollar chosen) => $dollar call,
                 }
             };
         }
@@ -85,17 +86,18 @@ codecs! { $
 #[macro_export]
 macro_rules! with_codec {
     (@ $chosen:expr, $codec:ident => $call:expr, $($known:ident)+) => {
-        match $chosen.clone() {
-            $($crate::codec::AnyCodec::$known(known) => {
-                let $codec = &known;
+        let chosen = $chosen.clone();
+        match $crate::codec::KnownCodec::of(&chosen) {
+            $($crate::codec::KnownCodec::$known(known) => {
+                let $codec = known;
                 $call
             })+
-            $crate::codec::AnyCodec::Custom(known) => {
-                let $codec = &*known;
+            $crate::codec::KnownCodec::Custom(known) => {
+                let $codec = &**known;
                 $call
             }
-            other => {
-                let $codec = &other;
+            _ => {
+                let $codec = &chosen;
                 $call
             }
         }
@@ -108,11 +110,31 @@ macro_rules! with_codec {
     };
 }
 
+/// A codec chosen at run time: one of the built-in codecs, or a custom codec. The default is `tw1`, the native
+/// protocol.
+#[derive(Clone, Debug)]
+pub struct AnyCodec(pub(super) KnownCodec);
+
+impl Default for AnyCodec {
+    fn default() -> Self {
+        Self(KnownCodec::Tw1(Tw1))
+    }
+}
+
+impl KnownCodec {
+    /// Returns the codec in `chosen`.
+    #[inline]
+    #[must_use]
+    pub const fn of(chosen: &AnyCodec) -> &Self {
+        &chosen.0
+    }
+}
+
 impl AnyCodec {
     /// Wraps a custom codec; see [the module](super) for its contract.
     #[must_use]
     pub fn custom(codec: impl Codec) -> Self {
-        Self::Custom(Arc::new(codec))
+        Self(KnownCodec::Custom(Arc::new(codec)))
     }
 
     /// Returns the codec of this name, as used in flags; see [`AnyCodec::NAMES`].
@@ -147,7 +169,7 @@ impl AnyCodec {
     /// As [`Codec::encode`].
     #[inline(never)]
     fn encode_apart(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        each!(self, codec => codec.encode(message, out))
+        each!(&self.0, codec => codec.encode(message, out))
     }
 
     /// The name used in flags, logs and reports.
@@ -177,7 +199,7 @@ macro_rules! forward {
     )+) => {
         $($(#[$hint])*
         fn $name $(<$life>)? (&self $(, $argument: $type)*) $(-> $result)? {
-            each!(self, codec => codec.$name($($argument),*))
+            each!(&self.0, codec => codec.$name($($argument),*))
         })+
     };
 }
@@ -214,14 +236,14 @@ impl Codec for AnyCodec {
     /// Codecs with a header of fixed size are compiled into the caller, where most of the message is known.
     #[inline(always)]
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-        let head = match self {
-            Self::Tw1(codec) if message.name.is_empty() => codec.head(message)?,
-            Self::Srmp(codec) => codec.head(message)?,
-            Self::LengthField(codec) if !codec.has_prefix() => codec.head(message)?,
-            other => {
+        let head = match &self.0 {
+            KnownCodec::Tw1(codec) if message.name.is_empty() => codec.head(message)?,
+            KnownCodec::Srmp(codec) => codec.head(message)?,
+            KnownCodec::LengthField(codec) if !codec.has_prefix() => codec.head(message)?,
+            _ => {
                 // A reference would keep the message in memory; the copy leaves the message itself in registers.
                 let message = *message;
-                return other.encode_apart(&message, out);
+                return self.encode_apart(&message, out);
             }
         };
         head.push_with(message.payload, out);
@@ -229,12 +251,10 @@ impl Codec for AnyCodec {
     }
 }
 
-impl fmt::Debug for AnyCodec {
+impl fmt::Debug for KnownCodec {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter
-            .debug_tuple("AnyCodec")
-            .field(&self.name())
-            .finish()
+        let format = each!(self, codec => codec.format());
+        format.name.fmt(formatter)
     }
 }
 
@@ -262,7 +282,7 @@ mod tests {
 
     #[test]
     fn a_custom_codec_answers_for_itself() {
-        let custom = AnyCodec::Custom(Arc::new(Lines));
+        let custom = AnyCodec::custom(Lines);
         let message = ChatMessage {
             channel: 1,
             member: MemberId(2),

@@ -30,11 +30,9 @@ use crate::error::{DecodeError, EncodeError};
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::Message;
 
-/// A decoded message and its bytes.
-pub type Found<'a> = (Message<'a>, &'a [u8]);
-
-/// The whole frames at the front of a stream, and how decoding ended: with a partial frame or none, or with an error.
-pub type Stream<'a> = (Vec<Found<'a>>, Result<(), DecodeError>);
+/// The messages of the whole frames at the front of a stream, each with its bytes, and how decoding ended: with a
+/// partial frame or none, or with an error.
+pub type Stream<'a> = (Vec<(Message<'a>, &'a [u8])>, Result<(), DecodeError>);
 
 /// A violation of the contract. Offsets count the bytes from the start of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -30,8 +30,8 @@ pub struct Format {
     pub opening: Opening,
     /// How replies find their requests.
     pub ids: RequestIds,
-    /// How a frame ends.
-    pub boundary: Boundary,
+    /// How a frame ends, if the frame does not contain its end.
+    pub framing: Option<Framing>,
     /// Whether frames are text, and whether programs or people write it.
     pub text: Text,
     /// The calls that make a message of bytes.
@@ -78,7 +78,7 @@ impl Format {
             name,
             opening: Opening::Nothing,
             ids: RequestIds::None,
-            boundary: Boundary::InFrame,
+            framing: None,
             text: Text::No,
             decoding: Decoding::Direct,
             method_case: MethodCase::Exact,
@@ -127,15 +127,15 @@ impl Format {
     #[inline]
     #[must_use]
     pub const fn fills_datagrams(&self) -> bool {
-        matches!(self.boundary, Boundary::Datagram)
+        matches!(self.framing, Some(Framing::Datagrams))
     }
 
     /// The framing of a stream, if peers do not agree on it.
     #[inline]
     #[must_use]
     pub const fn stream_framing(&self) -> Option<StreamFraming> {
-        match self.boundary {
-            Boundary::Chosen(framing) => Some(framing),
+        match self.framing {
+            Some(Framing::Stream(framing)) => Some(framing),
             _ => None,
         }
     }
@@ -193,18 +193,6 @@ pub enum RequestIds {
     Bits32,
 }
 
-/// How a frame ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Boundary {
-    /// The frame contains its end, in streams and in datagrams.
-    InFrame,
-    /// As [`Boundary::InFrame`] with this framing of streams. Peers do not agree on it, so
-    /// [`Codec::with_framing`](super::Codec::with_framing) offers the other framings.
-    Chosen(StreamFraming),
-    /// With its datagram, or with a read of a stream.
-    Datagram,
-}
-
 /// The framing of a stream, for a codec with several framings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StreamFraming {
@@ -214,12 +202,13 @@ pub enum StreamFraming {
     None,
 }
 
-/// The framing that a transport needs.
+/// A framing that depends on the transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Framing {
-    /// For a stream.
+    /// For a stream. Peers do not agree on it, so [`Codec::with_framing`](super::Codec::with_framing)
+    /// offers the other framings.
     Stream(StreamFraming),
-    /// For datagrams.
+    /// A frame ends with its datagram, or with a read of a stream.
     Datagrams,
 }
 

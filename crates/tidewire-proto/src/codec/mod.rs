@@ -131,12 +131,10 @@ mod template;
 mod tw1;
 pub mod uvrpc;
 
-pub use crate::json::{FieldName, JsonFault, JsonField, JsonKind};
-pub use any::AnyCodec;
+pub use crate::json::{JsonFault, JsonField, JsonKind};
+pub use any::{AnyCodec, KnownCodec};
 pub use delimited::Delimited;
-pub use format::{
-    Boundary, Decoding, Format, Framing, MethodCase, Opening, RequestIds, StreamFraming, Text,
-};
+pub use format::{Decoding, Format, Framing, MethodCase, Opening, RequestIds, StreamFraming, Text};
 pub use frame::Decoded;
 pub use json::Json;
 pub use length_field::{LengthField, LengthSize};

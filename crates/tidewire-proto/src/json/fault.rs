@@ -9,8 +9,12 @@ use crate::text::escaped;
 
 /// Why a line is no message of the codec `json`. Its text says what to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum JsonFault {
+#[error(transparent)]
+pub struct JsonFault(#[from] pub(crate) LineFault);
+
+/// The kinds of a [`JsonFault`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub(crate) enum LineFault {
     /// The line is not JSON, or not UTF-8.
     #[error("no valid JSON at byte {at}; send one object a line, such as {{\"kind\":\"ping\"}}")]
     Syntax {
@@ -59,7 +63,7 @@ pub enum JsonFault {
 
 /// The first bytes of a field's name, for an error that allocates nothing.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct FieldName {
+pub(crate) struct FieldName {
     bytes: [u8; NAME_BYTES],
     count: u8,
 }

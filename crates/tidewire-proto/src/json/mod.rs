@@ -3,6 +3,7 @@
 mod fault;
 mod words;
 
-pub use fault::{FieldName, JsonFault};
+pub use fault::JsonFault;
+pub(crate) use fault::{FieldName, LineFault};
 pub(crate) use words::Type;
 pub use words::{JsonField, JsonKind};

@@ -1,6 +1,5 @@
 //! The guarantees of the codecs for foreign formats.
 
-use tidewire_proto::codec::contract::Found;
 use tidewire_proto::codec::uvrpc::{BroadcastMessage, ErrorParams, REGISTRATION, RpcFrame, Uvrpc};
 use tidewire_proto::codec::{
     Codec, Decoded, Delimited, LengthField, LengthSize, Raw, RpcPayload, Srmp, SrmpRpc,
@@ -8,7 +7,7 @@ use tidewire_proto::codec::{
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 use tidewire_proto::message::{Kind, Message};
 
-use super::{check_stream, decode_all};
+use super::{Found, check_stream, decode_all};
 
 /// SRMP frames.
 pub fn srmp(bytes: &[u8]) {

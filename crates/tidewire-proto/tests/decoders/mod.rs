@@ -23,7 +23,7 @@ use tidewire_proto::body::{
     ErrorBody, GapBody, GoAwayBody, JoinBody, JoinedBody, PositionBody, PresenceBody, RecoveryBody,
     RoomCall, Roster, Since, SubscribeBody, displayed_name, name_skeleton, validate_name,
 };
-use tidewire_proto::codec::contract::{self, Found};
+use tidewire_proto::codec::contract;
 use tidewire_proto::codec::{Codec, Decoded, Lines, Tw1};
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_proto::handshake::{
@@ -32,6 +32,9 @@ use tidewire_proto::handshake::{
 use tidewire_proto::limits::{FRAME_BYTES_MAX, LINE_BYTES_MAX, LONG_HELLO_BYTES_MAX};
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 use tidewire_proto::text::is_hazardous;
+
+/// A decoded message and its bytes.
+type Found<'a> = (Message<'a>, &'a [u8]);
 
 /// Checks a decoder's guarantees on these bytes.
 pub type Target = fn(&[u8]);
@@ -179,7 +182,7 @@ pub fn bodies(bytes: &[u8]) {
     });
     check_body(bytes, Roster::decode, |roster, out| {
         roster
-            .into_iter()
+            .entries()
             .try_for_each(|(member, name)| Roster::push_entry(member, name, out))
     });
     if let Ok(text) = str::from_utf8(bytes)

@@ -5,7 +5,6 @@ use tidewire::{
     AnyCodec, Chat, Client, Event, History, Kind, Position, PubSub, Room, Server, Subscription,
     TopicEvent,
 };
-use tidewire_proto::codec::Tw1;
 
 use super::Engine;
 use super::suite::settings;
@@ -18,7 +17,7 @@ pub fn chat_with_history<E: Engine>(engine: &E, id: &str, history: History) -> T
         .lanes(2)
         .backplane(engine.backplane(), kept_settings(id));
     let chat = Chat::new().history(history);
-    TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), move |_| chat.clone())
+    TestServer::over_tcp(builder, &AnyCodec::default(), move |_| chat.clone())
 }
 
 /// Starts a publish/subscribe server of two lanes as a node with histories of the topics `lobby` and `state.>`.
@@ -29,7 +28,7 @@ pub fn topics_with_history<E: Engine>(engine: &E, id: &str, history: History) ->
     let topics = PubSub::new()
         .history("lobby", history)
         .history("state.>", history);
-    TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), move |_| topics.clone())
+    TestServer::over_tcp(builder, &AnyCodec::default(), move |_| topics.clone())
 }
 
 fn kept_settings(id: &str) -> NodeSettings {

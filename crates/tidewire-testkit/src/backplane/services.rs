@@ -10,7 +10,6 @@ use tidewire::{
     AnyCodec, Client, Context, Deferred, ErrorCode, HandlerError, Message, RequestError, Router,
     Server, SessionAddress,
 };
-use tidewire_proto::codec::Tw1;
 use tidewire_proto::message::Kind;
 
 use super::Engine;
@@ -52,7 +51,7 @@ pub fn worker<E: Engine>(engine: &E, id: &str) -> Worker {
         .into();
     let builder = Server::builder().lanes(2);
     let builder = builder.backplane(engine.backplane(), settings);
-    let server = TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), move |_| methods(&sender));
+    let server = TestServer::over_tcp(builder, &AnyCodec::default(), move |_| methods(&sender));
     Worker { server, held }
 }
 
@@ -81,7 +80,7 @@ pub fn front_of<E: Engine>(engine: &E, settings: NodeSettings, timeout: Duration
     let nodes = Upstream::nodes().timeout(timeout);
     let builder = Server::builder().lanes(2);
     let builder = builder.backplane(engine.backplane(), settings);
-    TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), move |_| {
+    TestServer::over_tcp(builder, &AnyCodec::default(), move |_| {
         let nodes = nodes.clone();
         Router::new().otherwise(move |cx, message| cx.forward(&nodes, &message))
     })
@@ -282,7 +281,7 @@ pub fn a_node_that_is_cut_off_asks_no_other<E: Engine>(engine: &mut E) {
 fn telling<E: Engine>(engine: &E, id: &str) -> TestServer {
     let builder = Server::builder().lanes(2);
     let builder = builder.backplane(engine.backplane(), settings(id));
-    TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), |_| {
+    TestServer::over_tcp(builder, &AnyCodec::default(), |_| {
         |cx: &mut Context<'_>, _: Message<'_>| {
             let address = cx
                 .sessions()

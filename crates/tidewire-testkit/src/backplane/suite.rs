@@ -8,7 +8,6 @@ use tidewire::{
     Subscription, TopicEvent,
 };
 use tidewire_proto::body::RoomCall;
-use tidewire_proto::codec::Tw1;
 use tidewire_proto::message::PresenceEvent;
 
 use super::Engine;
@@ -38,7 +37,7 @@ pub fn chat_of<E: Engine>(
     settings: NodeSettings,
 ) -> TestServer {
     let builder = builder.backplane(engine.backplane(), settings);
-    TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), |_| Chat::new())
+    TestServer::over_tcp(builder, &AnyCodec::default(), |_| Chat::new())
 }
 
 /// Connects a member.
@@ -126,7 +125,7 @@ pub fn a_message_reaches_every_node_once<E: Engine>(engine: &mut E) {
 
 fn pubsub<E: Engine>(engine: &E, id: &str) -> TestServer {
     let builder = Server::builder().backplane(engine.backplane(), settings(id));
-    TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), |_| PubSub::new())
+    TestServer::over_tcp(builder, &AnyCodec::default(), |_| PubSub::new())
 }
 
 fn client(server: &TestServer) -> Client {
@@ -376,7 +375,7 @@ pub fn publishers_to_topics_are_refused_on_request_while_the_node_is_cut_off<E: 
     let mut strict = settings("one");
     strict.when_cut_off = WhenCutOff::Fail;
     let builder = Server::builder().backplane(engine.backplane(), strict);
-    let server = TestServer::over_tcp(builder, &AnyCodec::Tw1(Tw1), |_| PubSub::new());
+    let server = TestServer::over_tcp(builder, &AnyCodec::default(), |_| PubSub::new());
     let [publisher, subscriber] = [&server, &server].map(client);
     let subscription = subscriber.subscribe("price").wait().expect("a topic");
     let next = || loop {

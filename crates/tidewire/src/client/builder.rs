@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidewire_io::clock::coarse_tick_ns;
 use tidewire_io::poller::PollerChoice;
 use tidewire_io::socket::SocketOptions;
-use tidewire_proto::codec::{AnyCodec, Codec, RequestIds, Tw1};
+use tidewire_proto::codec::{AnyCodec, Codec, RequestIds};
 use tidewire_proto::layer::Layer;
 
 use super::dialing::Dialing;
@@ -70,7 +70,7 @@ pub struct ClientBuilder {
 impl Default for ClientBuilder {
     fn default() -> Self {
         Self {
-            codec: AnyCodec::Tw1(Tw1),
+            codec: AnyCodec::default(),
             poller: PollerChoice::default(),
             limits: ConnectionLimits::default(),
             request_timeout: Duration::from_secs(10),

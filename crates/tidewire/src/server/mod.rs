@@ -21,7 +21,7 @@ use tidewire_io::datagram::DatagramOptions;
 use tidewire_io::poller::{PollerChoice, PollerKind};
 use tidewire_io::socket::{PassedSocket, SocketOptions};
 use tidewire_io::waker::LaneWaker;
-use tidewire_proto::codec::{AnyCodec, Tw1};
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::layer::Layer;
 use tidewire_proto::message::Message;
 use tidewire_proto::room::Policy;
@@ -40,13 +40,14 @@ use crate::service::{Context, HandlerResult, Inspector, Service, Sessions};
 use crate::tls::{ClientTls, ServerTls, TlsReloader};
 use crate::transport::inproc;
 use crate::transport::{LayerFactory, Layers};
-use crate::websocket::{Origins, WebPage};
+use crate::websocket::WebPage;
 use backplane::NodeThread;
 use bind::default_datagram_options;
 pub(crate) use bind::{adapt, frame};
 pub use error::{ServeError, StopError};
 pub use operation::{Liveness, Readiness};
 pub use stopper::Stopper;
+use tidewire_proto::websocket::Origins;
 
 /// A running server: its lanes, its addresses, its counters. Dropping it stops it at once. If one of its own lanes
 /// drops it, that lane ends after its turn. [`serve`](crate::serve) or a [`ServerBuilder`] makes it; the crate's
@@ -346,7 +347,7 @@ impl Default for ServerBuilder {
     fn default() -> Self {
         Self {
             addresses: Vec::new(),
-            codec: AnyCodec::Tw1(Tw1),
+            codec: AnyCodec::default(),
             lanes: 1,
             poller: PollerChoice::default(),
             limits: Limits::default(),

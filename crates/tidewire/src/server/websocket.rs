@@ -1,11 +1,11 @@
 //! The pages that may open a WebSocket of a server, and the layers of its connections.
 
-use tidewire_proto::websocket::HeadLimits;
+use tidewire_proto::websocket::{HeadLimits, Origins};
 
 use super::ServerBuilder;
 use crate::address::Address;
 use crate::transport::LayerFactory;
-use crate::websocket::{Origins, WebPage, WebSocketAcceptor};
+use crate::websocket::{WebPage, WebSocketAcceptor};
 use tidewire_proto::setting::SettingError;
 
 impl ServerBuilder {

@@ -350,10 +350,10 @@ impl Traced for Session {
 /// An accepted connection that is open.
 #[cfg(test)]
 pub(crate) fn open_connection() -> Connection {
-    use tidewire_proto::codec::{AnyCodec, Raw};
+    use tidewire_proto::codec::AnyCodec;
     use tidewire_proto::connection::Delivery;
 
-    let rules = crate::limits::Limits::default().rules(&AnyCodec::Raw(Raw));
+    let rules = crate::limits::Limits::default().rules(&AnyCodec::by_name("raw").unwrap());
     Connection::accepted(&rules, Delivery::Reliable, 0)
 }
 

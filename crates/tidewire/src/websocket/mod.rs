@@ -30,10 +30,12 @@ use std::sync::Arc;
 
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::layer::Layer;
-use tidewire_proto::websocket::{ClientTerms, Masks, MessageKind, ServerTerms, WebSocketLayer};
+use tidewire_proto::websocket::{
+    ClientTerms, HeadLimits, Masks, MessageKind, Origins, ServerTerms, WebSocketLayer,
+};
 
 pub use tidewire_proto::layer::WebSocketFault;
-pub use tidewire_proto::websocket::{HeadLimits, Origins, PAGE_BYTES_MAX, WebPage};
+pub use tidewire_proto::websocket::{PAGE_BYTES_MAX, WebPage};
 
 use crate::address::{Address, WebSocketEndpoint};
 

@@ -13,7 +13,7 @@ use tidewire::auth::{
 };
 use tidewire::{AnyCodec, Client, ClientBuilder, ConnectError, Event, Server, ServerBuilder};
 use tidewire_proto::body::MovedBody;
-use tidewire_proto::codec::{Codec, Tw1};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::handshake::{FEATURE_MOVED, PROTOCOL_VERSION, Welcome};
 use tidewire_proto::message::{FLAG_MOVED, Kind, Message};
 use tidewire_testkit::certificates::{Authority, usual};
@@ -186,7 +186,7 @@ fn sending_to(address: &str) -> (String, JoinHandle<()>) {
                     flags: FLAG_MOVED,
                     ..Message::new(Kind::GoAway, 0, &body)
                 };
-                AnyCodec::Tw1(Tw1).encode(&message, &mut out).unwrap();
+                AnyCodec::default().encode(&message, &mut out).unwrap();
             }
             stream.write_all(&out).unwrap();
             if let Err(error) = stream.read_to_end(&mut Vec::new()) {
@@ -302,7 +302,7 @@ fn a_refusal_with_an_address_has_its_text() {
         flags: FLAG_MOVED,
         ..Message::new(Kind::GoAway, 0, &body)
     };
-    AnyCodec::Tw1(Tw1).encode(&message, &mut out).unwrap();
+    AnyCodec::default().encode(&message, &mut out).unwrap();
     stream.write_all(&out).unwrap();
     let outcome = connecting.wait();
     let Err(ConnectError::Refused { text, .. }) = outcome else {

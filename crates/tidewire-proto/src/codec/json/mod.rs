@@ -69,7 +69,7 @@ impl Codec for Json {
         frame: Message<'a>,
         scratch: &'a mut Vec<u8>,
     ) -> Result<Message<'a>, DecodeError> {
-        read::message(frame.payload, scratch).map_err(DecodeError::Json)
+        read::message(frame.payload, scratch).map_err(|fault| DecodeError::Json(fault.into()))
     }
 
     fn encode(&self, message: &Message<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {

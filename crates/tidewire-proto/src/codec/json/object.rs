@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::error::Category;
 use serde_json::value::RawValue;
 
-use crate::json::{FieldName, JsonFault, JsonField, JsonKind, Type};
+use crate::json::{FieldName, JsonField, JsonKind, LineFault, Type};
 
 /// The fields of a line. A field that is not there is 0, empty or false.
 pub(super) struct Object<'a> {
@@ -21,7 +21,7 @@ pub(super) struct Object<'a> {
 
 impl<'a> Object<'a> {
     /// Reads a line without its end.
-    pub(super) fn parse(line: &'a [u8]) -> Result<Self, JsonFault> {
+    pub(super) fn parse(line: &'a [u8]) -> Result<Self, LineFault> {
         let mut reader = Reader {
             object: Self {
                 kind: JsonKind::Ping,
@@ -47,19 +47,19 @@ impl<'a> Object<'a> {
     }
 
     /// Checks that the fields are those of the kind.
-    fn checked(mut self) -> Result<Self, JsonFault> {
+    fn checked(mut self) -> Result<Self, LineFault> {
         if !self.has(JsonField::Kind) {
-            return Err(JsonFault::NoKind);
+            return Err(LineFault::NoKind);
         }
         let field = JsonField::Kind;
-        let kind = JsonKind::named(self.text(field)).ok_or(JsonFault::BadValue { field })?;
+        let kind = JsonKind::named(self.text(field)).ok_or(LineFault::BadValue { field })?;
         self.kind = kind;
         let allowed = kind.fields();
         let foreign = |field: &&JsonField| {
             self.has(**field) && **field != JsonField::Kind && !allowed.contains(field)
         };
         match JsonField::ALL.iter().find(foreign) {
-            Some(&field) => Err(JsonFault::ForeignField { kind, field }),
+            Some(&field) => Err(LineFault::ForeignField { kind, field }),
             None => Ok(self),
         }
     }
@@ -94,22 +94,22 @@ impl<'a> Object<'a> {
 struct Reader<'a> {
     object: Object<'a>,
     current: Option<JsonField>,
-    fault: Option<JsonFault>,
+    fault: Option<LineFault>,
 }
 
 impl Reader<'_> {
-    fn fault(&self, error: &serde_json::Error) -> JsonFault {
+    fn fault(&self, error: &serde_json::Error) -> LineFault {
         match (self.fault, error.classify(), self.current) {
             (Some(fault), ..) => fault,
-            (None, Category::Data, Some(field)) => JsonFault::BadValue { field },
-            (None, Category::Data, None) => JsonFault::NotAnObject,
-            _ => JsonFault::Syntax {
+            (None, Category::Data, Some(field)) => LineFault::BadValue { field },
+            (None, Category::Data, None) => LineFault::NotAnObject,
+            _ => LineFault::Syntax {
                 at: u32::try_from(error.column()).unwrap_or(u32::MAX),
             },
         }
     }
 
-    fn fail<E: serde::de::Error>(&mut self, fault: JsonFault) -> E {
+    fn fail<E: serde::de::Error>(&mut self, fault: LineFault) -> E {
         self.fault = Some(fault);
         E::custom("")
     }
@@ -127,11 +127,11 @@ impl<'de> Visitor<'de> for &mut Reader<'de> {
             self.current = None;
             let field = match map.next_key_seed(Seed::<Result<JsonField, FieldName>>::NEW)? {
                 None => return Ok(()),
-                Some(Err(name)) => return Err(self.fail(JsonFault::UnknownField { name })),
+                Some(Err(name)) => return Err(self.fail(LineFault::UnknownField { name })),
                 Some(Ok(field)) => field,
             };
             if self.object.has(field) {
-                return Err(self.fail(JsonFault::RepeatedField { field }));
+                return Err(self.fail(LineFault::RepeatedField { field }));
             }
             self.object.given |= 1 << field as u8;
             self.current = Some(field);
@@ -143,7 +143,7 @@ impl<'de> Visitor<'de> for &mut Reader<'de> {
                 Type::Number(most) => {
                     let number = map.next_value()?;
                     if number > most {
-                        return Err(self.fail(JsonFault::BadValue { field }));
+                        return Err(self.fail(LineFault::BadValue { field }));
                     }
                     self.object.numbers[at] = number;
                 }

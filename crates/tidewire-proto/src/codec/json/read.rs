@@ -17,7 +17,7 @@ use crate::body::{
 };
 use crate::error::EncodeError;
 use crate::handshake::{FEATURE_LONG_CREDENTIALS, Hello, PROTOCOL_VERSION, Welcome};
-use crate::json::{JsonFault, JsonField as F, JsonKind};
+use crate::json::{JsonField as F, JsonKind, LineFault};
 use crate::limits::{CREDENTIALS_BYTES_MAX, LONG_CREDENTIALS_BYTES_MAX, TEXT_BYTES_MAX};
 use crate::message::{FLAG_MOVED, FLAG_PRIVATE, MemberId, Message, Position, PresenceEvent};
 use crate::room::Policy;
@@ -26,14 +26,14 @@ use crate::room::Policy;
 pub(super) fn message<'a>(
     line: &'a [u8],
     scratch: &'a mut Vec<u8>,
-) -> Result<Message<'a>, JsonFault> {
+) -> Result<Message<'a>, LineFault> {
     scratch.clear();
     let mut object = Object::parse(line)?;
     let name = match object.kind() {
         JsonKind::Request | JsonKind::OneWay => short(&mut object, F::Method)?,
         JsonKind::Publish => short(&mut object, F::Topic)?,
         JsonKind::Deliver if object.has(F::Topic) && object.has(F::Name) => {
-            return Err(JsonFault::TwoNames);
+            return Err(LineFault::TwoNames);
         }
         JsonKind::Deliver if object.has(F::Topic) => short(&mut object, F::Topic)?,
         JsonKind::Deliver => short(&mut object, F::Name)?,
@@ -88,16 +88,16 @@ impl<'a> Part<'a> {
 }
 
 /// Takes the name of a method, topic or author.
-fn short<'a>(object: &mut Object<'a>, field: F) -> Result<Cow<'a, str>, JsonFault> {
+fn short<'a>(object: &mut Object<'a>, field: F) -> Result<Cow<'a, str>, LineFault> {
     let text = object.take_text(field);
     match u8::try_from(text.len()) {
         Ok(_) => Ok(text),
-        Err(_) => Err(JsonFault::BadValue { field }),
+        Err(_) => Err(LineFault::BadValue { field }),
     }
 }
 
 /// Takes the payload: as it is, or the body that the fields describe.
-fn payload<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<Part<'a>, JsonFault> {
+fn payload<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<Part<'a>, LineFault> {
     let start = scratch.len();
     let body = match object.kind() {
         JsonKind::Hello => hello(object, scratch),
@@ -149,10 +149,10 @@ fn payload<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<Part<'a
 }
 
 /// Takes a payload without structure.
-fn data<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<Part<'a>, JsonFault> {
+fn data<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<Part<'a>, LineFault> {
     let spellings = [F::Data, F::Data64, F::Json];
     if spellings.iter().filter(|field| object.has(**field)).count() > 1 {
-        return Err(JsonFault::TwoPayloads);
+        return Err(LineFault::TwoPayloads);
     }
     if object.has(F::Data64) {
         let start = scratch.len();
@@ -185,7 +185,7 @@ fn placement<'o>(object: &'o Object<'_>) -> PlacementBody<'o> {
     }
 }
 
-fn hello(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+fn hello(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), LineFault> {
     let number = |field, default: u32| match object.has(field) {
         true => object.u32(field),
         false => default,
@@ -222,14 +222,14 @@ fn welcome<'o>(object: &'o Object<'_>) -> Welcome<'o> {
     }
 }
 
-fn error(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+fn error(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), LineFault> {
     let code = ErrorCode::from_wire(object.u16(F::Number));
     let text = reason(object, error_word(code))?;
     ErrorBody { code, text }.encode(scratch);
     Ok(())
 }
 
-fn go_away(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+fn go_away(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), LineFault> {
     let code = GoAwayCode::from_wire(object.u16(F::Number));
     let text = reason(object, go_away_word(code))?;
     let address = object.text(F::Address);
@@ -247,7 +247,7 @@ fn go_away(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> 
 }
 
 /// Returns the text of a reason. The word is for readers, so it may be left out and must not contradict the number.
-fn reason<'o>(object: &'o Object<'_>, word: &str) -> Result<&'o str, JsonFault> {
+fn reason<'o>(object: &'o Object<'_>, word: &str) -> Result<&'o str, LineFault> {
     if object.has(F::Code) && object.text(F::Code) != word {
         return Err(bad(F::Code));
     }
@@ -258,7 +258,7 @@ fn reason<'o>(object: &'o Object<'_>, word: &str) -> Result<&'o str, JsonFault> 
     Ok(text)
 }
 
-fn subscribe(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+fn subscribe(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), LineFault> {
     let policy = match object.has(F::Policy) {
         true => {
             let policy: Result<Policy, _> = object.text(F::Policy).parse();
@@ -271,7 +271,7 @@ fn subscribe(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault
     Ok(())
 }
 
-fn presence(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+fn presence(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), LineFault> {
     use PresenceEvent::{Here, Joined, Left};
     let word = object.text(F::Event);
     let event = [Here, Joined, Left]
@@ -286,7 +286,7 @@ fn presence(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault>
     body.encode(scratch).map_err(|_| bad(F::Name))
 }
 
-fn members(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+fn members(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), LineFault> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Entry<'a> {
@@ -306,7 +306,7 @@ fn members(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> 
     pushed.map_err(|_| bad(F::Members))
 }
 
-fn whisper<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<(), JsonFault> {
+fn whisper<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<(), LineFault> {
     let mut text = Vec::new();
     let part = data(object, &mut text)?;
     let call = RoomCall::Whisper {
@@ -316,8 +316,8 @@ fn whisper<'a>(object: &mut Object<'a>, scratch: &mut Vec<u8>) -> Result<(), Jso
     call.encode(scratch).map_err(|_| bad(F::To))
 }
 
-const fn bad(field: F) -> JsonFault {
-    JsonFault::BadValue { field }
+const fn bad(field: F) -> LineFault {
+    LineFault::BadValue { field }
 }
 
 /// Returns the deepest level of lists and objects in a text that is valid JSON.

@@ -1,14 +1,14 @@
 use super::*;
 use crate::body::{JoinedBody, Roster};
 use crate::codec::contract;
-use crate::json::JsonFault;
+use crate::json::LineFault;
 use crate::limits::FRAME_BYTES_MAX;
 use crate::message::{MemberId, PresenceEvent};
 
 /// Returns why a line is no message.
-fn fault(line: &[u8]) -> JsonFault {
+fn fault(line: &[u8]) -> LineFault {
     match Json.translate(Message::new(Kind::OneWay, 0, line), &mut Vec::new()) {
-        Err(DecodeError::Json(fault)) => fault,
+        Err(DecodeError::Json(fault)) => fault.0,
         other => panic!("{}: {other:?}", line.escape_ascii()),
     }
 }
@@ -92,7 +92,7 @@ fn a_json_payload_is_passed_on_unchanged() {
     for count in [128, 100_000] {
         assert_eq!(
             fault(levels(count).as_bytes()),
-            JsonFault::BadValue { field }
+            LineFault::BadValue { field }
         );
     }
 }
@@ -160,7 +160,7 @@ fn a_line_that_is_not_json_is_refused_at_its_byte() {
     for (line, at) in cases {
         assert_eq!(
             fault(line),
-            JsonFault::Syntax { at },
+            LineFault::Syntax { at },
             "{}",
             line.escape_ascii()
         );
@@ -255,7 +255,7 @@ fn numbers_are_whole_and_within_their_bounds() {
             assert_eq!(fault(line.as_bytes()).to_string(), text, "{line}");
         }
         let line = format!(r#"{{"kind":"request","{field}":{most}0}}"#);
-        assert!(matches!(fault(line.as_bytes()), JsonFault::BadValue { .. }));
+        assert!(matches!(fault(line.as_bytes()), LineFault::BadValue { .. }));
     }
     check(
         r#"{"kind":"gap","channel":65535,"lost":18446744073709551615}"#,
@@ -280,7 +280,7 @@ fn texts_are_within_their_bounds() {
     for (kind, field, text) in cases {
         let line = format!(r#"{{"kind":"{kind}","{field}":"{text}"}}"#);
         let field = JsonField::named(field).unwrap();
-        assert_eq!(fault(line.as_bytes()), JsonFault::BadValue { field });
+        assert_eq!(fault(line.as_bytes()), LineFault::BadValue { field });
     }
 }
 
@@ -330,7 +330,7 @@ fn replies_about_rooms_have_words() {
         let line = format!(r#"{{"kind":"members","members":{members}}}"#);
         assert_eq!(
             fault(line.as_bytes()),
-            JsonFault::BadValue { field },
+            LineFault::BadValue { field },
             "{line}"
         );
     }

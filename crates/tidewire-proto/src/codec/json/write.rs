@@ -173,7 +173,7 @@ pub(super) fn members(room: u16, id: u32, roster: Roster<'_>, out: &mut Vec<u8>)
     line.number(F::Channel, u64::from(room));
     line.key(F::Members);
     line.out.push(b'[');
-    for (index, (member, name)) in roster.into_iter().enumerate() {
+    for (index, (member, name)) in roster.entries().enumerate() {
         if index > 0 {
             line.out.push(b',');
         }

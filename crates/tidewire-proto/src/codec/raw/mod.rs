@@ -7,7 +7,7 @@
 //! Rejected: waiting for more bytes before passing them on, because the wait could only be a guess.
 
 use super::spec::BuiltIn;
-use super::{Boundary, Codec, Decoded, Format, FrameLayout, check_unnamed, is_bare, unsupported};
+use super::{Codec, Decoded, Format, FrameLayout, Framing, check_unnamed, is_bare, unsupported};
 use crate::error::{DecodeError, EncodeError};
 use crate::message::{Kind, Message};
 
@@ -63,7 +63,7 @@ impl Codec for Raw {
 }
 
 const FORMAT: Format = Format {
-    boundary: Boundary::Datagram,
+    framing: Some(Framing::Datagrams),
     repeats_names: false,
     ..Format::new("raw")
 };

@@ -34,7 +34,7 @@ use table::Broken;
 use super::frame::Framed;
 use super::spec::{BuiltIn, Parameters};
 use super::{
-    AnyCodec, Boundary, Codec, Decoded, Format, FrameLayout, Framing, MethodCase, RequestIds,
+    AnyCodec, Codec, Decoded, Format, FrameLayout, Framing, KnownCodec, MethodCase, RequestIds,
     StreamFraming, unsupported,
 };
 use crate::body::ErrorBody;
@@ -101,7 +101,7 @@ impl Codec for Uvrpc {
     fn with_framing(&self, framing: Framing) -> Option<AnyCodec> {
         // Nothing in a datagram says which framing its codec had in streams.
         let is_known = self.framing != Framing::Datagrams || framing == Framing::Datagrams;
-        is_known.then_some(AnyCodec::Uvrpc(Self { framing }))
+        is_known.then_some(AnyCodec(KnownCodec::Uvrpc(Self { framing })))
     }
 
     #[inline]
@@ -298,18 +298,18 @@ const EVERY_TOPIC: &[u8] = b"\0>";
 
 const FORMAT: Format = Format {
     ids: RequestIds::Bits32,
-    boundary: Boundary::Chosen(StreamFraming::Length),
+    framing: Some(LENGTH),
     method_case: MethodCase::Lower,
     repeats_names: false,
     has_binary_arguments: true,
     ..Format::new("uvrpc")
 };
 const LEGACY_FORMAT: Format = Format {
-    boundary: Boundary::Chosen(StreamFraming::None),
+    framing: Some(LEGACY),
     ..FORMAT
 };
 const DATAGRAM_FORMAT: Format = Format {
-    boundary: Boundary::Datagram,
+    framing: Some(Framing::Datagrams),
     registers_subscribers: true,
     ..FORMAT
 };

@@ -247,7 +247,7 @@ mod tests {
         let mailboxes = [0, 1].map(|_| Mailbox::new(Arc::default()).unwrap());
         let lanes = Arc::new(Lanes::default());
         lanes.set(mailboxes.to_vec());
-        let codec = AnyCodec::Tw1(Tw1);
+        let codec = AnyCodec::default();
         let mut to_lanes = ToLanes::new(lanes, codec.clone(), Arc::default());
         let mut frame = Vec::new();
         let payload = vec![7; 64 * 1024];
@@ -287,7 +287,7 @@ mod tests {
         let mailbox = Mailbox::new(Arc::clone(&counters)).unwrap();
         let lanes = Arc::new(Lanes::default());
         lanes.set(vec![Arc::clone(&mailbox)]);
-        let codec = AnyCodec::Tw1(Tw1);
+        let codec = AnyCodec::default();
         let mut to_lanes = ToLanes::new(lanes, codec, Arc::clone(&counters));
         for _ in 0..2 {
             assert_eq!(to_lanes.send(Receiver::Lane(0).into(), (9, 1), &[0; 64]), 0);
@@ -303,7 +303,7 @@ mod tests {
     fn a_gap_that_is_dropped_is_told_with_its_number() {
         let lanes = Arc::new(Lanes::default());
         lanes.set(vec![Mailbox::new(Arc::default()).unwrap()]);
-        let codec = AnyCodec::Tw1(Tw1);
+        let codec = AnyCodec::default();
         let mut to_lanes = ToLanes::new(lanes, codec.clone(), Arc::default());
         let frame = vec![0; 64 * 1024];
         while to_lanes.send(Receiver::Lane(0).into(), (9, 1), &frame) == 0 {}
