@@ -121,7 +121,6 @@ pub use client::{
     Events, Join, NextEvent, Operation, OwnedMessage, Reply, Request, RequestError, Room,
     Subscribe, Subscription, TopicEvent, TopicMessage, WhenEventsFull, WhenWindowFull,
 };
-pub use config::PolicyError;
 pub use describe::describe;
 pub use history::History;
 pub use limits::{
@@ -133,29 +132,26 @@ pub use observe::log;
 #[cfg(feature = "otlp")]
 pub use observe::otlp;
 pub use room::{Joined, ReachedLimit, RoomError};
-pub use server::{ServeError, Server, ServerBuilder, StopError, Stopped, Stopper, serve};
+pub use server::{ServeError, Server, ServerBuilder, Stopped, Stopper, serve};
 pub use service::{
     ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, ConnectionActions, Context,
     Deferred, HandlerError, HandlerResult, Methods, Part, PubSub, RoomActions, Router, Service,
     SessionAddress, SessionHandle, SessionSender, Sessions, Task, TimerActions, TopicActions,
     handler,
 };
-pub use session::{
-    Broadcast, BroadcastReport, SendError, SessionId, SessionView, TimerError, TimerId,
-};
+pub use session::{Broadcast, BroadcastReport, SendError, SessionId, SessionView, TimerId};
 pub use transport::{ConnectError, TransportKind};
 
 pub use tidewire_io::clock::Moment;
 pub use tidewire_io::waker::LaneWaker;
 #[cfg(feature = "typed")]
 pub use tidewire_macros::service;
-pub use tidewire_proto::body::{ErrorCode, GoAwayCode};
+pub use tidewire_proto::body::{ErrorCode, GoAwayCode, NameError};
 pub use tidewire_proto::codec::AnyCodec;
 pub use tidewire_proto::connection::{CloseReason, Farewell};
 pub use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent, RoomId, SubscriptionId};
 pub use tidewire_proto::room::Policy;
 pub use tidewire_proto::setting::SettingError;
-pub use tidewire_proto::topic::TopicError;
 
 /// Runs the example of the README as a test.
 #[cfg(doctest)]

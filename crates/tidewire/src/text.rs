@@ -10,5 +10,5 @@
 //! assert!(!visible(b"clear\x1b[2J").contains('\u{1b}'));
 //! ```
 
-pub use tidewire_proto::body::{NameError, displayed_name, name_skeleton, validate_name};
+pub use tidewire_proto::body::{displayed_name, name_skeleton, validate_name};
 pub use tidewire_proto::text::{escaped, hexadecimal, visible};

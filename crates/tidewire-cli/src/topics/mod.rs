@@ -4,7 +4,7 @@ mod publish;
 mod subscribe;
 mod view;
 
-use tidewire::{RequestError, TopicError};
+use tidewire::{NameError, RequestError};
 use tidewire_proto::body::ErrorCode;
 
 use crate::failure::{FORBIDDEN, Failure, LIMIT_REMEDY};
@@ -13,7 +13,7 @@ pub(crate) use publish::{PubArguments, run as run_publish};
 pub(crate) use subscribe::{SubArguments, run as run_subscribe};
 
 /// Makes the error of a topic or pattern that breaks a rule.
-fn bad_topic(text: &str, error: TopicError) -> Failure {
+fn bad_topic(text: &str, error: NameError) -> Failure {
     Failure::configuration(
         format!("{text:?} is refused: {error}"),
         "write segments with dots between them, such as sensor.7.temperature; a pattern may end in .* or .>",

@@ -14,7 +14,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
-use tidewire::auth::{JwtIssuer, JwtKeyError};
+use tidewire::SettingError;
+use tidewire::auth::JwtIssuer;
 use tidewire::system::http_agent;
 use ureq::http::Uri;
 
@@ -47,7 +48,7 @@ enum FetchError {
     #[error("the issuer answered with status {0}")]
     Status(u16),
     #[error(transparent)]
-    Set(#[from] JwtKeyError),
+    Set(#[from] SettingError),
 }
 
 impl KeySets {

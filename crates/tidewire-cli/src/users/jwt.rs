@@ -146,7 +146,7 @@ impl JwtFile {
             path: path.clone(),
             kid: table.kid.clone(),
             issuer: name.to_owned(),
-            source,
+            source: Box::new(source),
         };
         let algorithm: JwtAlgorithm = table.algorithm.parse().map_err(unusable)?;
         let trust = match algorithm.is_symmetric() {

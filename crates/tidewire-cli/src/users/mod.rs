@@ -17,11 +17,12 @@ use std::sync::Arc;
 
 use clap::Command;
 use thiserror::Error;
+use tidewire::SettingError;
 use tidewire::auth::{
     Access, Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Identity, IdentityLimits,
-    JwtKeyError, Permissions, TokenError, Tokens, Users, WhenFull,
+    Permissions, TokenError, Tokens, Users, WhenFull,
 };
-use tidewire::system::{OpenError, Trust, Untrusted, check_trust};
+use tidewire::system::{OpenError, Trust, check_trust};
 use tidewire::{Limits, RateLimit, WhenExceeded};
 use tidewire_load::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
 
@@ -48,7 +49,7 @@ pub(crate) enum UsersError {
     NoTables { path: PathBuf },
     /// Others may write a file that decides who is let in, or read a secret by which they could sign tokens.
     #[error(transparent)]
-    Untrusted(#[from] Untrusted),
+    Untrusted(OpenError),
     #[error("user {user:?}: {source}")]
     User {
         user: String,
@@ -64,19 +65,19 @@ pub(crate) enum UsersError {
         path: PathBuf,
         kid: String,
         issuer: String,
-        source: JwtKeyError,
+        source: Box<SettingError>,
     },
     #[error("cannot use the keys of issuer {issuer:?} from {place}: {source}")]
     KeySet {
         place: String,
         issuer: String,
-        source: JwtKeyError,
+        source: SettingError,
     },
     #[error("cannot fetch keys from {url:?}: others could change them on the way; use https://")]
     KeySetUrl { url: String },
     /// An issuer has no audience, or two keys of one id.
     #[error("{}: {source}", path.display())]
-    Issuer { path: PathBuf, source: JwtKeyError },
+    Issuer { path: PathBuf, source: SettingError },
 }
 
 impl UsersError {
@@ -91,8 +92,8 @@ impl UsersError {
     /// A file that must be trusted cannot be opened.
     pub(crate) fn unopened(path: &Path) -> impl Fn(OpenError) -> Self {
         move |error| match error {
-            OpenError::Untrusted(found) => found.into(),
             OpenError::Io(source) => Self::unread(path)(source),
+            untrusted => Self::Untrusted(untrusted),
         }
     }
 

@@ -23,7 +23,7 @@ use unicode_security::{
 use super::ErrorCode;
 use crate::limits::NAME_BYTES_MAX;
 
-/// Why a name is refused. Each error can be retried with another name.
+/// Why a name of a member, a room or a topic is refused, or a pattern of topics. Correct the name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NameError {
@@ -58,6 +58,35 @@ pub enum NameError {
     /// The name is the word that line clients use for their own user.
     #[error("a name must not be or look like \"{RESERVED}\"")]
     Reserved,
+    /// The topic or pattern is empty.
+    #[error("a topic must not be empty")]
+    EmptyTopic,
+    /// The topic or pattern is longer than the limit.
+    #[error("a topic of {bytes} bytes is longer than {limit} bytes")]
+    LongTopic {
+        /// Length in UTF-8 bytes.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The topic or pattern has more segments than the limit.
+    #[error("a topic of more than {limit} segments is too deep")]
+    DeepTopic {
+        /// The limit.
+        limit: usize,
+    },
+    /// The topic or pattern starts or ends with a dot, or has two of them in a row.
+    #[error("a topic must not have an empty segment")]
+    EmptySegment,
+    /// The topic or pattern contains white space or a control character.
+    #[error("a topic must not contain {0:?}")]
+    TopicCharacter(char),
+    /// The topic contains `*` or `>`, but messages are published to one topic.
+    #[error("a message is published to one topic, so wildcards are not allowed")]
+    WildcardInTopic,
+    /// The wildcard is not the whole last segment.
+    #[error("a wildcard must be the whole last segment of a pattern")]
+    WildcardMisplaced,
 }
 
 impl NameError {
@@ -65,7 +94,7 @@ impl NameError {
     #[must_use]
     pub const fn code(self) -> ErrorCode {
         match self {
-            Self::Empty => ErrorCode::NameEmpty,
+            Self::Empty | Self::EmptyTopic => ErrorCode::NameEmpty,
             _ => ErrorCode::NameInvalid,
         }
     }

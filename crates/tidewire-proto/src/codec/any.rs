@@ -113,15 +113,19 @@ macro_rules! with_codec {
 /// A codec chosen at run time: one of the built-in codecs, or a custom codec. The default is `tw1`, the native
 /// protocol.
 #[derive(Clone, Debug)]
-pub struct AnyCodec(pub(super) KnownCodec);
+pub struct AnyCodec(KnownCodec);
 
 impl Default for AnyCodec {
     fn default() -> Self {
-        Self(KnownCodec::Tw1(Tw1))
+        KnownCodec::Tw1(Tw1).chosen()
     }
 }
 
 impl KnownCodec {
+    pub(super) fn chosen(self) -> AnyCodec {
+        AnyCodec(self)
+    }
+
     /// Returns the codec in `chosen`.
     #[inline]
     #[must_use]

@@ -10,7 +10,14 @@ use crate::text::escaped;
 /// Why a line is no message of the codec `json`. Its text says what to change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(transparent)]
-pub struct JsonFault(#[from] pub(crate) LineFault);
+pub struct JsonFault(#[from] LineFault);
+
+#[cfg(test)]
+impl JsonFault {
+    pub(crate) fn kind(self) -> LineFault {
+        self.0
+    }
+}
 
 /// The kinds of a [`JsonFault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -14,9 +14,7 @@ mod owned;
 
 use std::fmt;
 
-use thiserror::Error;
-
-use crate::body::ErrorCode;
+use crate::body::NameError;
 use crate::limits::{TOPIC_BYTES_MAX, TOPIC_SEGMENTS_MAX};
 
 pub use index::PatternIndex;
@@ -41,58 +39,12 @@ enum Reach {
     More,
 }
 
-/// The text is not a topic, or not a pattern. Nothing was sent or subscribed; correct the text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum TopicError {
-    /// The text is empty.
-    #[error("a topic must not be empty")]
-    Empty,
-    /// The text is longer than the limit.
-    #[error("a topic of {bytes} bytes is longer than {limit} bytes")]
-    TooLong {
-        /// Length in UTF-8 bytes.
-        bytes: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// The text has more segments than the limit.
-    #[error("a topic of more than {limit} segments is too deep")]
-    TooManySegments {
-        /// The limit.
-        limit: usize,
-    },
-    /// The text starts or ends with a dot, or has two of them in a row.
-    #[error("a topic must not have an empty segment")]
-    EmptySegment,
-    /// The text contains white space or a control character.
-    #[error("a topic must not contain {0:?}")]
-    Character(char),
-    /// The topic contains `*` or `>`, but messages are published to one topic.
-    #[error("a message is published to one topic, so wildcards are not allowed")]
-    WildcardInTopic,
-    /// The wildcard is not the whole last segment.
-    #[error("a wildcard must be the whole last segment of a pattern")]
-    WildcardMisplaced,
-}
-
-impl TopicError {
-    /// Returns the code that tells a peer about this refusal.
-    #[must_use]
-    pub const fn code(self) -> ErrorCode {
-        match self {
-            Self::Empty => ErrorCode::NameEmpty,
-            _ => ErrorCode::NameInvalid,
-        }
-    }
-}
-
 impl<'a> Pattern<'a> {
     /// Checks a pattern.
     ///
     /// # Errors
     /// The first rule it breaks.
-    pub fn parse(text: &'a str) -> Result<Self, TopicError> {
+    pub fn parse(text: &'a str) -> Result<Self, NameError> {
         check(text)?;
         let (prefix, last) = text.rsplit_once('.').unwrap_or(("", text));
         let (prefix, reach) = match last {
@@ -101,7 +53,7 @@ impl<'a> Pattern<'a> {
             _ => (text, Reach::Exact),
         };
         if prefix.contains(WILDCARDS) {
-            return Err(TopicError::WildcardMisplaced);
+            return Err(NameError::WildcardMisplaced);
         }
         Ok(Self {
             text,
@@ -189,43 +141,43 @@ impl fmt::Display for Pattern<'_> {
 /// # Errors
 /// The first rule it breaks.
 #[inline]
-pub fn validate_topic(topic: &str) -> Result<(), TopicError> {
+pub fn validate_topic(topic: &str) -> Result<(), NameError> {
     check(topic)?;
     if topic.contains(WILDCARDS) {
-        return Err(TopicError::WildcardInTopic);
+        return Err(NameError::WildcardInTopic);
     }
     Ok(())
 }
 
 /// Checks the rules that topics and patterns share. Most topics are plain ASCII, which is decided byte by byte.
-fn check(text: &str) -> Result<(), TopicError> {
+fn check(text: &str) -> Result<(), NameError> {
     // The length is checked first, so that the work is bounded for a peer's text of any length.
     if text.len() > TOPIC_BYTES_MAX {
-        return Err(TopicError::TooLong {
+        return Err(NameError::LongTopic {
             bytes: text.len(),
             limit: TOPIC_BYTES_MAX,
         });
     }
     if text.is_empty() {
-        return Err(TopicError::Empty);
+        return Err(NameError::EmptyTopic);
     }
     let (mut segments, mut last) = (1, '.');
     for character in text.chars() {
         if character == '.' {
             if last == '.' {
-                return Err(TopicError::EmptySegment);
+                return Err(NameError::EmptySegment);
             }
             segments += 1;
         } else if character.is_control() || character.is_whitespace() {
-            return Err(TopicError::Character(character));
+            return Err(NameError::TopicCharacter(character));
         }
         last = character;
     }
     if last == '.' {
-        return Err(TopicError::EmptySegment);
+        return Err(NameError::EmptySegment);
     }
     if segments > TOPIC_SEGMENTS_MAX {
-        return Err(TopicError::TooManySegments {
+        return Err(NameError::DeepTopic {
             limit: TOPIC_SEGMENTS_MAX,
         });
     }
@@ -237,6 +189,7 @@ const WILDCARDS: [char; 2] = ['*', '>'];
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::body::ErrorCode;
 
     #[test]
     fn patterns_match_the_topics_of_the_table() {
@@ -305,22 +258,22 @@ mod tests {
         let long = "n".repeat(TOPIC_BYTES_MAX + 1);
         let deep = ["s"; TOPIC_SEGMENTS_MAX + 1].join(".");
         let cases = [
-            ("", TopicError::Empty),
+            ("", NameError::EmptyTopic),
             (
                 &*long,
-                TopicError::TooLong {
+                NameError::LongTopic {
                     bytes: 256,
                     limit: 255,
                 },
             ),
-            (&*deep, TopicError::TooManySegments { limit: 16 }),
-            (".a", TopicError::EmptySegment),
-            ("a.", TopicError::EmptySegment),
-            ("a..b", TopicError::EmptySegment),
-            (".", TopicError::EmptySegment),
-            ("a b", TopicError::Character(' ')),
-            ("a\u{1b}[2J", TopicError::Character('\u{1b}')),
-            ("a\u{3000}b", TopicError::Character('\u{3000}')),
+            (&*deep, NameError::DeepTopic { limit: 16 }),
+            (".a", NameError::EmptySegment),
+            ("a.", NameError::EmptySegment),
+            ("a..b", NameError::EmptySegment),
+            (".", NameError::EmptySegment),
+            ("a b", NameError::TopicCharacter(' ')),
+            ("a\u{1b}[2J", NameError::TopicCharacter('\u{1b}')),
+            ("a\u{3000}b", NameError::TopicCharacter('\u{3000}')),
         ];
         for (text, expected) in cases {
             assert_eq!(validate_topic(text), Err(expected), "{text:?}");
@@ -329,15 +282,15 @@ mod tests {
         for text in ["*.a", ">.a", "a.*.b", "a.b*", "a.>x", "**", "a.>.>"] {
             assert_eq!(
                 Pattern::parse(text),
-                Err(TopicError::WildcardMisplaced),
+                Err(NameError::WildcardMisplaced),
                 "{text}"
             );
         }
         for text in ["*", "a.>", "a*"] {
-            assert_eq!(validate_topic(text), Err(TopicError::WildcardInTopic));
+            assert_eq!(validate_topic(text), Err(NameError::WildcardInTopic));
         }
-        assert_eq!(TopicError::Empty.code(), ErrorCode::NameEmpty);
-        assert_eq!(TopicError::EmptySegment.code(), ErrorCode::NameInvalid);
+        assert_eq!(NameError::EmptyTopic.code(), ErrorCode::NameEmpty);
+        assert_eq!(NameError::EmptySegment.code(), ErrorCode::NameInvalid);
     }
 
     #[test]

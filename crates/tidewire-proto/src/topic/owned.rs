@@ -1,6 +1,6 @@
 //! A pattern that owns its text.
 
-use super::{Pattern, Reach, TopicError};
+use super::{NameError, Pattern, Reach};
 
 /// A [`Pattern`] that owns its text, for lists that live long.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -15,7 +15,7 @@ impl PatternBuf {
     ///
     /// # Errors
     /// The first rule it breaks.
-    pub fn parse(text: &str) -> Result<Self, TopicError> {
+    pub fn parse(text: &str) -> Result<Self, NameError> {
         Pattern::parse(text).map(|pattern| Self {
             text: text.into(),
             prefix_bytes: pattern.prefix.len(),

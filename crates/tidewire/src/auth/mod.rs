@@ -43,7 +43,7 @@ pub(crate) use failures::{Attempt, Failures, Turn};
 pub(crate) use identity::{Admitted, Proof};
 pub use identity::{Identity, IdentityLimits, WhenFull};
 #[cfg(feature = "jwt")]
-pub use jwt::{JwtAlgorithm, JwtIssuer, JwtKeyError, JwtKeys};
+pub use jwt::{JwtAlgorithm, JwtIssuer, JwtKeys};
 pub use permissions::{Access, Action, Permissions};
 use places::IdentitySessions;
 pub(crate) use places::{NoPlace, Place};

@@ -4,7 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use tidewire_proto::setting::SettingError;
 
-use tidewire_proto::topic::{Pattern, PatternBuf, TopicError};
+use tidewire_proto::body::NameError;
+use tidewire_proto::topic::{Pattern, PatternBuf};
 
 /// Something that a peer asks for, with the topic, pattern, room or method that it concerns.
 /// [`Permissions`] has an example.
@@ -223,7 +224,7 @@ impl Permissions {
     /// The name makes a pattern invalid or wider: it has a wildcard, a dot or a space, and a pattern has `{name}`.
     pub fn of(&self, name: &str) -> Result<Self, SettingError> {
         if self.has_name() && name.contains(['.', '*', '>']) {
-            return Err(no_pattern(name, TopicError::WildcardMisplaced));
+            return Err(no_pattern(name, NameError::WildcardMisplaced));
         }
         Ok(Self {
             publish: self.publish.of(name)?,
@@ -296,7 +297,7 @@ impl fmt::Display for Action<'_> {
     }
 }
 
-fn no_pattern(text: &str, fault: TopicError) -> SettingError {
+fn no_pattern(text: &str, fault: NameError) -> SettingError {
     let explained = format!("{text:?} is not a pattern: {fault}");
     SettingError::new("pattern", text, explained)
 }

@@ -11,7 +11,7 @@ use thiserror::Error;
 use tidewire_proto::limits::{CREDENTIALS_BYTES_MAX, LONG_CREDENTIALS_BYTES_MAX};
 
 use crate::describe::describe;
-use crate::system::{OpenError, Trust, Untrusted, open_trusted};
+use crate::system::{OpenError, Trust, open_trusted};
 
 /// A secret by which a server knows a client. `Debug` does not show it.
 ///
@@ -59,7 +59,7 @@ pub enum TokenError {
     },
     /// Other users of the machine may write the file, or read a token in it.
     #[error("the token file {0}")]
-    Untrusted(#[source] Untrusted),
+    Untrusted(#[source] OpenError),
     /// A file has no token, or one with a mistake.
     #[error("{}: {source}", path.display())]
     File {
@@ -222,8 +222,8 @@ impl TokenError {
 
 pub(super) fn open(path: &Path, trust: Trust) -> Result<File, TokenError> {
     open_trusted(path, trust).map_err(|error| match error {
-        OpenError::Untrusted(found) => TokenError::Untrusted(found),
         OpenError::Io(source) => TokenError::io(path)(source),
+        untrusted => TokenError::Untrusted(untrusted),
     })
 }
 
@@ -267,7 +267,7 @@ mod tests {
         for open in [0o644, 0o604, 0o602, 0o666] {
             let error = read("secret\n", open).unwrap_err();
             assert!(
-                matches!(error, TokenError::Untrusted(Untrusted::Readable { mode, .. }) if mode == open)
+                matches!(error, TokenError::Untrusted(OpenError::Readable { mode, .. }) if mode == open)
             );
             assert!(error.to_string().contains("chmod 600"), "{error}");
         }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
+use tidewire_proto::body::NameError;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::text::escaped;
-use tidewire_proto::topic::TopicError;
 
 use crate::on_lane::NO_WAIT_ON_A_LANE;
 use crate::session::{CloseReason, SendError};
@@ -59,7 +59,7 @@ pub enum RequestError {
     Encode(#[from] EncodeError),
     /// The text is not a pattern. The request was not sent. Correct the pattern.
     #[error(transparent)]
-    Pattern(#[from] TopicError),
+    Pattern(#[from] NameError),
     /// The reply does not have the form that this kind of request expects.
     #[error("the reply does not have the form that this request expects")]
     MalformedReply,

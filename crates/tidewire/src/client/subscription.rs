@@ -155,7 +155,7 @@ impl Client {
     /// With `Ok` the message is on its way to the socket. If the connection ends first, an
     /// [`Event::Lost`](super::Event::Lost) reports the loss. [`Client::flush`] confirms that the server has it.
     pub fn publish(&self, topic: &str, payload: &[u8]) -> Result<(), RoomError> {
-        validate_topic(topic)?;
+        validate_topic(topic).map_err(RoomError::Topic)?;
         self.send(Message::new(Kind::Publish, 0, payload).with_name(topic))?;
         Ok(())
     }

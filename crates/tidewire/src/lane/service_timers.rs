@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{Lane, lane_of};
 use crate::limits::Limits;
 use crate::server::Server;
-use crate::service::{Context, HandlerResult, Service};
-use crate::session::{CloseReason, SessionId, TimerError, TimerId};
+use crate::service::{Context, HandlerError, HandlerResult, Service};
+use crate::session::{CloseReason, SessionId, TimerId};
 use tidewire_io::clock::Moment;
 use tidewire_proto::message::Message;
 
@@ -21,7 +21,7 @@ struct Log(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     fired: Vec<(SessionId, u64)>,
-    at_close: Vec<Result<TimerId, TimerError>>,
+    at_close: Vec<String>,
     to_cancel: Option<TimerId>,
 }
 
@@ -54,9 +54,18 @@ impl Service for Log {
 
     fn on_close(&mut self, cx: &mut Context<'_>, _: CloseReason) {
         let mut state = self.0.lock().unwrap();
-        state.at_close.push(cx.timers().set(SECOND, 1));
+        state.at_close.push(refusal(cx.timers().set(SECOND, 1)));
         cx.timers().set_for_lane(SECOND, 2).unwrap();
     }
+}
+
+/// The text for a timer of a session that has ended.
+const ENDED: &str =
+    "the session of the timer has ended; set a timer of the lane, which needs no session";
+
+/// Returns why a timer was not set.
+fn refusal(set: Result<TimerId, HandlerError>) -> String {
+    set.unwrap_err().text().to_owned()
 }
 
 fn set_up(limits: Limits) -> (Lane<Log>, Log, u64) {
@@ -148,14 +157,10 @@ fn the_timers_of_a_session_end_with_it() {
     turn_at(&mut lane, started_ns + 2 * SECOND_NS);
     assert_eq!(log.fired(), []);
     let at_close = std::mem::take(&mut log.0.lock().unwrap().at_close);
+    assert_eq!(at_close, [ENDED], "it would never be told");
     assert_eq!(
-        at_close,
-        [Err(TimerError::NotOpen)],
-        "it would never be told"
-    );
-    assert_eq!(
-        lane.core.context(id).timers().set(SECOND, 1),
-        Err(TimerError::NotOpen)
+        refusal(lane.core.context(id).timers().set(SECOND, 1)),
+        ENDED
     );
     // The lane's timer goes on.
     turn_at(&mut lane, started_ns + 4 * SECOND_NS);
@@ -185,12 +190,9 @@ fn timers_are_bounded_for_each_session_and_for_the_lane() {
     let mut context = lane.core.context(id);
     let first = context.timers().set(SECOND, 1).unwrap();
     context.timers().set(SECOND, 2).unwrap();
-    assert_eq!(context.timers().set(SECOND, 3), Err(TimerError::TooMany(2)));
+    assert!(refusal(context.timers().set(SECOND, 3)).starts_with("2 timers wait already"));
     context.timers().set_for_lane(SECOND, 4).unwrap();
-    assert_eq!(
-        context.timers().set_for_lane(SECOND, 5),
-        Err(TimerError::TooMany(1))
-    );
+    assert!(refusal(context.timers().set_for_lane(SECOND, 5)).starts_with("1 timers wait already"));
     drop(context);
     lane.core.context(other).timers().set(SECOND, 6).unwrap();
     assert!(lane.core.context(id).timers().cancel(first));

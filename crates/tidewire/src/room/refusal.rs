@@ -3,9 +3,9 @@
 use thiserror::Error;
 use tidewire_proto::body::{ErrorCode, NameError};
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::topic::TopicError;
+use tidewire_proto::room::Policy;
 
-use crate::config::{PolicyError, SharedFrameError};
+use crate::config::{MissingFeature, SharedFrameError};
 use crate::session::SendError;
 use crate::session::TableFull;
 
@@ -115,7 +115,7 @@ pub enum RoomError {
     RoomName(NameError),
     /// The text is not a topic or pattern; correct it.
     #[error(transparent)]
-    Topic(#[from] TopicError),
+    Topic(NameError),
     /// Another session has the name; try another.
     #[error("the name is taken")]
     NameTaken,
@@ -167,9 +167,26 @@ pub enum RoomError {
         server's limit"
     )]
     FrameLimit,
-    /// The codec does not support the policy. Choose another policy.
-    #[error(transparent)]
-    Policy(#[from] PolicyError),
+    /// The policy drops messages, and the codec has no frame that tells a subscriber their number. Choose a policy that
+    /// drops none.
+    #[error(
+        "codec {codec} cannot tell a subscriber how many messages {policy} drops; use disconnect or block"
+    )]
+    GapsUnannounced {
+        /// The policy that was asked for.
+        policy: Policy,
+        /// The name of the codec.
+        codec: &'static str,
+    },
+    /// `conflate_by_topic` needs the topic of each delivery, and the deliveries of the codec do not show it. Choose
+    /// another policy.
+    #[error(
+        "deliveries of codec {codec} do not show their topics, which conflate_by_topic needs; use another policy"
+    )]
+    TopicsHidden {
+        /// The name of the codec.
+        codec: &'static str,
+    },
     /// The session's UDP address is not validated, so the server sends it nothing but replies. The server can be
     /// configured to trust its peers.
     #[error(
@@ -196,6 +213,15 @@ pub enum RoomError {
     /// The codec cannot express the message, or it is too large.
     #[error(transparent)]
     Encode(#[from] EncodeError),
+}
+
+impl From<MissingFeature> for RoomError {
+    fn from(missing: MissingFeature) -> Self {
+        match missing {
+            MissingFeature::Gaps { policy, codec } => Self::GapsUnannounced { policy, codec },
+            MissingFeature::Topics { codec } => Self::TopicsHidden { codec },
+        }
+    }
 }
 
 impl RoomError {
@@ -226,7 +252,9 @@ impl RoomError {
             | Self::HistoryFull
             | Self::Send(SendError::QueueFull | SendError::Encode(_))
             | Self::Encode(_) => ErrorCode::LimitReached,
-            Self::Unproven | Self::Policy(_) => ErrorCode::Unsupported,
+            Self::Unproven | Self::GapsUnannounced { .. } | Self::TopicsHidden { .. } => {
+                ErrorCode::Unsupported
+            }
             Self::NotOpen => ErrorCode::Draining,
         }
     }

@@ -11,14 +11,16 @@ use tidewire_proto::setting::SettingError;
 use super::Stopped;
 use crate::address::{Address, AddressError, Endpoint, InprocName};
 use crate::backplane::BackplaneError;
-use crate::config::PolicyError;
 use crate::mailbox::LANES_MAX;
 use crate::observe::Metrics;
+use crate::room::RoomError;
 use crate::tls::TlsError;
 use crate::transport::ConnectError;
 
-/// A server could not start. No part of it runs. An error of [`serve`](crate::serve) and
-/// [`ServerBuilder`](crate::ServerBuilder).
+/// A server could not start, and no part of it runs, or it ended, and not in order. An error of
+/// [`serve`](crate::serve), [`ServerBuilder`](crate::ServerBuilder), [`Server::wait`](crate::Server::wait) and
+/// [`Server::wait_for_signals`](crate::Server::wait_for_signals). With `?` a program ends with a failure if a lane
+/// failed, so that its supervisor starts it again.
 ///
 /// ```
 /// use tidewire::{Context, Message, ServeError};
@@ -83,7 +85,7 @@ pub enum ServeError {
     },
     /// The codec does not support the policy for slow subscribers.
     #[error(transparent)]
-    Policy(#[from] PolicyError),
+    Policy(RoomError),
     /// Layers were requested for a transport that cannot have them.
     #[error(
         "cannot add layers such as TLS at {address}: they need tcp:// or ipc://, and frames with lengths if the \
@@ -134,43 +136,18 @@ pub enum ServeError {
     /// The number of lanes is 0, or larger than the bits of a room's lane mask.
     #[error("{0} lanes are not possible; use 1 to {LANES_MAX}")]
     LaneCount(usize),
-}
-
-impl From<ServeError> for ConnectError {
-    /// A client has a lane of its own, which starts as that of a server does.
-    fn from(error: ServeError) -> Self {
-        Self::Start(Box::new(error))
-    }
-}
-
-/// A server ended, and not in order. An error of [`Server::wait`](crate::Server::wait) and
-/// [`Server::wait_for_signals`](crate::Server::wait_for_signals).
-///
-/// ```no_run
-/// use std::time::Duration;
-///
-/// fn main() -> Result<(), Box<dyn std::error::Error>> {
-///     let server = tidewire::Server::builder().listen("tcp://127.0.0.1:8080")?.start_one(tidewire::PubSub::new())?;
-///     // With `?` the program ends with a failure if a lane failed, so that its supervisor starts it again.
-///     server.wait_for_signals(Duration::from_secs(10))?;
-///     Ok(())
-/// }
-/// ```
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum StopError {
-    /// Lanes failed: their poller did, or their service panicked and could not go on.
+    /// Lanes failed: their poller did, or their service panicked and could not go on. The server has stopped.
     #[error("a lane of the server failed: {}; start the server again", first(&stopped.failures))]
     LaneFailed {
         /// The outcome of the server, with the failures of all lanes.
         stopped: Box<Stopped>,
     },
-    /// The system refused the signal handlers, or the thread that waits for the lanes.
+    /// The system refused the signal handlers, or the thread that waits for the lanes. The server has stopped.
     #[error("cannot wait for signals: {0}")]
-    Signals(#[from] io::Error),
+    Signals(#[source] io::Error),
 }
 
-impl StopError {
+impl ServeError {
     /// Returns the final counters of a server, unless a lane failed.
     pub(super) fn check(stopped: Stopped) -> Result<Metrics, Self> {
         if stopped.failures.is_empty() {
@@ -178,6 +155,13 @@ impl StopError {
         }
         let stopped = Box::new(stopped);
         Err(Self::LaneFailed { stopped })
+    }
+}
+
+impl From<ServeError> for ConnectError {
+    /// A client has a lane of its own, which starts as that of a server does.
+    fn from(error: ServeError) -> Self {
+        Self::Start(Box::new(error))
     }
 }
 

@@ -44,7 +44,7 @@ use crate::websocket::WebPage;
 use backplane::NodeThread;
 use bind::default_datagram_options;
 pub(crate) use bind::{adapt, frame};
-pub use error::{ServeError, StopError};
+pub use error::ServeError;
 pub use operation::{Liveness, Readiness};
 pub use stopper::Stopper;
 use tidewire_proto::websocket::Origins;

@@ -12,13 +12,14 @@ use super::bind::{Bound, adapt, frame};
 use super::{Readiness, ServeError, Server, ServerBuilder, Stopper};
 use crate::address::Address;
 use crate::auth::Guard;
-use crate::config::{Config, Policies, PolicyError};
+use crate::config::{Config, Policies};
 use crate::engine::{Core, Outgoing, ServerShared};
 use crate::lane::{Lane, LaneThread, Spin};
 use crate::limits::RateLimit;
 use crate::mailbox::LANES_MAX;
 use crate::mailbox::Mailbox;
 use crate::observe::{LaneCounters, MetricsReader};
+use crate::room::RoomError;
 use crate::service::{BoxedService, Service};
 use crate::tls::TlsReloader;
 
@@ -120,9 +121,10 @@ impl ServerBuilder {
     }
 
     /// Checks that the codec supports the policy for slow subscribers, and warns if it cannot announce losses.
-    fn check_policy(&self) -> Result<(), PolicyError> {
+    fn check_policy(&self) -> Result<(), ServeError> {
         let (policies, policy) = (Policies::of(&self.codec), self.rooms.policy);
-        policies.check_default(policy)?;
+        let checked = policies.check_default(policy).map_err(RoomError::from);
+        checked.map_err(ServeError::Policy)?;
         if policies.is_silent(policy) {
             tracing::warn!(
                 codec = self.codec.name(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::{Server, StopError, Stopped};
+use super::{ServeError, Server, Stopped};
 use crate::lane::LaneThread;
 use crate::mailbox::LaneMessage;
 use crate::observe::Metrics;
@@ -31,12 +31,12 @@ impl Server {
     /// ```
     ///
     /// # Errors
-    /// [`StopError::LaneFailed`] if a lane failed. The server has then stopped, too.
-    pub fn wait(mut self) -> Result<Metrics, StopError> {
+    /// [`ServeError::LaneFailed`] if a lane failed. The server has then stopped, too.
+    pub fn wait(mut self) -> Result<Metrics, ServeError> {
         let failures = self.threads.drain(..).filter_map(LaneThread::join);
         let failures = failures.collect();
         let metrics = self.metrics.read();
-        StopError::check(Stopped { metrics, failures })
+        ServeError::check(Stopped { metrics, failures })
     }
 
     /// Blocks until SIGINT (Ctrl-C) or SIGTERM arrives, and then shuts the server down as [`Server::shutdown`] does,
@@ -58,21 +58,22 @@ impl Server {
     /// ```
     ///
     /// # Errors
-    /// [`StopError::LaneFailed`] if a lane failed, and [`StopError::Signals`] if the system refused the signal handlers
-    /// or the thread that waits for them. The server has stopped in both cases.
-    pub fn wait_for_signals(self, deadline: Duration) -> Result<Metrics, StopError> {
-        let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    /// [`ServeError::LaneFailed`] if a lane failed, and [`ServeError::Signals`] if the system refused the signal
+    /// handlers or the thread that waits for them. The server has stopped in both cases.
+    pub fn wait_for_signals(self, deadline: Duration) -> Result<Metrics, ServeError> {
+        let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(ServeError::Signals)?;
         let handle = signals.handle();
         let stopper = self.stopper();
         let listener = thread::Builder::new().name("tidewire-signals".to_owned());
-        let listener = listener.spawn(move || {
+        let listen = move || {
             for (index, _) in signals.forever().enumerate() {
                 match index {
                     0 => stopper.shutdown(deadline),
                     _ => stopper.tell(&|| LaneMessage::Stop),
                 }
             }
-        })?;
+        };
+        let listener = listener.spawn(listen).map_err(ServeError::Signals)?;
         let outcome = self.wait();
         handle.close();
         // The thread ends with its signals, and has no result.

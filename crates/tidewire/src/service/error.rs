@@ -21,7 +21,7 @@ use super::UpstreamError;
 use crate::describe::describe;
 use crate::engine::Core;
 use crate::room::RoomError;
-use crate::session::{SendError, SessionId, TimerError};
+use crate::session::{SendError, SessionId};
 
 /// The result of a handler. [`HandlerError`] has an example.
 pub type HandlerResult = Result<(), HandlerError>;
@@ -154,10 +154,6 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
         DecodeError => |_| ErrorCode::MalformedBody,
         EncodeError => |_| ErrorCode::Internal,
         RoomError => |error| error.code(),
-        TimerError => |error| match error {
-            TimerError::NotOpen => ErrorCode::NotFound,
-            TimerError::TooMany(_) => ErrorCode::LimitReached,
-        },
         UpstreamError => |error| error.with_words(|code, _| code),
     }
     None
@@ -225,7 +221,6 @@ mod tests {
             (SendError::NotOpen.into(), ErrorCode::NotFound),
             (RoomError::NotSubscribed.into(), ErrorCode::NotJoined),
             (RoomError::OutOfMemory.into(), ErrorCode::LimitReached),
-            (TimerError::TooMany(64).into(), ErrorCode::LimitReached),
         ];
         for (error, code) in precise {
             assert_eq!(error.code(), code, "{error}");

@@ -4,8 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use tidewire_io::clock::Moment;
 
-use super::Context;
-use crate::session::{SessionId, TimerError, TimerId};
+use tidewire_proto::body::ErrorCode;
+
+use super::{Context, HandlerError};
+use crate::session::{SessionId, TimerId};
 
 /// The actions of a handler on timers. [`Context::timers`] returns it; [`Self::set`] has an example.
 #[derive(Debug)]
@@ -59,9 +61,9 @@ impl TimerActions<'_, '_> {
     /// ```
     ///
     /// # Errors
-    /// [`TimerError::NotOpen`] if the session has ended, as in `on_close`; [`TimerError::TooMany`] if it already has
-    /// [`SessionLimits::timers_max`](crate::SessionLimits::timers_max) timers.
-    pub fn set(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
+    /// [`ErrorCode::NotFound`] if the session has ended, as in `on_close`; [`ErrorCode::LimitReached`] if it already
+    /// has [`SessionLimits::timers_max`](crate::SessionLimits::timers_max) timers.
+    pub fn set(&mut self, delay: Duration, token: u64) -> Result<TimerId, HandlerError> {
         self.set_at(self.cx.now() + delay, token)
     }
 
@@ -70,7 +72,7 @@ impl TimerActions<'_, '_> {
     ///
     /// # Errors
     /// The errors of [`Self::set`].
-    pub fn set_at(&mut self, at: Moment, token: u64) -> Result<TimerId, TimerError> {
+    pub fn set_at(&mut self, at: Moment, token: u64) -> Result<TimerId, HandlerError> {
         self.insert(self.cx.call.id(), at, token)
     }
 
@@ -79,9 +81,9 @@ impl TimerActions<'_, '_> {
     /// lane ends.
     ///
     /// # Errors
-    /// [`TimerError::TooMany`] if the lane already has
+    /// [`ErrorCode::LimitReached`] if the lane already has
     /// [`SessionLimits::timers_per_lane_max`](crate::SessionLimits::timers_per_lane_max) such timers.
-    pub fn set_for_lane(&mut self, delay: Duration, token: u64) -> Result<TimerId, TimerError> {
+    pub fn set_for_lane(&mut self, delay: Duration, token: u64) -> Result<TimerId, HandlerError> {
         self.insert(SessionId::NONE, self.cx.now() + delay, token)
     }
 
@@ -101,14 +103,23 @@ impl TimerActions<'_, '_> {
         session: SessionId,
         at: Moment,
         token: u64,
-    ) -> Result<TimerId, TimerError> {
+    ) -> Result<TimerId, HandlerError> {
         let sessions = &mut self.cx.core.sessions;
         if session != SessionId::NONE && sessions.table.slot_of(session).is_none() {
-            return Err(TimerError::NotOpen);
+            return Err(HandlerError::new(
+                ErrorCode::NotFound,
+                "the session of the timer has ended; set a timer of the lane, which needs no session",
+            ));
         }
         let limits = &self.cx.core.config.limits;
         let timers = &mut sessions.timers;
-        let key = timers.set_service(session, at.as_ns(), token, limits)?;
+        let key = timers.set_service(session, at.as_ns(), token, limits);
+        let key = key.map_err(|count| {
+            let text = format!(
+                "{count} timers wait already, which is the limit; cancel those that are not needed, or raise the limit"
+            );
+            HandlerError::new(ErrorCode::LimitReached, text)
+        })?;
         Ok(TimerId::new(self.cx.lane(), key))
     }
 }

@@ -66,8 +66,8 @@ pub(crate) use repeated::{RepeatedFrame, frame_pattern};
 pub use send::SendError;
 pub(crate) use send::encode_within;
 pub(crate) use table::SessionTable;
+pub use timers::TimerId;
 pub(crate) use timers::{ServiceTimer, TimerKey, Timers};
-pub use timers::{TimerError, TimerId};
 pub use view::SessionView;
 pub(crate) use writer::append_with_header;
 

@@ -23,7 +23,7 @@ use std::path::Path;
 #[cfg(feature = "http")]
 #[doc(hidden)]
 pub use http::http_agent;
-pub use trusted::{OpenError, Trust, Untrusted, check_trust, open_trusted};
+pub use trusted::{OpenError, Trust, check_trust, open_trusted};
 
 pub use tidewire_io::allocation::{CountingAllocator, is_counting};
 pub use tidewire_io::descriptors::{DescriptorLimit, raise_descriptor_limit};

@@ -28,10 +28,13 @@ pub enum Trust {
     Secret,
 }
 
-/// A file that others could have changed or read. See [`open_trusted`].
+/// A file that must be trusted cannot be opened, or others could have changed or read it. See [`open_trusted`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum Untrusted {
+pub enum OpenError {
+    /// The system's error.
+    #[error(transparent)]
+    Io(#[from] io::Error),
     /// The group, or every user of this machine, may write it.
     #[error(
         "{} may be written by other users of this machine (mode {mode:03o}); run `chmod go-w` on it, and check what is \
@@ -72,31 +75,20 @@ pub enum Untrusted {
     },
 }
 
-/// A file that must be trusted cannot be opened. See [`open_trusted`].
-#[derive(Debug, Error)]
-pub enum OpenError {
-    /// The system's error.
-    #[error(transparent)]
-    Io(#[from] io::Error),
-    /// Other users could have changed or read the file.
-    #[error(transparent)]
-    Untrusted(#[from] Untrusted),
-}
-
 /// Opens a file that must be trusted. It is what all of this library's files with tokens, keys and authorities are
 /// opened by.
 ///
 /// ```
 /// use std::fs::{self, Permissions};
 /// use std::os::unix::fs::PermissionsExt;
-/// use tidewire::system::{OpenError, Trust, Untrusted, open_trusted};
+/// use tidewire::system::{OpenError, Trust, open_trusted};
 ///
 /// # let path = std::env::temp_dir().join(format!("tidewire-secret-{}", std::process::id()));
 /// fs::write(&path, "secret")?;
 /// fs::set_permissions(&path, Permissions::from_mode(0o644))?;
 /// assert!(open_trusted(&path, Trust::Decides).is_ok());
 /// let refused = open_trusted(&path, Trust::Secret).unwrap_err();
-/// assert!(matches!(refused, OpenError::Untrusted(Untrusted::Readable { mode: 0o644, .. })));
+/// assert!(matches!(refused, OpenError::Readable { mode: 0o644, .. }));
 /// # fs::remove_file(&path)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
@@ -116,7 +108,7 @@ pub fn open_trusted(path: &Path, trust: Trust) -> Result<File, OpenError> {
 /// See [`OpenError`].
 pub fn check_trust(file: &File, path: &Path, trust: Trust) -> Result<(), OpenError> {
     let found = FileFacts::of(&file.metadata()?);
-    Ok(found.judge(path, trust)?)
+    found.judge(path, trust)
 }
 
 /// The facts that the system tells of a file.
@@ -139,7 +131,7 @@ impl FileFacts {
         }
     }
 
-    fn judge(self, path: &Path, trust: Trust) -> Result<(), Untrusted> {
+    fn judge(self, path: &Path, trust: Trust) -> Result<(), OpenError> {
         let Self {
             owner,
             mode,
@@ -151,14 +143,14 @@ impl FileFacts {
             return Ok(());
         }
         if trust == Trust::Secret && mode & FOR_OTHERS != 0 {
-            return Err(Untrusted::Readable { path: path(), mode });
+            return Err(OpenError::Readable { path: path(), mode });
         }
         if mode & WRITABLE_BY_OTHERS != 0 {
-            return Err(Untrusted::Writable { path: path(), mode });
+            return Err(OpenError::Writable { path: path(), mode });
         }
         match owner == ROOT || owner == process {
             true => Ok(()),
-            false => Err(Untrusted::Owner {
+            false => Err(OpenError::Owner {
                 path: path(),
                 owner,
                 process,
@@ -179,7 +171,7 @@ const FOR_OTHERS: u32 = 0o007;
 mod tests {
     use super::*;
 
-    fn judge(owner: u32, mode: u32, trust: Trust) -> Result<(), Untrusted> {
+    fn judge(owner: u32, mode: u32, trust: Trust) -> Result<(), OpenError> {
         let found = FileFacts {
             is_terminal: false,
             owner,
@@ -198,7 +190,7 @@ mod tests {
         for mode in [0o666, 0o660, 0o622, 0o602, 0o664, 0o777] {
             let refused = judge(1000, mode, Trust::Decides).unwrap_err();
             assert!(refused.to_string().contains("chmod go-w"), "{refused}");
-            assert!(matches!(refused, Untrusted::Writable { .. }), "{mode:o}");
+            assert!(matches!(refused, OpenError::Writable { .. }), "{mode:o}");
         }
         let refused = judge(1001, 0o600, Trust::Decides).unwrap_err();
         let text = refused.to_string();
@@ -218,7 +210,7 @@ mod tests {
             assert!(refused.to_string().contains("chmod 600"), "{refused}");
         }
         let refused = judge(1000, 0o660, Trust::Secret).unwrap_err();
-        assert!(matches!(refused, Untrusted::Writable { mode: 0o660, .. }));
+        assert!(matches!(refused, OpenError::Writable { mode: 0o660, .. }));
         assert!(judge(1001, 0o600, Trust::Secret).is_err());
     }
 

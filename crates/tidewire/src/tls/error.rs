@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::system::Untrusted;
+use crate::system::OpenError;
 
 /// TLS settings cannot be used.
 ///
@@ -46,7 +46,7 @@ pub enum TlsError {
         /// The part that was read.
         part: PemPart,
         /// The fault of the file.
-        source: Untrusted,
+        source: OpenError,
     },
     /// The file is too long.
     #[error(

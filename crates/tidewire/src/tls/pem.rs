@@ -104,8 +104,8 @@ fn read_file(path: &Path, part: PemPart, limit: usize) -> Result<Vec<u8>, TlsErr
         source,
     };
     let refused = |error| match error {
-        OpenError::Untrusted(source) => TlsError::Untrusted { part, source },
         OpenError::Io(source) => unreadable(source),
+        source => TlsError::Untrusted { part, source },
     };
     let file = match part {
         PemPart::Key => open_trusted(path, Trust::Secret).map_err(refused)?,

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use tidewire::{
-    Client, CloseReason, Context, GoAwayCode, HandlerResult, Kind, Message, Moment, Server,
-    ServerBuilder, Service, StopError,
+    Client, CloseReason, Context, GoAwayCode, HandlerResult, Kind, Message, Moment, ServeError,
+    Server, ServerBuilder, Service,
 };
 use tidewire_testkit::TestServer;
 
@@ -192,7 +192,7 @@ fn a_lane_whose_turns_panic_again_and_again_ends_and_waiting_for_it_is_an_error(
         text.contains("in each turn") && text.contains("start the server again"),
         "{text}"
     );
-    let StopError::LaneFailed { stopped } = error else {
+    let ServeError::LaneFailed { stopped } = error else {
         unreachable!("{text}");
     };
     assert_eq!(stopped.failures.len(), 1);

@@ -1,8 +1,8 @@
 //! Refused patterns, topics, policies and numbers, each with its code, on a connection that continues.
 
 use tidewire::{
-    AnyCodec, Client, Context, Kind, Limits, Message, Policy, PolicyError, PubSub, RequestError,
-    RoomError, ServeError, Server, TopicError,
+    AnyCodec, Client, Context, Kind, Limits, Message, NameError, Policy, PubSub, RequestError,
+    RoomError, ServeError, Server,
 };
 use tidewire_proto::body::{ErrorBody, ErrorCode};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
@@ -55,11 +55,11 @@ fn a_client_refuses_what_is_broken_before_it_sends_it() {
     let client = Client::connect(&server.url()).wait().unwrap();
     assert_eq!(
         client.subscribe("a.*.b").wait().unwrap_err(),
-        RequestError::Pattern(TopicError::WildcardMisplaced)
+        RequestError::Pattern(NameError::WildcardMisplaced)
     );
     assert_eq!(
         client.publish("a.*", b"x"),
-        Err(RoomError::Topic(TopicError::WildcardInTopic))
+        Err(RoomError::Topic(NameError::WildcardInTopic))
     );
     client.close().wait();
     assert_eq!(server.stop().refused, 0);
@@ -233,9 +233,9 @@ fn a_policy_that_the_codec_cannot_announce_is_refused() {
             let joined = cx.rooms().policy(policy).join("lobby", "ada").map(drop);
             if policy.drops() {
                 let codec = "uvrpc";
-                let error = PolicyError::Unannounced { policy, codec };
-                assert_eq!(subscribed, Err(RoomError::Policy(error)));
-                assert_eq!(joined, Err(RoomError::Policy(error)));
+                let error = RoomError::GapsUnannounced { policy, codec };
+                assert_eq!(subscribed, Err(error));
+                assert_eq!(joined, Err(error));
             }
             cx.reply(if subscribed.is_ok() { b"ok" } else { b"no" })
         }
@@ -262,7 +262,7 @@ fn a_server_does_not_start_with_a_policy_that_needs_topics_which_the_codec_hides
     assert!(
         matches!(
             failed,
-            Err(ServeError::Policy(PolicyError::TopicsHidden {
+            Err(ServeError::Policy(RoomError::TopicsHidden {
                 codec: "srmp"
             }))
         ),

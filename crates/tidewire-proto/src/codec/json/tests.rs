@@ -8,7 +8,7 @@ use crate::message::{MemberId, PresenceEvent};
 /// Returns why a line is no message.
 fn fault(line: &[u8]) -> LineFault {
     match Json.translate(Message::new(Kind::OneWay, 0, line), &mut Vec::new()) {
-        Err(DecodeError::Json(fault)) => fault.0,
+        Err(DecodeError::Json(fault)) => fault.kind(),
         other => panic!("{}: {other:?}", line.escape_ascii()),
     }
 }

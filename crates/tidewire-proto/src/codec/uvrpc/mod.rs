@@ -101,7 +101,7 @@ impl Codec for Uvrpc {
     fn with_framing(&self, framing: Framing) -> Option<AnyCodec> {
         // Nothing in a datagram says which framing its codec had in streams.
         let is_known = self.framing != Framing::Datagrams || framing == Framing::Datagrams;
-        is_known.then_some(AnyCodec(KnownCodec::Uvrpc(Self { framing })))
+        is_known.then_some(KnownCodec::Uvrpc(Self { framing }).chosen())
     }
 
     #[inline]

@@ -13,8 +13,9 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::JwtAlgorithm;
+use super::key::KeyFault;
 use super::key::{INTEGER, RSA_BITS_MIN, SEQUENCE, modulus_bits};
-use super::{JwtAlgorithm, JwtKeyError};
 
 pub(super) struct SetKey {
     pub(super) kid: Option<String>,
@@ -33,10 +34,10 @@ struct Set {
 ///
 /// # Errors
 /// The text is no set, or no key of it can check tokens.
-pub(super) fn read(text: &[u8]) -> Result<Vec<SetKey>, JwtKeyError> {
+pub(super) fn read(text: &[u8]) -> Result<Vec<SetKey>, KeyFault> {
     let set: Set = serde_json::from_slice(text).map_err(|error| {
         // The text of the parser's error has a place and no content.
-        JwtKeyError::Set(format!(
+        KeyFault::Set(format!(
             "{:?} error at line {}",
             error.classify(),
             error.line()
@@ -48,7 +49,7 @@ pub(super) fn read(text: &[u8]) -> Result<Vec<SetKey>, JwtKeyError> {
     let known = known.filter_map(|key| serde_json::from_value::<Jwk>(key).ok());
     let keys: Vec<SetKey> = known.filter_map(|jwk| usable(&jwk)).collect();
     match keys.is_empty() {
-        true => Err(JwtKeyError::NoUsableKey { total }),
+        true => Err(KeyFault::NoUsableKey { total }),
         false => Ok(keys),
     }
 }

@@ -11,6 +11,7 @@ use rustls_pki_types::pem::{Error as FormatError, PemObject};
 use rustls_pki_types::{AlgorithmIdentifier, SubjectPublicKeyInfoDer, alg_id};
 use serde_json::Value;
 use thiserror::Error;
+use tidewire_proto::setting::SettingError;
 
 /// How tokens are signed. The names are those of RFC 7518 and RFC 8037.
 ///
@@ -18,12 +19,9 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JwtAlgorithm(pub(super) Algorithm);
 
-/// A key cannot check tokens.
-///
-/// [`JwtKeys`](crate::auth::JwtKeys) has an example.
+/// A key cannot check tokens. Programs get the text in a [`SettingError`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum JwtKeyError {
+pub(super) enum KeyFault {
     /// The algorithm does not exist, or is not supported. `none` is not.
     #[error(
         "{0:?} is not an algorithm; use ES256, ES384, EdDSA, RS256, RS384, RS512, PS256, PS384, PS512, HS256, HS384 or \
@@ -99,24 +97,24 @@ impl JwtAlgorithm {
         }
     }
 
-    pub(super) fn key(self, bytes: &[u8]) -> Result<DecodingKey, JwtKeyError> {
+    pub(super) fn key(self, bytes: &[u8]) -> Result<DecodingKey, KeyFault> {
         if let Some(bytes_min) = self.secret_bytes_min() {
             let bytes = bytes.strip_suffix(b"\n").unwrap_or(bytes);
             if is_key(bytes) {
-                return Err(JwtKeyError::SecretIsKey);
+                return Err(KeyFault::SecretIsKey);
             }
             return match bytes.len() {
-                bytes if bytes < bytes_min => Err(JwtKeyError::ShortSecret { bytes, bytes_min }),
+                bytes if bytes < bytes_min => Err(KeyFault::ShortSecret { bytes, bytes_min }),
                 _ => Ok(DecodingKey::from_secret(bytes)),
             };
         }
         let info = SubjectPublicKeyInfoDer::from_pem_slice(bytes).map_err(|error| {
-            JwtKeyError::Format(match error {
+            KeyFault::Format(match error {
                 FormatError::NoItemsFound => "it has no PUBLIC KEY".to_owned(),
                 error => error.to_string(),
             })
         })?;
-        let other = JwtKeyError::OtherAlgorithm(self);
+        let other = KeyFault::OtherAlgorithm(self);
         match self.0 {
             Algorithm::ES256 => {
                 let key = public_key(&info, alg_id::ECDSA_P256).ok_or(other)?;
@@ -133,7 +131,7 @@ impl JwtAlgorithm {
             _ => {
                 let key = public_key(&info, alg_id::RSA_ENCRYPTION).ok_or(other.clone())?;
                 match modulus_bits(key).ok_or(other)? {
-                    bits if bits < RSA_BITS_MIN => Err(JwtKeyError::WeakKey { bits }),
+                    bits if bits < RSA_BITS_MIN => Err(KeyFault::WeakKey { bits }),
                     _ => Ok(DecodingKey::from_rsa_der(key)),
                 }
             }
@@ -148,13 +146,20 @@ impl fmt::Display for JwtAlgorithm {
 }
 
 impl FromStr for JwtAlgorithm {
-    type Err = JwtKeyError;
+    type Err = SettingError;
 
-    fn from_str(text: &str) -> Result<Self, JwtKeyError> {
+    fn from_str(text: &str) -> Result<Self, SettingError> {
         let algorithm = text.parse();
-        algorithm
-            .map(Self)
-            .map_err(|_| JwtKeyError::Algorithm(text.to_owned()))
+        algorithm.map(Self).map_err(|_| {
+            let fault = KeyFault::Algorithm(text.to_owned()).to_string();
+            SettingError::new("algorithm", text, fault)
+        })
+    }
+}
+
+impl From<KeyFault> for SettingError {
+    fn from(fault: KeyFault) -> Self {
+        Self::new("key", "", fault.to_string())
     }
 }
 
@@ -222,7 +227,7 @@ mod tests {
         name.parse().unwrap()
     }
 
-    fn error(name: &str, key: &[u8]) -> JwtKeyError {
+    fn error(name: &str, key: &[u8]) -> KeyFault {
         algorithm(name).key(key).unwrap_err()
     }
 
@@ -239,21 +244,20 @@ mod tests {
                 let key = algorithm(name).key(pem.as_bytes());
                 match name == own {
                     true => assert!(key.is_ok(), "{name}"),
-                    false => assert_eq!(
-                        key.unwrap_err(),
-                        JwtKeyError::OtherAlgorithm(algorithm(name))
-                    ),
+                    false => {
+                        assert_eq!(key.unwrap_err(), KeyFault::OtherAlgorithm(algorithm(name)));
+                    }
                 }
             }
             // Regression: a comment or an empty line in front of a public key made it a secret.
             for before in ["", "\n", "# the key of login\n"] {
                 let secret = format!("{before}{pem}");
-                assert_eq!(error("HS256", secret.as_bytes()), JwtKeyError::SecretIsKey);
+                assert_eq!(error("HS256", secret.as_bytes()), KeyFault::SecretIsKey);
             }
             let der = SubjectPublicKeyInfoDer::from_pem_slice(pem.as_bytes()).unwrap();
-            assert_eq!(error("HS256", der.as_ref()), JwtKeyError::SecretIsKey);
+            assert_eq!(error("HS256", der.as_ref()), KeyFault::SecretIsKey);
             let jwk = br#"{"kty":"OKP","crv":"Ed25519","x":"11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}"#;
-            assert_eq!(error("HS256", jwk), JwtKeyError::SecretIsKey);
+            assert_eq!(error("HS256", jwk), KeyFault::SecretIsKey);
         }
     }
 
@@ -281,14 +285,12 @@ mod tests {
             assert!(algorithm(name).key(&secret).is_ok());
             secret[bytes_min - 1] = b'\n';
             let bytes = bytes_min - 1;
-            let short = JwtKeyError::ShortSecret { bytes, bytes_min };
+            let short = KeyFault::ShortSecret { bytes, bytes_min };
             assert_eq!(error(name, &secret), short);
         }
         for name in ["none", "None", "", "HS1", "es256"] {
-            assert!(matches!(
-                name.parse::<JwtAlgorithm>(),
-                Err(JwtKeyError::Algorithm(_))
-            ));
+            let refused = name.parse::<JwtAlgorithm>().unwrap_err();
+            assert_eq!((refused.setting(), refused.value()), ("algorithm", name));
         }
     }
 

@@ -20,12 +20,14 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use thiserror::Error;
 use tidewire_proto::limits::LONG_CREDENTIALS_BYTES_MAX;
+use tidewire_proto::setting::SettingError;
 use tidewire_proto::text::escaped;
 
 use super::{
     AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, TableBytes, Users,
 };
-pub use key::{JwtAlgorithm, JwtKeyError};
+pub use key::JwtAlgorithm;
+use key::KeyFault;
 
 /// Identifies users by a JWT. Peers without a token, and tokens of other issuers and keys, are left to the next
 /// authenticator.
@@ -35,7 +37,7 @@ pub use key::{JwtAlgorithm, JwtKeyError};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidewire::auth::{Access, JwtIssuer, JwtKeyError, JwtKeys, Permissions, Users};
+/// use tidewire::auth::{Access, JwtAlgorithm, JwtIssuer, JwtKeys, Permissions, Users};
 ///
 /// let default_permissions = Permissions {
 ///     publish: Access::new(["dev.{name}.>"], [])?,
@@ -49,7 +51,7 @@ pub use key::{JwtAlgorithm, JwtKeyError};
 ///     .key("2026-1", "ES256".parse()?, public_key.as_bytes())?;
 /// let keys = JwtKeys::new(Arc::new(Users::new(default_permissions))).issuer(issuer)?;
 /// let server = tidewire::Server::builder().authenticate(keys);
-/// assert!(matches!("none".parse::<tidewire::auth::JwtAlgorithm>(), Err(JwtKeyError::Algorithm(_))));
+/// assert!("none".parse::<JwtAlgorithm>().is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -123,7 +125,7 @@ impl JwtIssuer {
     ///
     /// # Errors
     /// It is no set, or no key of it can check tokens.
-    pub fn key_set(mut self, text: &[u8]) -> Result<Self, JwtKeyError> {
+    pub fn key_set(mut self, text: &[u8]) -> Result<Self, SettingError> {
         for key in jwks::read(text)? {
             let kid = key.kid.as_deref();
             let id = self.id_of(kid.unwrap_or_default(), key.algorithm, &key.bytes);
@@ -141,13 +143,13 @@ impl JwtIssuer {
     /// Adds the key with the id `kid`: a public key in PEM, or the bytes of a secret, without the line end of its file.
     ///
     /// # Errors
-    /// See [`JwtKeyError`].
+    /// The bytes are no key of this algorithm, or a key that can be broken. The text says what to do.
     pub fn key(
         mut self,
         kid: &str,
         algorithm: JwtAlgorithm,
         key: &[u8],
-    ) -> Result<Self, JwtKeyError> {
+    ) -> Result<Self, SettingError> {
         let decoding_key = algorithm.key(key)?;
         self.keys.push(Key {
             kid: Some(kid.to_owned()),
@@ -193,10 +195,10 @@ impl JwtKeys {
     ///
     /// # Errors
     /// It has no audience, or two keys with the same id.
-    pub fn issuer(mut self, issuer: JwtIssuer) -> Result<Self, JwtKeyError> {
+    pub fn issuer(mut self, issuer: JwtIssuer) -> Result<Self, SettingError> {
         let name = || issuer.issuer.clone();
         if issuer.audiences.is_empty() {
-            return Err(JwtKeyError::NoAudience { issuer: name() });
+            return Err(KeyFault::NoAudience { issuer: name() }.into());
         }
         for (index, key) in issuer.keys.iter().enumerate() {
             let Some(kid) = &key.kid else { continue };
@@ -204,7 +206,7 @@ impl JwtKeys {
             let mut former = self.keys_of(&issuer.issuer);
             if is_there || former.any(|(_, it)| it.kid == key.kid) {
                 let (issuer, kid) = (name(), kid.clone());
-                return Err(JwtKeyError::Twice { issuer, kid });
+                return Err(KeyFault::Twice { issuer, kid }.into());
             }
         }
         self.issuers.push(issuer);

@@ -414,12 +414,13 @@ fn keys_of_one_id_and_issuers_without_audience_are_refused() {
     let keys = || JwtKeys::new(Arc::default());
     let twice = secret(secret(JwtIssuer::new("a", ["x"])));
     let error = keys().issuer(twice).unwrap_err();
-    assert!(matches!(error, JwtKeyError::Twice { .. }), "{error}");
+    let is_twice = |error: &SettingError| error.to_string().contains("has two keys \"s\"");
+    assert!(is_twice(&error), "{error}");
     let issuer = || secret(JwtIssuer::new("a", ["x"]));
     let error = keys().issuer(issuer()).unwrap().issuer(issuer());
-    assert!(matches!(error, Err(JwtKeyError::Twice { .. })));
+    assert!(is_twice(&error.unwrap_err()));
     let error = keys().issuer(secret(JwtIssuer::new("a", []))).unwrap_err();
-    assert!(matches!(error, JwtKeyError::NoAudience { .. }), "{error}");
+    assert!(error.to_string().contains("has no audience"), "{error}");
 }
 
 #[test]

@@ -141,7 +141,7 @@ impl<'a> LaneTopics<'a> {
         pattern: &'p str,
         policy: Option<Policy>,
     ) -> Result<(usize, Pattern<'p>), RoomError> {
-        let pattern = Pattern::parse(pattern)?;
+        let pattern = Pattern::parse(pattern).map_err(RoomError::Topic)?;
         if let Some(policy) = policy {
             self.sessions.config.policies.check(policy)?;
         }

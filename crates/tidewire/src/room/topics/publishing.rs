@@ -68,7 +68,7 @@ impl TopicTable {
         publisher: SessionId,
         topic: &str,
     ) -> Result<(), RoomError> {
-        validate_topic(topic)?;
+        validate_topic(topic).map_err(RoomError::Topic)?;
         self.recent.look_up(topic, &self.routes);
         let owner = || sessions.table.find(publisher).and_then(Session::owner);
         self.recent.history = open.directory().histories().topic(topic, owner);
@@ -83,7 +83,7 @@ impl LaneTopics<'_> {
         topic: &str,
         payload_bytes: usize,
     ) -> Result<(), RoomError> {
-        validate_topic(topic)?;
+        validate_topic(topic).map_err(RoomError::Topic)?;
         let config = &self.sessions.config;
         config.check_shared_frame(payload_bytes, PUBLISHED_OVERHEAD_BYTES + topic.len())?;
         match self.sessions.relief.is_short() && !self.sessions.relief_pass().may_grow() {

@@ -10,7 +10,7 @@ use tidewire_io::timer::{TimerId as WheelTimer, TimerWheel};
 use self::clock::Clock;
 pub(crate) use self::service::ServiceTimer;
 use self::service::ServiceTimers;
-pub use self::service::{TimerError, TimerId};
+pub use self::service::TimerId;
 use super::{Session, SessionId};
 use crate::config::Config;
 use crate::limits::nanoseconds;

@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 
 use slab::Slab;
-use thiserror::Error;
 use tidewire_io::timer::TimerId as WheelTimer;
 
 use super::{SessionId, TimerKey, Timers};
@@ -30,23 +29,6 @@ impl TimerId {
     pub(crate) fn key_on(self, lane: usize) -> Option<ServiceTimer> {
         (self.lane == lane).then_some(self.key)
     }
-}
-
-/// A timer could not be set. An error of [`TimerActions::set`](crate::TimerActions::set), which has an example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum TimerError {
-    /// The session has ended, and its timers with it. Use
-    /// [`TimerActions::set_for_lane`](crate::TimerActions::set_for_lane) for a timer that needs no session.
-    #[error("the session of the timer has ended; set a timer of the lane, which needs no session")]
-    NotOpen,
-    /// The session has this many timers already, or the lane has, for timers without a session. Cancel timers that are
-    /// not needed, or raise [`SessionLimits::timers_max`](crate::SessionLimits::timers_max) or
-    /// [`SessionLimits::timers_per_lane_max`](crate::SessionLimits::timers_per_lane_max).
-    #[error(
-        "{0} timers wait already, which is the limit; cancel those that are not needed, or raise the limit"
-    )]
-    TooMany(usize),
 }
 
 /// The key of a timer in the table of its lane.
@@ -92,13 +74,16 @@ impl ServiceTimers {
 
 impl Timers {
     /// Starts a timer of this session, which is open, or of the lane if the session is [`SessionId::NONE`].
+    ///
+    /// # Errors
+    /// The number of timers that wait already, which is the limit.
     pub(crate) fn set_service(
         &mut self,
         session: SessionId,
         at_ns: u64,
         token: u64,
         limits: &Limits,
-    ) -> Result<ServiceTimer, TimerError> {
+    ) -> Result<ServiceTimer, usize> {
         let Self { wheel, service, .. } = self;
         let (count, limit) = match session {
             SessionId::NONE => (
@@ -113,7 +98,7 @@ impl Timers {
         let vacant = service.waiting.vacant_entry();
         let index = u32::try_from(vacant.key()).unwrap_or(u32::MAX);
         if count >= limit || index == u32::MAX {
-            return Err(TimerError::TooMany(count));
+            return Err(count);
         }
         service.serial = service.serial.wrapping_add(1);
         let serial = service.serial;
