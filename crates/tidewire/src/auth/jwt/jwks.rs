@@ -13,16 +13,29 @@ use jsonwebtoken::{Algorithm, DecodingKey};
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::JwtAlgorithm;
-use super::key::KeyFault;
-use super::key::{INTEGER, RSA_BITS_MIN, SEQUENCE, modulus_bits};
+use super::key::{INTEGER, KeyFault, RSA_BITS_MIN, SEQUENCE, modulus_bits};
+use super::{JwtAlgorithm, JwtIssuer, Key};
 
 pub(super) struct SetKey {
-    pub(super) kid: Option<String>,
-    pub(super) algorithm: JwtAlgorithm,
-    pub(super) key: DecodingKey,
+    kid: Option<String>,
+    algorithm: JwtAlgorithm,
+    key: DecodingKey,
     /// The key itself, for the id by which identities are known again.
-    pub(super) bytes: Vec<u8>,
+    bytes: Vec<u8>,
+}
+
+impl SetKey {
+    /// Returns the key as one of this issuer.
+    pub(super) fn of(self, issuer: &JwtIssuer) -> Key {
+        let kid = self.kid.as_deref().unwrap_or_default();
+        Key {
+            id: issuer.id_of(kid, self.algorithm, &self.bytes),
+            kid: self.kid,
+            algorithm: self.algorithm,
+            bytes: self.bytes.len(),
+            key: self.key,
+        }
+    }
 }
 
 #[derive(Deserialize)]

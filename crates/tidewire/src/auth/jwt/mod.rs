@@ -127,15 +127,8 @@ impl JwtIssuer {
     /// It is no set, or no key of it can check tokens.
     pub fn key_set(mut self, text: &[u8]) -> Result<Self, SettingError> {
         for key in jwks::read(text)? {
-            let kid = key.kid.as_deref();
-            let id = self.id_of(kid.unwrap_or_default(), key.algorithm, &key.bytes);
-            self.keys.push(Key {
-                kid: key.kid,
-                algorithm: key.algorithm,
-                bytes: key.bytes.len(),
-                key: key.key,
-                id,
-            });
+            let key = key.of(&self);
+            self.keys.push(key);
         }
         Ok(self)
     }

@@ -29,7 +29,7 @@ pub(super) struct Sink<W> {
     format: LogFormat,
     /// The file, if the target is one. Its failures are reported on stderr.
     path: Option<PathBuf>,
-    pub(super) tally: Arc<Tally>,
+    tally: Arc<Tally>,
     /// The target accepted only a part of a line.
     torn: bool,
     dropped_told: u64,
@@ -54,6 +54,10 @@ impl<W: Write> Sink<W> {
             failed_told: 0,
             failing: false,
         }
+    }
+
+    pub(super) fn tally(&self) -> &Arc<Tally> {
+        &self.tally
     }
 
     /// Offers the target the collected lines. A line that it does not accept whole has failed. The lines after it are

@@ -47,7 +47,7 @@ pub(super) fn spawn(
     stall_timeout: Duration,
     control: LogControl,
 ) -> (LogWriter, Log) {
-    let tally = Arc::clone(&sink.tally);
+    let tally = Arc::clone(sink.tally());
     let (queue, worker) = NonBlockingBuilder::default()
         .lossy(lossy)
         .buffered_lines_limit(queue_lines_max)
