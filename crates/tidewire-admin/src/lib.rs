@@ -14,7 +14,7 @@
 //!     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))?;
 //! let admin = admin.serve(&server)?;
 //! println!("http://{}/", admin.address());
-//! server.readiness().withdraw(); // the first step of a drain: load balancers look elsewhere
+//! server.stopper().withdraw(); // the first step of a drain: load balancers look elsewhere
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

@@ -62,15 +62,15 @@ struct Figures {
 impl Collector for Figures {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let sampler = &self.sampler;
-        let lanes = sampler.metrics().read_lanes();
-        let sum = sampler.metrics().read();
+        let lanes = sampler.inspector.lane_metrics();
+        let sum = sampler.inspector.metrics();
         let figures = sampler.inspector.lanes(ANSWER_TIME_MAX);
         let mut out = Output(&mut encoder);
         out.counters(&lanes)?;
         out.reasons(&sum)?;
         out.lanes(&figures)?;
         out.memory(&sum, &figures)?;
-        if let Some(node) = sampler.node() {
+        if let Some(node) = sampler.inspector.node() {
             out.node(&node)?;
         }
         let ends = self.requests.read();
@@ -79,7 +79,7 @@ impl Collector for Figures {
         out.owned_counter("admin_requests", help, &ends)?;
         let open = sum.sessions_opened.saturating_sub(sum.sessions_closed());
         out.gauge("sessions_open", "Sessions that are open", open as f64)?;
-        let is_ready = sampler.is_wanted() && figures.iter().all(Option::is_some);
+        let is_ready = sampler.inspector.is_ready() && figures.iter().all(Option::is_some);
         let ready = "1 if new clients are wanted and every lane turns";
         out.gauge("ready", ready, f64::from(u8::from(is_ready)))?;
         if let Some(expires) = sampler.expiry() {

@@ -2,7 +2,8 @@
 
 use std::cmp::{Ordering, Reverse};
 
-use tidewire::metrics::{InspectError, RoomFigures, SessionFigures};
+use tidewire::ServeError;
+use tidewire::metrics::{RoomFigures, SessionFigures};
 use tidewire::text::hexadecimal;
 
 use crate::model::{Page, Room, Session};
@@ -87,7 +88,7 @@ pub(crate) const SESSION_SORTS: [&str; 9] = [
 pub(crate) const ROOM_SORTS: [&str; 4] = ["members", "messages", "log", "name"];
 
 /// A page of the open sessions. It holds the figures of all sessions found for the time of a sort.
-pub(crate) fn sessions(sampler: &Sampler, query: &Query) -> Result<Page<Session>, InspectError> {
+pub(crate) fn sessions(sampler: &Sampler, query: &Query) -> Result<Page<Session>, ServeError> {
     let mut total = 0;
     let mut found = Vec::new();
     sampler.inspector.sessions(ANSWER_TIME_MAX, |session| {
@@ -118,7 +119,7 @@ pub(crate) fn rooms(
     sampler: &Sampler,
     query: &Query,
     topics: bool,
-) -> Result<Page<Room>, InspectError> {
+) -> Result<Page<Room>, ServeError> {
     let mut found = sampler.inspector.rooms(ANSWER_TIME_MAX)?;
     found.retain(|room| room.is_topic == topics);
     let total = found.len();

@@ -269,7 +269,7 @@ async fn blocking<T: Send + 'static>(
 fn list<T: serde::Serialize>(
     text: &str,
     sorts: &[&str],
-    find: impl FnOnce(&Query) -> Result<T, tidewire::metrics::InspectError>,
+    find: impl FnOnce(&Query) -> Result<T, tidewire::ServeError>,
 ) -> Answer {
     match Query::parse(text, sorts) {
         Err(error) => failure(StatusCode::BAD_REQUEST, &error),

@@ -8,13 +8,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use tidewire::backplane::{NodeFigures, NodeReader};
 use tidewire::metrics::{
-    DatagramDrop, DropReason, InspectError, Inspector, LaneFigures, Metrics, MetricsReader,
-    RoomFigures, SessionFigures,
+    DatagramDrop, DropReason, Inspector, LaneFigures, Metrics, RoomFigures, SessionFigures,
 };
 use tidewire::tls::TlsReloader;
-use tidewire::{CloseReason, Sessions};
+use tidewire::{CloseReason, ServeError, Sessions};
 
 use crate::model::{
     Certificate, Identity, Lane, Memory, Node, Overview, Rates, Room, Session, SessionCounts, Tops,
@@ -24,12 +22,9 @@ use crate::model::{
 /// A server, as the admin server reads it.
 #[derive(Debug)]
 pub(crate) struct Sampler {
-    metrics: MetricsReader,
     pub(crate) inspector: Inspector,
     pub(crate) sessions: Sessions,
-    node: Option<NodeReader>,
     tls: Option<TlsReloader>,
-    readiness: tidewire::metrics::Readiness,
     state: Mutex<State>,
 }
 
@@ -70,12 +65,9 @@ pub(crate) enum Health {
 impl Sampler {
     pub(crate) fn new(server: &tidewire::Server) -> Self {
         Self {
-            metrics: server.metrics_reader(),
             inspector: server.inspector(),
             sessions: server.sessions(),
-            node: server.node(),
             tls: server.tls_reloader(),
-            readiness: server.readiness(),
             state: Mutex::new(State {
                 started: Instant::now(),
                 last: None,
@@ -88,21 +80,8 @@ impl Sampler {
         }
     }
 
-    pub(crate) fn metrics(&self) -> &MetricsReader {
-        &self.metrics
-    }
-
-    /// The server's view of its cluster, if any.
-    pub(crate) fn node(&self) -> Option<NodeFigures> {
-        self.node.as_ref().map(NodeReader::read)
-    }
-
     pub(crate) fn expiry(&self) -> Option<SystemTime> {
         self.tls.as_ref()?.expiry()
-    }
-
-    pub(crate) fn is_wanted(&self) -> bool {
-        self.readiness.is_ready()
     }
 
     /// Returns the state of the server, at most one second old. It waits for the lanes.
@@ -123,7 +102,7 @@ impl Sampler {
         let overview = self.overview();
         match overview.lanes.iter().find(|lane| !lane.turns) {
             Some(lane) => Health::Stuck(lane.lane),
-            None if !self.is_wanted() => Health::Draining,
+            None if !self.inspector.is_ready() => Health::Draining,
             None if overview.node.as_ref().is_some_and(|node| node.cut_off) => Health::CutOff,
             None => Health::Healthy,
         }
@@ -154,7 +133,7 @@ impl Sampler {
         state.walked = Some(Instant::now());
     }
 
-    fn find_tops(&self) -> Result<Tops, InspectError> {
+    fn find_tops(&self) -> Result<Tops, ServeError> {
         let mut slowest: Vec<(u64, SessionFigures)> = Vec::new();
         self.inspector.sessions(ANSWER_TIME_MAX, |session| {
             let behind = behind(&session);
@@ -181,8 +160,8 @@ impl Sampler {
         let lanes = self.inspector.lanes(ANSWER_TIME_MAX);
         let sample = Sample {
             at: Instant::now(),
-            sum: self.metrics.read(),
-            lanes: self.metrics.read_lanes(),
+            sum: self.inspector.metrics(),
+            lanes: self.inspector.lane_metrics(),
             cpu: lanes.iter().map(|it| it.map(|it| it.cpu)).collect(),
         };
         let answers = lanes
@@ -218,7 +197,7 @@ impl Sampler {
             at_ms: since_1970_ms(wall_clock()),
             version: env!("CARGO_PKG_VERSION"),
             uptime_seconds: state.started.elapsed().as_secs_f64(),
-            ready: self.is_wanted() && lanes.iter().all(Option::is_some),
+            ready: self.inspector.is_ready() && lanes.iter().all(Option::is_some),
             interval_seconds: last.map_or(0.0, |last| interval(last, sample)),
             rates: last.map_or_else(Rates::default, |last| rates(last, sample)),
             sessions: SessionCounts {
@@ -244,7 +223,7 @@ impl Sampler {
                 handshakes_refused: sum.handshakes_refused,
             },
             certificate: self.expiry().map(certificate),
-            node: self.node().map(|node| Node::of(&node, sum)),
+            node: self.inspector.node().map(|node| Node::of(&node, sum)),
             tops,
             counters: sum
                 .counters()

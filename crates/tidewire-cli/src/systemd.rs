@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
 use tidewire::Server;
-use tidewire::metrics::{Liveness, Metrics, MetricsReader};
+use tidewire::metrics::{Inspector, Liveness, Metrics};
 use tidewire::socket::PassedSocket;
 use tidewire_command::threads;
 
@@ -85,7 +85,7 @@ impl Notifier {
 struct Manager<S> {
     send: S,
     liveness: Liveness,
-    metrics: MetricsReader,
+    inspector: Inspector,
     /// The time between two looks at the lanes.
     interval: Duration,
     /// Whether systemd waits for signs of life.
@@ -105,7 +105,7 @@ impl<S: Fn(&[NotifyState<'_>]) -> io::Result<()>> Manager<S> {
         Self {
             send,
             liveness: server.liveness(),
-            metrics: server.metrics_reader(),
+            inspector: server.inspector(),
             interval: interval(watchdog),
             feeds: watchdog.is_some(),
             status: String::new(),
@@ -154,7 +154,7 @@ impl<S: Fn(&[NotifyState<'_>]) -> io::Result<()>> Manager<S> {
     }
 
     fn send_status(&mut self) {
-        let status = status(&self.metrics.read());
+        let status = status(&self.inspector.metrics());
         if status != self.status {
             self.send(&[NotifyState::Status(&status)]);
             self.status = status;

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use tidewire::auth::{
     AuthOutcome, AuthRequest, Authenticate, Identity, LateAnswer, Permissions, Token,
 };
-use tidewire::metrics::MetricsReader;
+use tidewire::metrics::Inspector;
 use tidewire::tls::{ClientTls, Pem, ServerTls};
 use tidewire::{
     Backoff, Client, CloseReason, Connecting, Context, HandlerResult, Message, Server, Service,
@@ -111,7 +111,7 @@ impl Login {
     }
 }
 
-static METRICS: OnceLock<MetricsReader> = OnceLock::new();
+static METRICS: OnceLock<Inspector> = OnceLock::new();
 
 /// Numbers of open sessions, of served handshakes, and of handshakes that were left out.
 #[derive(Default)]
@@ -132,7 +132,7 @@ impl Service for Figures {
         match METRICS.get().filter(|_| message.payload == b"figures") {
             None => cx.reply(b"here"),
             Some(metrics) => {
-                let it = metrics.read();
+                let it = metrics.metrics();
                 let served = it.handshakes_answered.max(it.authenticated);
                 let left_out = it.handshakes_abandoned + it.handshakes_expired;
                 cx.reply(format!("{} {served} {left_out}", self.open).as_bytes())
@@ -164,7 +164,7 @@ fn serve(arguments: &[String]) -> Result<(), Failure> {
     let server = builder
         .listen(&format!("tcp://127.0.0.1:{plain_port}"))?
         .start(|_| Figures::default())?;
-    let _ = METRICS.set(server.metrics_reader());
+    let _ = METRICS.set(server.inspector());
     say("ready");
     // It runs until its parent ends it.
     loop {

@@ -187,7 +187,7 @@ fn readiness_ends_with_the_drain_and_health_with_the_lanes() {
         (site.get("/healthz").status, site.get("/readyz").status),
         (200, 200)
     );
-    site.server.readiness().withdraw();
+    site.server.stopper().withdraw();
     assert_eq!(
         (site.get("/healthz").status, site.get("/readyz").status),
         (200, 503)

@@ -32,7 +32,7 @@ fn an_address_for_health_answers_nothing_else_and_needs_no_permission() {
     for path in ["/api/drain", "/api/reload", "/api/login"] {
         assert_eq!(site.post(path, "{}").status, 404, "{path}");
     }
-    assert!(site.server.readiness().is_ready());
+    assert!(site.server.inspector().is_ready());
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub(super) fn listening(arguments: &ServeArguments, ready: &Ready, server: &Serv
     }
     let addresses = ready.addresses.join(", ");
     let (admin, health) = (ready.admin.as_deref(), ready.health.as_deref());
-    let node = server.node().map(|it| it.read().id);
+    let node = server.inspector().node().map(|it| it.id);
     let (codec, poller) = (&*ready.codec, &*ready.poller);
     tracing::info!(%addresses, admin, health, node, lanes = ready.lanes, codec, poller, "listening");
 }

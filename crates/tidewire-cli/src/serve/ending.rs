@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use tidewire::Stopped;
-use tidewire::metrics::MetricsReader;
+use tidewire::metrics::Inspector;
 use tidewire_command::signals;
 use tidewire_command::tell::{Stream, tell};
 
@@ -20,7 +20,7 @@ use crate::failure::{self, Failure};
 #[derive(Debug, Default)]
 pub(super) struct Ending {
     /// Set when the server is started.
-    pub(super) metrics: OnceLock<MetricsReader>,
+    pub(super) inspector: OnceLock<Inspector>,
     /// Whether the summary has been printed.
     pub(super) is_told: AtomicBool,
 }
@@ -35,7 +35,7 @@ pub(super) fn watch_signals(
     let requests = sender.clone();
     let state = Arc::clone(ending);
     let begin = move || {
-        if state.metrics.get().is_none() {
+        if state.inspector.get().is_none() {
             // The main thread may wait in the start for as long as NATS is gone. There is nothing to drain yet.
             let told = "stopped before the server was started\n";
             // If stderr is closed or blocked, nothing can be reported.
@@ -50,8 +50,8 @@ pub(super) fn watch_signals(
         if ending.is_told.swap(true, Ordering::SeqCst) {
             return;
         }
-        if let Some(metrics) = ending.metrics.get() {
-            summary::print(&metrics.read(), json);
+        if let Some(inspector) = ending.inspector.get() {
+            summary::print(&inspector.metrics(), json);
         }
         let remedy = "wait for the drain, or shorten it with --drain-ms";
         failure::report(

@@ -32,7 +32,7 @@ use std::time::Duration;
 use clap::{Args, Command, FromArgMatches};
 use serde_json::json;
 use tidewire::auth::Replaceable;
-use tidewire::metrics::MetricsReader;
+use tidewire::metrics::Inspector;
 use tidewire::{AnyCodec, Limits, Policy, Server, ServerBuilder};
 use tidewire_admin::{Admin, BoundAdmin};
 use tidewire_command::tell::{Stream, tell};
@@ -232,7 +232,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     // The admin server answers until this function returns.
     let (server, _admin) = start(arguments, users.authenticator().cloned(), admin, &ending)?;
     if follow_stdin {
-        watch_stdin(sender.clone(), server.metrics_reader())?;
+        watch_stdin(sender.clone(), server.inspector())?;
     }
     let notifier = Notifier::start(&server)?;
     let mut operator = Operator::new(server, users, settings, notifier);
@@ -374,7 +374,7 @@ fn start(
     arguments.app.check_methods(&arguments.methods)?;
     let server = start_app(arguments, builder)?;
     // From here on a signal drains. Only this line sets it.
-    let _ = ending.metrics.set(server.metrics_reader());
+    let _ = ending.inspector.set(server.inspector());
     // A name may have another address now than at the first check.
     exposure::check_endpoints(server.addresses(), protection)?;
     warn_of_short_budgets(arguments, &spoken);
@@ -449,7 +449,7 @@ fn warn_of_short_budgets(arguments: &ServeArguments, spoken: &AnyCodec) {
     }
 }
 
-fn watch_stdin(sender: Sender<Wake>, metrics: MetricsReader) -> io::Result<()> {
+fn watch_stdin(sender: Sender<Wake>, inspector: Inspector) -> io::Result<()> {
     threads::start("stdin", move || {
         let mut buffer = [0; 256];
         let mut stdin = io::stdin().lock();
@@ -458,7 +458,9 @@ fn watch_stdin(sender: Sender<Wake>, metrics: MetricsReader) -> io::Result<()> {
                 Ok(count @ 1..) => {
                     // Each line is answered with the lanes' account so far.
                     let lines = buffer[..count].iter().filter(|byte| **byte == b'\n');
-                    lines.for_each(|_| output::print_line(json!(LaneAccount::of(&metrics.read()))));
+                    lines.for_each(|_| {
+                        output::print_line(json!(LaneAccount::of(&inspector.metrics())))
+                    });
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Ok(0) | Err(_) => break,

@@ -65,7 +65,7 @@ impl Operator {
     /// Says that the server takes no new clients, and goes on to serve for a while, so that load balancers can see it.
     pub(super) fn leave_service(&mut self, wakes: &Receiver<Wake>, arguments: &ServeArguments) {
         let delay = arguments.drain.delay();
-        self.server.readiness().withdraw();
+        self.server.stopper().withdraw();
         self.notifier.stopping(arguments.ending_time());
         if delay.is_zero() || !self.server.is_running() {
             return;

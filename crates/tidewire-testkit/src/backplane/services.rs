@@ -35,7 +35,7 @@ impl Worker {
     /// time of an answer.
     pub fn beat_twice(&self) {
         for _ in 0..2 {
-            let lag = || self.server.server().node()?.read().peers.first()?.lag;
+            let lag = || self.server.server().inspector().node()?.peers.first()?.lag;
             let before = lag();
             wait_until("a heartbeat", || (lag() != before).then_some(()));
         }
@@ -304,7 +304,7 @@ pub fn messages_for_a_session_cross_nodes<E: Engine>(engine: &mut E) {
         .parse()
         .expect("an address");
     assert_eq!(address.node(), "one");
-    let peers = || two.server().node().expect("a node").read().peers;
+    let peers = || two.server().inspector().node().expect("a node").peers;
     wait_until("they meet", || (!peers().is_empty()).then_some(()));
     for number in 0..MESSAGES {
         let payload = number.to_string();

@@ -65,7 +65,7 @@ mod to_lanes;
 mod topics;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use thiserror::Error;
@@ -295,25 +295,8 @@ impl fmt::Debug for BackplaneChoice {
     }
 }
 
-/// Reads what a node knows of its cluster; see [`NodeSettings`]. Given by [`Server::node`](crate::Server::node).
-#[derive(Clone, Debug)]
-pub struct NodeReader(Arc<Mutex<NodeFigures>>);
-
-impl NodeReader {
-    pub(crate) fn new(figures: Arc<Mutex<NodeFigures>>) -> Self {
-        Self(figures)
-    }
-
-    /// Returns the figures of the last heartbeat.
-    #[must_use]
-    pub fn read(&self) -> NodeFigures {
-        // No code under the lock panics.
-        let figures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        figures.clone()
-    }
-}
-
-/// A node at one moment; see [`NodeSettings`]. Given by [`NodeReader::read`].
+/// A node at one moment; see [`NodeSettings`]. Given by
+/// [`Inspector::node`](crate::metrics::Inspector::node).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NodeFigures {

@@ -463,10 +463,9 @@ impl Metrics {
     }
 }
 
-/// Reads the counters of all lanes of a server, also after the server has stopped. Given by
-/// [`Server::metrics_reader`](crate::Server::metrics_reader); [`Metrics`] has an example.
+/// Reads the counters of all lanes of a server, also after the server has stopped.
 #[derive(Clone, Debug)]
-pub struct MetricsReader {
+pub(crate) struct MetricsReader {
     lanes: Arc<[Arc<CachePadded<LaneCounters>>]>,
     memory: Arc<MemoryAccount>,
 }
@@ -491,18 +490,8 @@ impl MetricsReader {
         &self.lanes[0]
     }
 
-    /// Reads the counters of each lane at this moment, in the order of the lanes. The three figures of memory belong to
-    /// the whole server, and are 0 here.
-    ///
-    /// ```
-    /// use tidewire::{Context, Message, Server};
-    ///
-    /// let server = Server::builder().lanes(2).start(|_| |_: &mut Context<'_>, _: Message<'_>| Ok(()))?;
-    /// assert_eq!(server.metrics_reader().read_lanes().len(), 2);
-    /// # Ok::<(), tidewire::ServeError>(())
-    /// ```
-    #[must_use]
-    pub fn read_lanes(&self) -> Vec<Metrics> {
+    /// Reads the counters of each lane at this moment, in the order of the lanes, without the figures of memory.
+    pub(crate) fn read_lanes(&self) -> Vec<Metrics> {
         let read = |lane: &Arc<CachePadded<LaneCounters>>| {
             let mut metrics = Metrics::default();
             lane.add_to(&mut metrics);
@@ -512,8 +501,7 @@ impl MetricsReader {
     }
 
     /// Reads the sum over all lanes at this moment.
-    #[must_use]
-    pub fn read(&self) -> Metrics {
+    pub(crate) fn read(&self) -> Metrics {
         let mut sum = Metrics {
             memory_bytes: self.memory.bytes() as u64,
             memory_bytes_max: self.memory.bytes_max() as u64,

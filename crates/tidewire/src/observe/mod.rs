@@ -15,7 +15,8 @@ pub(crate) use logged::LogBuffer;
 #[cfg(test)]
 pub(crate) use logged::logged;
 pub(crate) use metrics::LaneCounters;
-pub use metrics::{DatagramDrop, DropReason, Metrics, MetricsReader};
+pub(crate) use metrics::MetricsReader;
+pub use metrics::{DatagramDrop, DropReason, Metrics};
 #[cfg(test)]
 pub(crate) use quiet::QUIET_NS;
 pub(crate) use quiet::QuietLog;

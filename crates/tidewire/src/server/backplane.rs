@@ -9,9 +9,9 @@ use std::thread::{self, JoinHandle};
 use crossbeam_utils::CachePadded;
 use tidewire_proto::backplane::{NodeLife, PACKET_OVERHEAD_BYTES_MAX, validate_node};
 
-use super::{Server, ServerBuilder};
+use super::ServerBuilder;
 use crate::backplane::{
-    Backplane, BackplaneChoice, BackplaneError, Carrier, Node, NodeFigures, NodeParts, NodeReader,
+    Backplane, BackplaneChoice, BackplaneError, Carrier, Node, NodeFigures, NodeParts,
     NodeSettings, PACKET_BYTES_MIN,
 };
 use crate::broker::BackplaneLink;
@@ -126,7 +126,7 @@ impl fmt::Debug for Joining {
 #[derive(Debug)]
 pub(super) struct NodeThread {
     link: Arc<BackplaneLink>,
-    figures: Arc<Mutex<NodeFigures>>,
+    pub(super) figures: Arc<Mutex<NodeFigures>>,
     thread: JoinHandle<()>,
 }
 
@@ -157,15 +157,5 @@ impl ServerBuilder {
             settings,
         });
         self
-    }
-}
-
-impl Server {
-    /// Returns a handle that reads what the server knows of its cluster; `None` without a backplane. It outlives the
-    /// server.
-    #[must_use]
-    pub fn node(&self) -> Option<NodeReader> {
-        let node = self.node.as_ref()?;
-        Some(NodeReader::new(Arc::clone(&node.figures)))
     }
 }

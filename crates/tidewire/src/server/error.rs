@@ -17,8 +17,9 @@ use crate::room::RoomError;
 use crate::tls::TlsError;
 use crate::transport::ConnectError;
 
-/// A server could not start, and no part of it runs, or it ended, and not in order. An error of
-/// [`serve`](crate::serve), [`ServerBuilder`](crate::ServerBuilder), [`Server::wait`](crate::Server::wait) and
+/// A server could not start, and no part of it runs; it ended, and not in order; or a lane does not answer an
+/// [`Inspector`](crate::metrics::Inspector). An error of [`serve`](crate::serve),
+/// [`ServerBuilder`](crate::ServerBuilder), [`Server::wait`](crate::Server::wait) and
 /// [`Server::wait_for_signals`](crate::Server::wait_for_signals). With `?` a program ends with a failure if a lane
 /// failed, so that its supervisor starts it again.
 ///
@@ -145,6 +146,18 @@ pub enum ServeError {
     /// The system refused the signal handlers, or the thread that waits for the lanes. The server has stopped.
     #[error("cannot wait for signals: {0}")]
     Signals(#[source] io::Error),
+    /// A lane has ended, because the server ends or the lane failed.
+    #[error("lane {lane} has ended")]
+    LaneEnded {
+        /// Its index.
+        lane: usize,
+    },
+    /// A lane did not answer in time: a handler blocks, or the machine is overloaded. Ask again later.
+    #[error("lane {lane} did not answer in time; look which handler takes this long")]
+    LaneLate {
+        /// Its index.
+        lane: usize,
+    },
 }
 
 impl ServeError {

@@ -4,6 +4,7 @@ mod authentication;
 mod backplane;
 mod bind;
 mod error;
+mod inspector;
 mod operation;
 mod start;
 mod stopper;
@@ -36,7 +37,7 @@ use crate::limits::{Limits, RateLimit, RoomDefaults, nanoseconds};
 use crate::mailbox::{LaneMessage, Mailbox};
 use crate::observe::{Metrics, MetricsReader};
 use crate::on_lane;
-use crate::service::{Context, HandlerResult, Inspector, Service, Sessions};
+use crate::service::{Context, HandlerResult, Service, Sessions};
 use crate::tls::{ClientTls, ServerTls, TlsReloader};
 use crate::transport::inproc;
 use crate::transport::{LayerFactory, Layers};
@@ -45,7 +46,9 @@ use backplane::NodeThread;
 use bind::default_datagram_options;
 pub(crate) use bind::{adapt, frame};
 pub use error::ServeError;
-pub use operation::{Liveness, Readiness};
+pub use inspector::Inspector;
+pub use operation::Liveness;
+use operation::Readiness;
 pub use stopper::Stopper;
 use tidewire_proto::websocket::Origins;
 
@@ -215,23 +218,10 @@ impl Server {
         Sessions::new(Arc::clone(&self.shared))
     }
 
-    /// Returns a handle that asks the lanes for figures of themselves, their sessions and rooms. It outlives the
-    /// server.
-    #[must_use]
-    pub fn inspector(&self) -> Inspector {
-        Inspector::new(Arc::clone(&self.shared))
-    }
-
     /// Returns the current counters of all lanes.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         self.metrics.read()
-    }
-
-    /// Returns a reader of the counters that outlives the server.
-    #[must_use]
-    pub fn metrics_reader(&self) -> MetricsReader {
-        self.metrics.clone()
     }
 
     /// The waker of a lane. Another thread wakes the lane after it has left work for a service's
@@ -291,7 +281,7 @@ impl Server {
         if !self.stopper.is_here() {
             return self.forget();
         }
-        self.stopper.withdraw();
+        self.stopper.leave();
         for index in self.threads.len()..self.lanes.len() {
             // The server ends because this lane did not start.
             self.shared.lanes.note_silent(index);

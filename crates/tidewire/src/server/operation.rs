@@ -22,22 +22,9 @@ use crate::observe::LaneCounters;
 use crate::transport::Proxies;
 use tidewire_proto::setting::SettingError;
 
-/// Whether a server takes new clients, for the health checks of a load balancer. Clones are handles to the same state.
-/// Given by [`Server::readiness`].
-///
-/// ```
-///
-/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
-///     cx.reply(message.payload)
-/// })?;
-/// let readiness = server.readiness();
-/// assert!(readiness.is_ready());
-/// readiness.withdraw(); // and after a while `server.shutdown(..)`
-/// assert!(!readiness.is_ready());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// Whether a server takes new clients. Clones are handles to the same state.
 #[derive(Clone, Debug)]
-pub struct Readiness {
+pub(super) struct Readiness {
     is_withdrawn: Arc<AtomicBool>,
     lanes: Arc<[Arc<Mailbox>]>,
 }
@@ -55,15 +42,12 @@ impl Readiness {
     }
 
     /// Whether every lane runs, and readiness was not withdrawn.
-    #[must_use]
-    pub fn is_ready(&self) -> bool {
+    pub(super) fn is_ready(&self) -> bool {
         !self.is_withdrawn.load(Ordering::Acquire)
             && !self.lanes.iter().any(|lane| lane.is_retired())
     }
 
-    /// Says from now on that the server is not ready. It goes on to serve and to accept; a load balancer that asks
-    /// sends new clients elsewhere. [`Server::shutdown`] does this, too.
-    pub fn withdraw(&self) {
+    pub(super) fn withdraw(&self) {
         self.is_withdrawn.store(true, Ordering::Release);
     }
 }
@@ -236,12 +220,6 @@ impl Server {
         self.shutdown(deadline)
     }
 
-    /// Returns a handle that tells whether the server takes new clients.
-    #[must_use]
-    pub fn readiness(&self) -> Readiness {
-        self.readiness.clone()
-    }
-
     /// Puts the limits of the whole server and of one address into force while it runs: `memory.bytes_max`,
     /// `sessions.max`, `sessions.per_address_max`, `udp.registrations_max`, `udp.registrations_per_address_max`,
     /// `handshakes.per_address_per_second_max` and `handshakes.bytes_per_address_max`. All other limits stay as they
@@ -342,9 +320,9 @@ mod tests {
             liveness.stuck_lanes().is_empty().then_some(())
         });
         drop(clients);
-        let readiness = server.readiness();
-        assert!(readiness.is_ready());
+        let inspector = server.inspector();
+        assert!(inspector.is_ready());
         drop(server);
-        assert!(!readiness.is_ready());
+        assert!(!inspector.is_ready());
     }
 }

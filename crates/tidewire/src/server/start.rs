@@ -9,7 +9,8 @@ use tidewire_proto::connection::Rules;
 
 use super::backplane::Joining;
 use super::bind::{Bound, adapt, frame};
-use super::{Readiness, ServeError, Server, ServerBuilder, Stopper};
+use super::operation::Readiness;
+use super::{ServeError, Server, ServerBuilder, Stopper};
 use crate::address::Address;
 use crate::auth::Guard;
 use crate::config::{Config, Policies};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
 
-use super::Readiness;
+use super::operation::Readiness;
 use crate::lane::Ended;
 use crate::limits::nanoseconds;
 use crate::mailbox::LaneMessage;
@@ -46,6 +46,21 @@ impl Stopper {
         }
     }
 
+    /// Says from now on that the server is not [ready](crate::metrics::Inspector::is_ready). The server goes on to serve
+    /// and to accept; a load balancer that asks sends new clients elsewhere. [`Self::shutdown`] does this, too.
+    ///
+    /// ```
+    /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload))?;
+    /// let inspector = server.inspector();
+    /// assert!(inspector.is_ready());
+    /// server.stopper().withdraw(); // and after a while `server.shutdown(..)`
+    /// assert!(!inspector.is_ready());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn withdraw(&self) {
+        self.readiness.withdraw();
+    }
+
     /// Begins the end of the server, and does not wait for it: the server stops accepting, sends every peer a go-away,
     /// lets sessions finish until `deadline`, and ends. Later calls change nothing.
     pub fn shutdown(&self, deadline: Duration) {
@@ -74,7 +89,7 @@ impl Stopper {
         if !self.is_here() {
             return;
         }
-        self.withdraw();
+        self.leave();
         for lane in self.readiness.lanes() {
             // A lane that has ended ignores the message.
             lane.post_to_itself(message());
@@ -82,7 +97,7 @@ impl Stopper {
     }
 
     /// Says that the server takes no new clients, and frees its in-process names.
-    pub(super) fn withdraw(&self) {
+    pub(super) fn leave(&self) {
         self.readiness.withdraw();
         self.names().clear();
     }

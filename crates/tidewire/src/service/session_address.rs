@@ -39,7 +39,7 @@ use tidewire_proto::setting::SettingError;
 /// let address: SessionAddress = std::str::from_utf8(reply.payload())?.parse()?;
 /// assert_eq!(address.node(), "one");
 ///
-/// # let peers = || two.node().expect("a node").read().peers;
+/// # let peers = || two.inspector().node().expect("a node").peers;
 /// # tidewire_testkit::wait_until("they meet", || (!peers().is_empty()).then_some(()));
 /// two.sessions().send_to_address(&address, &Message::new(Kind::OneWay, 0, b"news"))?;
 /// let news = loop {

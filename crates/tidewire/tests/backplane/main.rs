@@ -349,8 +349,10 @@ fn a_clock_that_is_an_hour_ahead_makes_no_difference() {
         assert_eq!(ann.next_message().1, payload);
     }
     for server in [&one, &two] {
-        let reader = server.server().node().expect("a node");
-        let lag = wait_until("the lag is measured", || reader.read().peers.first()?.lag);
+        let inspector = server.server().inspector();
+        let lag = wait_until("the lag is measured", || {
+            inspector.node()?.peers.first()?.lag
+        });
         assert!(lag < late, "{lag:?}");
     }
     drop((ann, bob));

@@ -140,13 +140,13 @@ fn both_families_and_all_addresses_are_served() {
 fn a_draining_server_refuses_newcomers_and_tells_its_sessions() {
     let tw1 = codec("tw1");
     let server = TestServer::over_udp(Server::builder(), &tw1, |_| echo);
-    let reader = server.server().metrics_reader();
+    let inspector = server.server().inspector();
     let client = Client::connect(&server.url()).wait().unwrap();
     assert!(matches!(client.next_event().wait(), Event::Opened { .. }));
     let metrics = server.stop();
     assert!(matches!(client.next_event().wait(), Event::Closed { .. }));
     assert_eq!(metrics.sessions_closed(), 1);
-    assert_eq!(reader.read(), metrics);
+    assert_eq!(inspector.metrics(), metrics);
 }
 
 #[test]

@@ -4,8 +4,7 @@ use std::collections::HashSet;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tidewire::metrics::InspectError;
-use tidewire::{Client, Context, Message, Policy, PubSub, Server};
+use tidewire::{Client, Context, Message, Policy, PubSub, ServeError, Server};
 use tidewire_testkit::fixtures::echo;
 use tidewire_testkit::wait_until;
 
@@ -49,7 +48,7 @@ fn every_session_is_visited_once_in_several_pieces() {
     drop(server);
     assert_eq!(inspector.lanes(LONG), [None, None]);
     let ended = inspector.sessions(LONG, |_| {}).unwrap_err();
-    assert_eq!(ended, InspectError::Ended { lane: 0 });
+    assert!(matches!(ended, ServeError::LaneEnded { lane: 0 }));
 }
 
 #[test]
@@ -115,7 +114,7 @@ fn a_lane_that_does_not_turn_is_asked_once_and_answers_when_it_turns_again() {
         assert_eq!(inspector.lanes(Duration::ZERO), [None]);
     }
     let late = inspector.sessions(Duration::ZERO, |_| {}).unwrap_err();
-    assert_eq!(late, InspectError::Late { lane: 0 });
+    assert!(matches!(late, ServeError::LaneLate { lane: 0 }));
     leave.send(()).unwrap();
     request.wait().unwrap();
     let answered = || inspector.lanes(LONG)[0];

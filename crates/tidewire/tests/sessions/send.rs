@@ -236,13 +236,13 @@ fn a_server_that_stops_takes_or_counts_sent_messages() {
         for reader in readers {
             reader.join().unwrap();
         }
-        let reader = scene.server.server().metrics_reader();
+        let inspector = scene.server.server().inspector();
         scene.server.stop();
         let accepted: u64 = senders
             .into_iter()
             .map(|sender| sender.join().unwrap())
             .sum();
-        let metrics = reader.read();
+        let metrics = inspector.metrics();
         assert_eq!(
             accepted,
             metrics.sends_taken + metrics.sends_undelivered,

@@ -1,4 +1,4 @@
-//! Figures of lanes, sessions and rooms for any thread, for dashboards and watchdogs.
+//! Figures of a server, its lanes, sessions and rooms for any thread, for dashboards and watchdogs.
 //!
 //! The lanes are asked by their mailboxes and answer between their other work, in pieces of bounded size. So nothing is
 //! counted for this while messages move, and a server that is not asked pays nothing. Rejected: figures that the lanes
@@ -8,18 +8,24 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use thiserror::Error;
 use tidewire_io::clock::now_ns;
 
+use super::operation::Readiness;
+use super::{ServeError, Server};
+use crate::backplane::NodeFigures;
 use crate::engine::ServerShared;
 use crate::mailbox::{Inspection, LaneAnswer, LaneMessage, LanesAsked, Question, RoomFigures};
+use crate::observe::{Metrics, MetricsReader};
 use crate::session::{LaneFigures, SessionFigures};
 
-/// Asks the lanes of a server for figures, from any thread but a lane. [`Server::inspector`](crate::Server::inspector)
-/// returns it. Clones ask the same server. One question runs at a time, and the others wait for it.
+/// Reads a server from any thread, also after the server has stopped. [`Server::inspector`] returns it. Clones read the
+/// same server.
+///
+/// Counters and the state of the server are read at once. [`Self::lanes`], [`Self::sessions`] and [`Self::rooms`] ask
+/// the lanes, so no lane may call them. One question runs at a time, and the others wait for it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -39,29 +45,60 @@ use crate::session::{LaneFigures, SessionFigures};
 #[derive(Clone, Debug)]
 pub struct Inspector {
     shared: Arc<ServerShared>,
+    metrics: MetricsReader,
+    node: Option<Arc<Mutex<NodeFigures>>>,
+    readiness: Readiness,
 }
 
-/// A lane did not answer a question about itself. An error of [`Inspector::sessions`], which has an example of success.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum InspectError {
-    /// The lane has ended, because the server ends or the lane failed.
-    #[error("lane {lane} has ended")]
-    Ended {
-        /// Its index.
-        lane: usize,
-    },
-    /// The lane did not answer in time: a handler blocks, or the machine is overloaded. Ask again later.
-    #[error("lane {lane} did not answer in time; look which handler takes this long")]
-    Late {
-        /// Its index.
-        lane: usize,
-    },
+impl Server {
+    /// Returns a handle that reads the counters and the state of the server, and asks its lanes for figures of
+    /// themselves, their sessions and rooms. It outlives the server.
+    #[must_use]
+    pub fn inspector(&self) -> Inspector {
+        Inspector {
+            shared: Arc::clone(&self.shared),
+            metrics: self.metrics.clone(),
+            node: self.node.as_ref().map(|node| Arc::clone(&node.figures)),
+            readiness: self.readiness.clone(),
+        }
+    }
 }
 
 impl Inspector {
-    pub(crate) fn new(shared: Arc<ServerShared>) -> Self {
-        Self { shared }
+    /// Reads the counters of all lanes at this moment.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        self.metrics.read()
+    }
+
+    /// Reads the counters of each lane at this moment, in the order of the lanes. The three figures of memory belong to
+    /// the whole server, and are 0 here.
+    ///
+    /// ```
+    /// use tidewire::{Context, Message, Server};
+    ///
+    /// let server = Server::builder().lanes(2).start(|_| |_: &mut Context<'_>, _: Message<'_>| Ok(()))?;
+    /// assert_eq!(server.inspector().lane_metrics().len(), 2);
+    /// # Ok::<(), tidewire::ServeError>(())
+    /// ```
+    #[must_use]
+    pub fn lane_metrics(&self) -> Vec<Metrics> {
+        self.metrics.read_lanes()
+    }
+
+    /// Whether the server takes new clients, for the health checks of a load balancer: every lane runs, and
+    /// [`Stopper::withdraw`](crate::Stopper::withdraw) was not called.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.readiness.is_ready()
+    }
+
+    /// Returns what the server knew of its cluster at the last heartbeat; `None` without a backplane.
+    #[must_use]
+    pub fn node(&self) -> Option<NodeFigures> {
+        let figures = self.node.as_ref()?.lock();
+        // No code under the lock panics.
+        Some(figures.unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     /// Asks every lane for its figures, and waits for the answers up to `within`. A lane that has ended, or that does
@@ -119,12 +156,12 @@ impl Inspector {
     /// ```
     ///
     /// # Errors
-    /// [`InspectError`]. The sessions of other lanes were visited, and some of that lane's.
+    /// [`ServeError::LaneEnded`] or [`ServeError::LaneLate`]. The sessions of other lanes were visited, and some of that lane's.
     pub fn sessions(
         &self,
         within: Duration,
         mut visit: impl FnMut(SessionFigures),
-    ) -> Result<(), InspectError> {
+    ) -> Result<(), ServeError> {
         self.pieces(
             within,
             |from| Question::Sessions { from },
@@ -154,8 +191,8 @@ impl Inspector {
     /// ```
     ///
     /// # Errors
-    /// [`InspectError`].
-    pub fn rooms(&self, within: Duration) -> Result<Vec<RoomFigures>, InspectError> {
+    /// [`ServeError::LaneEnded`] or [`ServeError::LaneLate`].
+    pub fn rooms(&self, within: Duration) -> Result<Vec<RoomFigures>, ServeError> {
         let mut rooms = BTreeMap::new();
         self.pieces(
             within,
@@ -190,7 +227,7 @@ impl Inspector {
         within: Duration,
         question: impl Fn(usize) -> Question,
         mut take: impl FnMut(LaneAnswer) -> Option<usize>,
-    ) -> Result<(), InspectError> {
+    ) -> Result<(), ServeError> {
         for lane in 0..self.shared.lanes.all().len() {
             let mut from = Some(0);
             while let Some(start) = from {
@@ -229,15 +266,15 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn ask(&self, lane: usize, question: Question) -> Result<(), InspectError> {
+    fn ask(&self, lane: usize, question: Question) -> Result<(), ServeError> {
         let reply = self.reply.as_ref();
         let inspection = reply.and_then(|it| Inspection::new(question, lane, &self.asked, it));
-        let inspection = inspection.ok_or(InspectError::Late { lane })?;
+        let inspection = inspection.ok_or(ServeError::LaneLate { lane })?;
         let message = LaneMessage::Inspect(Box::new(inspection));
         let mailbox = &self.shared.lanes.all()[lane];
         mailbox
             .post(message)
-            .map_err(|_| InspectError::Ended { lane })
+            .map_err(|_| ServeError::LaneEnded { lane })
     }
 
     fn next(&mut self) -> Option<(usize, LaneAnswer)> {
@@ -247,10 +284,10 @@ impl<'a> Round<'a> {
     }
 
     /// The reason why a lane did not answer.
-    fn failure(&self, lane: usize) -> InspectError {
+    fn failure(&self, lane: usize) -> ServeError {
         match self.shared.lanes.all()[lane].is_retired() {
-            true => InspectError::Ended { lane },
-            false => InspectError::Late { lane },
+            true => ServeError::LaneEnded { lane },
+            false => ServeError::LaneLate { lane },
         }
     }
 }
