@@ -22,7 +22,7 @@ use tidewire::system::raise_descriptor_limit;
 fn ten_thousand_devices_take_at_most_20_mb() {
     let limit = raise_descriptor_limit().unwrap();
     // Some descriptors are needed for other purposes: the libraries, the pipes, the backend.
-    let room = usize::try_from(limit.soft).unwrap_or(usize::MAX) - 100;
+    let room = usize::try_from(limit).unwrap_or(usize::MAX) - 100;
     let count = room.min(10_000);
     if count < 10_000 {
         println!("only {count} devices: the limit of descriptors allows no more");

@@ -8,7 +8,7 @@ use thiserror::Error;
 use tidewire::Server;
 use tidewire::socket::SocketOptions;
 use tidewire::system::{SocketError, listen_tcp};
-use tidewire::tls::{TlsError, TlsLayers};
+use tidewire::tls::{TlsAcceptor, TlsError};
 
 use crate::access::Access;
 use crate::events::Events;
@@ -48,7 +48,7 @@ pub enum AdminError {
 #[derive(Debug)]
 pub struct BoundAdmin {
     listener: TcpListener,
-    tls: Option<TlsLayers>,
+    tls: Option<TlsAcceptor>,
     settings: Settings,
 }
 
@@ -82,7 +82,7 @@ impl Admin {
                 return Err(AdminError::Plaintext(address));
             }
         }
-        let tls = settings.tls.as_ref().map(|it| it.layers("http/1.1"));
+        let tls = settings.tls.as_ref().map(|it| it.acceptor("http/1.1"));
         let tls = tls.transpose()?;
         let options = SocketOptions {
             ipv6_only: settings.is_ipv6_only,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tidewire::metrics::{
     DatagramDrop, DropReason, Inspector, LaneFigures, Metrics, RoomFigures, SessionFigures,
 };
-use tidewire::tls::TlsReloader;
+use tidewire::tls::TlsAcceptor;
 use tidewire::{CloseReason, ServeError, Sessions};
 
 use crate::model::{
@@ -24,7 +24,7 @@ use crate::model::{
 pub(crate) struct Sampler {
     pub(crate) inspector: Inspector,
     pub(crate) sessions: Sessions,
-    tls: Option<TlsReloader>,
+    tls: Option<TlsAcceptor>,
     state: Mutex<State>,
 }
 
@@ -67,7 +67,7 @@ impl Sampler {
         Self {
             inspector: server.inspector(),
             sessions: server.sessions(),
-            tls: server.tls_reloader(),
+            tls: server.tls_acceptor(),
             state: Mutex::new(State {
                 started: Instant::now(),
                 last: None,

@@ -89,12 +89,10 @@ async fn drive(
     loop {
         let turn = node.turn(Instant::now(), &mut wire);
         let is_waiting = wire.flush();
-        if turn.has_ended {
-            break;
-        }
+        let Some(due_at) = turn else { break };
         let wake_at = match is_waiting {
-            true => turn.wake_at.min(Instant::now() + RETRY),
-            false => turn.wake_at,
+            true => due_at.min(Instant::now() + RETRY),
+            false => due_at,
         };
         tokio::select! {
             Some(packet) = packets.next() => receive(&mut node, &wire, &packet),

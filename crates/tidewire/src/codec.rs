@@ -22,8 +22,7 @@ pub use tidewire_proto::body::{ErrorBody, JoinedBody, Recovery, RecoveryBody, Ro
 pub use tidewire_proto::codec::contract;
 pub use tidewire_proto::codec::{
     ChatMessage, Codec, ConnectionState, Decoded, Decoding, Format, FrameLayout, Framing,
-    JsonFault, MethodCase, Opening, Presence, RequestIds, RoomReply, StreamFraming, Subscription,
-    Text,
+    JsonFault, Opening, Presence, RequestIds, RoomReply, StreamFraming, Subscription, Text,
 };
 pub use tidewire_proto::error::{DecodeError, EncodeError};
 pub use tidewire_proto::handshake::{FirstBytes, HandshakeError};

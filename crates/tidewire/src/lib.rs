@@ -143,7 +143,6 @@ pub use session::{Broadcast, BroadcastReport, SendError, SessionId, SessionView,
 pub use transport::{ConnectError, TransportKind};
 
 pub use tidewire_io::clock::Moment;
-pub use tidewire_io::waker::LaneWaker;
 #[cfg(feature = "typed")]
 pub use tidewire_macros::service;
 pub use tidewire_proto::body::{ErrorCode, GoAwayCode, NameError};

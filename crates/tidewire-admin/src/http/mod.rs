@@ -23,7 +23,7 @@ use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioTimer;
 use tidewire::auth::Network;
 use tidewire::layer::{Forwarded, Stack};
-use tidewire::tls::TlsLayers;
+use tidewire::tls::TlsAcceptor;
 use tidewire::websocket::WebSocketFault;
 use tokio::runtime::{self, Runtime};
 use tokio::sync::Notify;
@@ -190,7 +190,7 @@ impl<F: Fn() -> String + Send + Sync + 'static> Site for TextSite<F> {
 pub(crate) struct Intake {
     /// The longest time that a peer may leave an answer unread.
     pub(crate) stall_max: Duration,
-    pub(crate) tls: Option<TlsLayers>,
+    pub(crate) tls: Option<TlsAcceptor>,
     /// Proxies that name their clients in requests.
     pub(crate) forwarders: Arc<[Network]>,
 }

@@ -459,7 +459,7 @@ fn watch_stdin(sender: Sender<Wake>, inspector: Inspector) -> io::Result<()> {
                     // Each line is answered with the lanes' account so far.
                     let lines = buffer[..count].iter().filter(|byte| **byte == b'\n');
                     lines.for_each(|_| {
-                        output::print_line(json!(LaneAccount::of(&inspector.metrics())))
+                        output::print_line(json!(LaneAccount::of(&inspector.metrics())));
                     });
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

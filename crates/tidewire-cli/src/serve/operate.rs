@@ -101,9 +101,9 @@ impl Operator {
         RELOAD_WAITS.store(false, Ordering::SeqCst);
         logging::reopen();
         self.settings.reload(&self.server);
-        if let Some(reloader) = self.server.tls_reloader() {
+        if let Some(certificate) = self.server.tls_acceptor() {
             // The log says how it ended.
-            drop(reloader.reload());
+            drop(certificate.reload());
         }
         self.users.reload(&self.server);
     }
@@ -112,9 +112,9 @@ impl Operator {
     fn follow_files(&mut self) {
         logging::follow_file();
         self.users.reload_if_changed(&self.server);
-        if let Some(reloader) = self.server.tls_reloader() {
+        if let Some(certificate) = self.server.tls_acceptor() {
             // The log says how it ended.
-            drop(reloader.reload_if_changed());
+            drop(certificate.reload_if_changed());
         }
     }
 

@@ -36,8 +36,8 @@ pub struct Format {
     pub text: Text,
     /// The calls that make a message of bytes.
     pub decoding: Decoding,
-    /// How method names compare.
-    pub method_case: MethodCase,
+    /// Whether ASCII letters of method names compare in lower case. Otherwise names compare byte for byte.
+    pub ignores_method_case: bool,
     /// Whether replies repeat the name of the method, so that a lane must keep it while a request is handled. A codec
     /// without names in its replies sets this to false.
     pub repeats_names: bool,
@@ -81,7 +81,7 @@ impl Format {
             framing: None,
             text: Text::No,
             decoding: Decoding::Direct,
-            method_case: MethodCase::Exact,
+            ignores_method_case: false,
             repeats_names: true,
             has_positions: false,
             has_pings: false,
@@ -233,25 +233,4 @@ pub enum Decoding {
     /// The codec keeps a [`ConnectionState`](super::ConnectionState), which
     /// [`Codec::decode_next`](super::Codec::decode_next) and [`Codec::adapt_frame`](super::Codec::adapt_frame) get.
     WithState,
-}
-
-/// The comparison of method names.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum MethodCase {
-    /// Byte for byte.
-    #[default]
-    Exact,
-    /// In lower case; only ASCII letters are converted.
-    Lower,
-}
-
-impl MethodCase {
-    /// Returns whether two names are of the same method.
-    #[must_use]
-    pub fn matches(self, one: &str, other: &str) -> bool {
-        match self {
-            Self::Exact => one == other,
-            Self::Lower => one.eq_ignore_ascii_case(other),
-        }
-    }
 }

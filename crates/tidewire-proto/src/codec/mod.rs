@@ -134,7 +134,7 @@ pub mod uvrpc;
 pub use crate::json::{JsonFault, JsonField, JsonKind};
 pub use any::{AnyCodec, KnownCodec};
 pub use delimited::Delimited;
-pub use format::{Decoding, Format, Framing, MethodCase, Opening, RequestIds, StreamFraming, Text};
+pub use format::{Decoding, Format, Framing, Opening, RequestIds, StreamFraming, Text};
 pub use frame::Decoded;
 pub use json::Json;
 pub use length_field::{LengthField, LengthSize};

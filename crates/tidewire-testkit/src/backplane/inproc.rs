@@ -281,11 +281,10 @@ impl Carrier for InprocCarrier {
 fn drive(node: &mut Node, wire: &mut InprocWire, received: &Receiver<Event>, ahead: Duration) {
     let now = || Instant::now() + ahead;
     loop {
-        let turn = node.turn(now(), wire);
-        if turn.has_ended {
+        let Some(wake_at) = node.turn(now(), wire) else {
             return;
-        }
-        let wait = turn.wake_at.saturating_duration_since(now());
+        };
+        let wait = wake_at.saturating_duration_since(now());
         let mut next = match received.recv_timeout(wait) {
             Ok(event) => Some(event),
             Err(RecvTimeoutError::Timeout) => None,

@@ -84,10 +84,7 @@ const PLAIN_DATA: &[Group] = &[
     ),
     (
         "an answer of a backplane: its author writes it as a literal, and the node judges it",
-        &[
-            "tidewire/backplane/histories/mod: HistoryMessage HistoryState",
-            "tidewire/backplane/mod: Turn",
-        ],
+        &["tidewire/backplane/histories/mod: HistoryMessage HistoryState"],
     ),
     (
         "handed to the user, who takes it apart and owns the parts",

@@ -11,10 +11,10 @@
 //!
 //! - [`Backplane`]: [`connect`](Backplane::connect) blocks the thread that starts the server until the engine can be
 //!   used, or fails. It must check what it can: the address, the credentials, the largest packet.
-//! - [`Carrier`]: [`run`](Carrier::run) drives a node on a thread of its own until [`Turn::has_ended`].
+//! - [`Carrier`]: [`run`](Carrier::run) drives a node on a thread of its own until [`Node::turn`] returns `None`.
 //!
-//! The loop of `run` is: wait for a packet, an event of the engine, the waker of [`Node::set_waker`], or
-//! [`Turn::wake_at`]; give packets to [`Node::handle_packet`] and events to [`Node::handle_connected`],
+//! The loop of `run` is: wait for a packet, an event of the engine, the waker of [`Node::set_waker`], or the time that
+//! [`Node::turn`] returned; give packets to [`Node::handle_packet`] and events to [`Node::handle_connected`],
 //! [`Node::handle_disconnected`], [`Node::handle_packet_limit`] and [`Node::handle_refusal`], and a request that no
 //! node takes to [`Node::handle_unserved`]; then call [`Node::turn`], which hands out packets and subscriptions through
 //! [`Wire`].
@@ -66,7 +66,7 @@ mod topics;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use thiserror::Error;
 pub use tidewire_proto::backplane::{NODE_BYTES_MAX, validate_node};
@@ -104,7 +104,7 @@ pub trait Carrier: Send {
         Err(BackplaneError::NoHistory)
     }
 
-    /// Drives the node until its turn [has ended](Turn::has_ended). It runs on a thread of its own.
+    /// Drives the node until [`Node::turn`] returns `None`. It runs on a thread of its own.
     fn run(self: Box<Self>, node: Node);
 }
 
@@ -160,15 +160,6 @@ pub trait Wire {
 
     /// Ends to receive the packets of a history. The history stays.
     fn unfollow(&mut self, name: &RoomOrTopic);
-}
-
-/// The outcome of a turn of a node. The times of [`NodeSettings`] decide when the next one is due.
-#[derive(Clone, Copy, Debug)]
-pub struct Turn {
-    /// When the next turn is due, even if nothing happens.
-    pub wake_at: Instant,
-    /// Whether the node has ended. Everything was given to [`Wire`]; the carrier sends it, and returns.
-    pub has_ended: bool,
 }
 
 /// The fate of messages that are published while their node is cut off from the others; see [`NodeSettings`].

@@ -156,7 +156,8 @@ impl Inspector {
     /// ```
     ///
     /// # Errors
-    /// [`ServeError::LaneEnded`] or [`ServeError::LaneLate`]. The sessions of other lanes were visited, and some of that lane's.
+    /// [`ServeError::LaneEnded`] or [`ServeError::LaneLate`]. The sessions of other lanes were visited, and some of
+    /// that lane's.
     pub fn sessions(
         &self,
         within: Duration,

@@ -15,6 +15,7 @@ mod websocket;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::task::{Wake, Waker};
 use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
@@ -38,7 +39,7 @@ use crate::mailbox::{LaneMessage, Mailbox};
 use crate::observe::{Metrics, MetricsReader};
 use crate::on_lane;
 use crate::service::{Context, HandlerResult, Service, Sessions};
-use crate::tls::{ClientTls, ServerTls, TlsReloader};
+use crate::tls::{ClientTls, ServerTls, TlsAcceptor};
 use crate::transport::inproc;
 use crate::transport::{LayerFactory, Layers};
 use crate::websocket::WebPage;
@@ -64,9 +65,22 @@ pub struct Server {
     metrics: MetricsReader,
     poller: PollerKind,
     node: Option<NodeThread>,
-    tls: Option<TlsReloader>,
+    tls: Option<TlsAcceptor>,
     readiness: Readiness,
     stopper: Stopper,
+}
+
+/// The waker of a lane, as one of the standard library.
+struct WakesLane(Arc<LaneWaker>);
+
+impl Wake for WakesLane {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.wake();
+    }
 }
 
 /// The settings of a server before it runs. [`Server::builder`] makes them.
@@ -231,7 +245,11 @@ impl Server {
     /// # Panics
     /// There is no such lane.
     #[must_use]
-    pub fn waker(&self, lane: usize) -> Arc<LaneWaker> {
+    pub fn waker(&self, lane: usize) -> Waker {
+        Arc::new(WakesLane(self.lane_waker(lane))).into()
+    }
+
+    pub(crate) fn lane_waker(&self, lane: usize) -> Arc<LaneWaker> {
         Arc::clone(&self.lanes[lane].waker)
     }
 

@@ -22,7 +22,7 @@ use crate::mailbox::Mailbox;
 use crate::observe::{LaneCounters, MetricsReader};
 use crate::room::RoomError;
 use crate::service::{BoxedService, Service};
-use crate::tls::TlsReloader;
+use crate::tls::TlsAcceptor;
 
 impl ServerBuilder {
     pub(super) fn start_with<S: Service>(
@@ -94,7 +94,7 @@ impl ServerBuilder {
             poller: kind,
             stopper: Stopper::new(readiness.clone()),
             readiness,
-            tls: acceptor.map(|acceptor| TlsReloader::new(acceptor, Arc::clone(&counters[0]))),
+            tls: acceptor.map(|acceptor| TlsAcceptor::new(acceptor, Arc::clone(&counters[0]))),
         };
         server.take_names()?;
         let mut listeners = bound.listeners;

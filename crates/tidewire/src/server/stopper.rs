@@ -46,8 +46,8 @@ impl Stopper {
         }
     }
 
-    /// Says from now on that the server is not [ready](crate::metrics::Inspector::is_ready). The server goes on to serve
-    /// and to accept; a load balancer that asks sends new clients elsewhere. [`Self::shutdown`] does this, too.
+    /// Says from now on that the server is not [ready](crate::metrics::Inspector::is_ready). The server goes on to
+    /// serve and to accept; a load balancer that asks sends new clients elsewhere. [`Self::shutdown`] does this, too.
     ///
     /// ```
     /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload))?;

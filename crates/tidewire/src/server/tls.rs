@@ -6,13 +6,13 @@ use super::{ServeError, Server, ServerBuilder};
 use crate::address::Address;
 use crate::engine::Outgoing;
 use crate::lane::Tasks;
-use crate::tls::{Acceptor, ClientTls, OutgoingTls, ServerTls, TlsReloader};
+use crate::tls::{Acceptor, ClientTls, OutgoingTls, ServerTls, TlsAcceptor};
 use crate::transport::{LayerFactory, Layers};
 
 impl Server {
-    /// Returns a handle that reads the server's certificate again, if it has one.
+    /// Returns the server's certificate, if it has one, to read it again.
     #[must_use]
-    pub fn tls_reloader(&self) -> Option<TlsReloader> {
+    pub fn tls_acceptor(&self) -> Option<TlsAcceptor> {
         self.tls.clone()
     }
 }

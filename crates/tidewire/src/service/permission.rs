@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 use tidewire_proto::body::{ErrorCode, JoinBody, Since, SubscribeBody, validate_name};
-use tidewire_proto::codec::{Codec, MethodCase};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::message::{Kind, Message, RoomId};
 use tidewire_proto::text::visible;
 use tidewire_proto::topic::{Pattern, validate_topic};
@@ -151,7 +151,7 @@ impl Context<'_> {
     /// # Errors
     /// A refusal with [`ErrorCode::Forbidden`].
     pub fn check_permission(&self, action: Action<'_>) -> HandlerResult {
-        let ignores_case = self.codec().format().method_case == MethodCase::Lower;
+        let ignores_case = self.codec().format().ignores_method_case;
         let is_allowed = self
             .session()
             .identity()

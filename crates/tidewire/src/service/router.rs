@@ -16,7 +16,7 @@ use std::fmt;
 
 use tidewire_io::clock::Moment;
 use tidewire_proto::body::ErrorCode;
-use tidewire_proto::codec::{Codec, MethodCase};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Message;
 
 use crate::service::Context;
@@ -241,7 +241,7 @@ impl Router {
         }
     }
 
-    fn find(&mut self, name: &str, case: MethodCase) -> Option<MethodIndex> {
+    fn find(&mut self, name: &str, ignores_case: bool) -> Option<MethodIndex> {
         // An empty name matches no method, even if one was registered.
         if name.is_empty() || name.len() > self.name_bytes_max {
             return None;
@@ -251,7 +251,7 @@ impl Router {
         {
             return Some(*method);
         }
-        let method = self.look_up(name, case)?;
+        let method = self.look_up(name, ignores_case)?;
         let (recent, found) = self.recent.get_or_insert((String::new(), method));
         recent.clear();
         recent.push_str(name);
@@ -259,10 +259,10 @@ impl Router {
         Some(method)
     }
 
-    fn look_up(&mut self, name: &str, case: MethodCase) -> Option<MethodIndex> {
-        let found = match case {
-            MethodCase::Exact => self.exact.get(name),
-            MethodCase::Lower => {
+    fn look_up(&mut self, name: &str, ignores_case: bool) -> Option<MethodIndex> {
+        let found = match ignores_case {
+            false => self.exact.get(name),
+            true => {
                 self.folded.clear();
                 self.folded.push_str(name);
                 self.folded.make_ascii_lowercase();
@@ -274,10 +274,10 @@ impl Router {
 }
 
 impl Router {
-    fn has_method(&self, name: &str, case: MethodCase) -> bool {
-        match case {
-            MethodCase::Exact => self.exact.contains_key(name),
-            MethodCase::Lower => self.lower.contains_key(&*name.to_ascii_lowercase()),
+    fn has_method(&self, name: &str, ignores_case: bool) -> bool {
+        match ignores_case {
+            false => self.exact.contains_key(name),
+            true => self.lower.contains_key(&*name.to_ascii_lowercase()),
         }
     }
 }
@@ -287,8 +287,8 @@ impl Service for Router {
         if let Some(hook) = &mut self.before {
             hook(cx, &message)?;
         }
-        let case = cx.codec().format().method_case;
-        if let Some(MethodIndex { handler, number }) = self.find(message.name, case) {
+        let ignores_case = cx.codec().format().ignores_method_case;
+        if let Some(MethodIndex { handler, number }) = self.find(message.name, ignores_case) {
             return self.handlers[handler](number, cx, message);
         }
         for part in &mut self.parts {
@@ -304,7 +304,7 @@ impl Service for Router {
 
     fn action(&self, cx: &Context<'_>, message: &Message<'_>) -> ActionKind {
         if !message.name.is_empty()
-            && self.has_method(message.name, cx.codec().format().method_case)
+            && self.has_method(message.name, cx.codec().format().ignores_method_case)
         {
             return ActionKind::Call;
         }
@@ -395,22 +395,22 @@ mod tests {
     #[test]
     fn names_compare_as_the_codec_says() {
         let mut router = Router::new().on("Add", nothing).on("add", nothing);
-        assert_eq!(router.find("Add", MethodCase::Exact), method(0, 0));
-        assert_eq!(router.find("add", MethodCase::Exact), method(1, 0));
-        assert_eq!(router.find("ADD", MethodCase::Exact), None);
+        assert_eq!(router.find("Add", false), method(0, 0));
+        assert_eq!(router.find("add", false), method(1, 0));
+        assert_eq!(router.find("ADD", false), None);
         for name in ["Add", "add", "ADD"] {
-            assert_eq!(router.find(name, MethodCase::Lower), method(0, 0), "{name}");
+            assert_eq!(router.find(name, true), method(0, 0), "{name}");
         }
         for name in ["", "ad", "adds"] {
-            assert_eq!(router.find(name, MethodCase::Lower), None, "{name}");
+            assert_eq!(router.find(name, true), None, "{name}");
         }
     }
 
     #[test]
     fn the_later_of_two_methods_with_one_name_counts() {
         let mut router = Router::new().on("add", nothing).on("add", nothing);
-        assert_eq!(router.find("add", MethodCase::Exact), method(1, 0));
-        assert_eq!(router.find("ADD", MethodCase::Lower), method(1, 0));
+        assert_eq!(router.find("add", false), method(1, 0));
+        assert_eq!(router.find("ADD", true), method(1, 0));
         assert_eq!(format!("{router:?}"), r#"Router { methods: ["add"], .. }"#);
     }
 
@@ -420,9 +420,9 @@ mod tests {
             .on("second", nothing)
             .mount(Pair)
             .on("third", nothing);
-        assert_eq!(router.find("first", MethodCase::Exact), method(1, 0));
-        assert_eq!(router.find("second", MethodCase::Exact), method(1, 1));
-        assert_eq!(router.find("Second", MethodCase::Lower), method(1, 1));
-        assert_eq!(router.find("third", MethodCase::Exact), method(2, 0));
+        assert_eq!(router.find("first", false), method(1, 0));
+        assert_eq!(router.find("second", false), method(1, 1));
+        assert_eq!(router.find("Second", true), method(1, 1));
+        assert_eq!(router.find("third", false), method(2, 0));
     }
 }

@@ -26,7 +26,7 @@ pub use http::http_agent;
 pub use trusted::{OpenError, Trust, check_trust, open_trusted};
 
 pub use tidewire_io::allocation::{CountingAllocator, is_counting};
-pub use tidewire_io::descriptors::{DescriptorLimit, raise_descriptor_limit};
+pub use tidewire_io::descriptors::raise_descriptor_limit;
 pub use tidewire_io::poller::{Interest, PollerError};
 pub use tidewire_io::ring::{Readiness, RingStream};
 pub use tidewire_io::socket::{SocketError, listen_tcp};

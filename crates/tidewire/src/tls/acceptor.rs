@@ -43,11 +43,12 @@ struct Configs {
     web: Arc<ServerConfig>,
 }
 
-/// Reads the certificate and the key of a running server again. [`Server::tls_reloader`](crate::Server::tls_reloader)
-/// makes it.
+/// The certificate and the key in use: makes TLS layers with them, and reads them again.
+/// [`Server::tls_acceptor`](crate::Server::tls_acceptor) returns that of a server. [`ServerTls::acceptor`] makes
+/// one for connections that the caller accepts.
 ///
-/// New connections use the new pair, and open sessions continue. If the new pair cannot be used, the server keeps the
-/// old pair.
+/// After [`Self::reload`] new connections use the new pair, and open sessions continue. If the new pair cannot be used,
+/// the old pair stays.
 ///
 /// ```no_run
 /// use tidewire::tls::ServerTls;
@@ -57,19 +58,20 @@ struct Configs {
 ///     .listen("tls://0.0.0.0:8443")?
 ///     .tls(ServerTls::new("server.pem", "server.key"))
 ///     .start_one(PubSub::new())?;
-/// let reloader = server.tls_reloader().expect("the server has a certificate");
+/// let certificate = server.tls_acceptor().expect("the server has a certificate");
 /// std::thread::spawn(move || loop {
 ///     std::thread::sleep(std::time::Duration::from_secs(1));
-///     if let Err(error) = reloader.reload_if_changed() {
+///     if let Err(error) = certificate.reload_if_changed() {
 ///         eprintln!("the old certificate stays: {error}");
 ///     }
 /// });
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct TlsReloader {
+pub struct TlsAcceptor {
     acceptor: Arc<Acceptor>,
-    counters: Arc<CachePadded<LaneCounters>>,
+    /// The counters of the server, if it is one of a server.
+    counters: Option<Arc<CachePadded<LaneCounters>>>,
 }
 
 impl Acceptor {
@@ -145,41 +147,6 @@ impl Acceptor {
     }
 }
 
-/// Makes the server's side of TLS for connections that the caller accepts, as a [`Layer`]. [`ServerTls::layers`] makes
-/// it.
-///
-/// ```no_run
-/// use tidewire::layer::Stack;
-/// use tidewire::tls::ServerTls;
-///
-/// let layers = ServerTls::new("server.pem", "server.key").layers("http/1.1")?;
-/// layers.reload_if_changed()?; // before each connection: the certificate may have been renewed
-/// let stack = Stack::from(layers.layer());
-/// # Ok::<(), tidewire::tls::TlsError>(())
-/// ```
-#[derive(Debug)]
-pub struct TlsLayers(Acceptor);
-
-impl TlsLayers {
-    /// Makes the layer of an accepted connection.
-    #[must_use]
-    pub fn layer(&self) -> Box<dyn Layer> {
-        self.0.layer(false)
-    }
-
-    /// Reads certificate and key again if one of their files has changed since they were last read. Returns whether
-    /// they were read. The log says how it ended.
-    ///
-    /// # Errors
-    /// The new pair cannot be used, and the old pair stays.
-    pub fn reload_if_changed(&self) -> Result<bool, TlsError> {
-        if !self.0.has_changed() {
-            return Ok(false);
-        }
-        self.0.reload_and_tell()
-    }
-}
-
 impl Configs {
     fn new(codec: ServerConfig) -> Self {
         let mut web = codec.clone();
@@ -191,9 +158,16 @@ impl Configs {
     }
 }
 
-impl TlsReloader {
+impl TlsAcceptor {
     pub(crate) fn new(acceptor: Arc<Acceptor>, counters: Arc<CachePadded<LaneCounters>>) -> Self {
+        let counters = Some(counters);
         Self { acceptor, counters }
+    }
+
+    /// Makes the layer of an accepted connection.
+    #[must_use]
+    pub fn layer(&self) -> Box<dyn Layer> {
+        self.acceptor.layer(false)
     }
 
     /// Returns when the first certificate of the chain in use expires. `None` if that cannot be read from it.
@@ -205,16 +179,18 @@ impl TlsReloader {
 
     /// Reads the files now. Nothing happens if their content is in use, so a signal that rotates logs costs no tickets.
     /// Otherwise the log says how it ended, and the counters [`tls_reloads`](crate::metrics::Metrics::tls_reloads) and
-    /// [`tls_reloads_refused`](crate::metrics::Metrics::tls_reloads_refused) count it.
+    /// [`tls_reloads_refused`](crate::metrics::Metrics::tls_reloads_refused) of the server count it.
     ///
     /// # Errors
-    /// The new pair cannot be used, and the server keeps the old pair.
+    /// The new pair cannot be used, and the old pair stays.
     pub fn reload(&self) -> Result<bool, TlsError> {
         let outcome = self.acceptor.reload_and_tell();
-        match &outcome {
-            Ok(false) => {}
-            Ok(true) => self.counters.tls_reloads.add_shared(1),
-            Err(_) => self.counters.tls_reloads_refused.add_shared(1),
+        if let Some(counters) = &self.counters {
+            match &outcome {
+                Ok(false) => {}
+                Ok(true) => counters.tls_reloads.add_shared(1),
+                Err(_) => counters.tls_reloads_refused.add_shared(1),
+            }
         }
         outcome
     }
@@ -242,13 +218,26 @@ impl ServerTls {
         Ok(Acceptor::load(self.clone(), protocol)?.layer(false))
     }
 
-    /// As [`Self::layer`], for many connections: the files are read once, and [again](TlsLayers::reload_if_changed)
-    /// when they change.
+    /// As [`Self::layer`], for many connections: the files are read once, and
+    /// [again](TlsAcceptor::reload_if_changed) when they change.
+    ///
+    /// ```no_run
+    /// use tidewire::layer::Stack;
+    /// use tidewire::tls::ServerTls;
+    ///
+    /// let acceptor = ServerTls::new("server.pem", "server.key").acceptor("http/1.1")?;
+    /// acceptor.reload_if_changed()?; // before each connection: the certificate may have been renewed
+    /// let stack = Stack::from(acceptor.layer());
+    /// # Ok::<(), tidewire::tls::TlsError>(())
+    /// ```
     ///
     /// # Errors
     /// See [`TlsError`].
-    pub fn layers(&self, protocol: &'static str) -> Result<TlsLayers, TlsError> {
-        Acceptor::load(self.clone(), protocol).map(TlsLayers)
+    pub fn acceptor(&self, protocol: &'static str) -> Result<TlsAcceptor, TlsError> {
+        Ok(TlsAcceptor {
+            acceptor: Arc::new(Acceptor::load(self.clone(), protocol)?),
+            counters: None,
+        })
     }
 
     fn files(&self) -> [Option<FileState>; 3] {

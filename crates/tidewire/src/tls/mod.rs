@@ -22,8 +22,8 @@ mod provider;
 #[cfg(test)]
 mod tests;
 
+pub use acceptor::TlsAcceptor;
 pub(crate) use acceptor::{Acceptor, protocol};
-pub use acceptor::{TlsLayers, TlsReloader};
 pub(crate) use connector::{ClientConfigs, Connector, OutgoingTls};
 pub use error::{PemPart, TlsError};
 pub use pem::Pem;

@@ -68,7 +68,7 @@ impl Carrier for SlowStreams {
         // The node has its id after a time without objections.
         node.turn(now, &mut wire);
         now += NodeSettings::new("one").unwrap().claim;
-        while !node.turn(now, &mut wire).has_ended {
+        while node.turn(now, &mut wire).is_some() {
             if let Some(name) = wire.0.pop() {
                 reads += 1;
                 let state = HistoryState {

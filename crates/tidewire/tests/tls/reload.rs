@@ -34,12 +34,12 @@ fn new_connections_use_the_new_pair_and_a_broken_one_changes_nothing() {
     let directory = TempDir::new().unwrap();
     let [old, new] = ["old", "new"].map(Authority::new);
     let server = serve(put(&directory, &old.sign_server()));
-    let reloader = server.server().tls_reloader().unwrap();
+    let certificate = server.server().tls_acceptor().unwrap();
     let logs = logs();
     let first = connect(&server, old.client()).unwrap();
     ask(&first, b"before");
     assert!(
-        !reloader.reload_if_changed().unwrap(),
+        !certificate.reload_if_changed().unwrap(),
         "nothing has changed"
     );
 
@@ -49,19 +49,22 @@ fn new_connections_use_the_new_pair_and_a_broken_one_changes_nothing() {
         key: new.sign_server().key,
     };
     put(&directory, &broken);
-    let refused = reloader.reload_if_changed().unwrap_err();
+    let refused = certificate.reload_if_changed().unwrap_err();
     assert!(matches!(refused, TlsError::KeyMismatch { .. }), "{refused}");
     let key = directory.path().join("server.key");
     let said = format!("the old one stays error=the key {}", key.display());
     assert!(logs.text().contains(&said), "{said}");
-    assert!(!reloader.reload_if_changed().unwrap(), "it is refused once");
+    assert!(
+        !certificate.reload_if_changed().unwrap(),
+        "it is refused once"
+    );
     ask(
         &connect(&server, old.client()).unwrap(),
         b"the old one stays",
     );
 
     put(&directory, &new.sign_server());
-    assert!(reloader.reload_if_changed().unwrap());
+    assert!(certificate.reload_if_changed().unwrap());
     ask(&connect(&server, new.client()).unwrap(), b"the new one");
     assert_eq!(
         fault(connect(&server, old.client())),
@@ -96,7 +99,7 @@ fn a_client_of_a_removed_authority_does_not_return_by_its_ticket() {
     assert!(
         server
             .server()
-            .tls_reloader()
+            .tls_acceptor()
             .unwrap()
             .reload_if_changed()
             .unwrap()
@@ -138,8 +141,8 @@ fn a_client_comes_back_with_the_certificate_and_the_authorities_that_its_files_h
 
     put(&directory, &new_servers.sign_server());
     replace(&path("clients.pem"), new_clients.text());
-    let reloader = server.server().tls_reloader().unwrap();
-    assert!(reloader.reload_if_changed().unwrap());
+    let certificate = server.server().tls_acceptor().unwrap();
+    assert!(certificate.reload_if_changed().unwrap());
     for session in server.server().sessions().list() {
         session.close().unwrap();
     }
@@ -161,14 +164,14 @@ fn a_certificate_that_is_the_same_is_not_taken_again() {
     let authority = Authority::new("same");
     let identity = authority.sign_server();
     let server = serve(put(&directory, &identity));
-    let reloader = server.server().tls_reloader().unwrap();
-    assert!(!reloader.reload().unwrap());
+    let certificate = server.server().tls_acceptor().unwrap();
+    assert!(!certificate.reload().unwrap());
     // Written again, without a change.
     put(&directory, &identity);
-    assert!(!reloader.reload_if_changed().unwrap());
+    assert!(!certificate.reload_if_changed().unwrap());
     assert_eq!(server.server().metrics().tls_reloads, 0);
     put(&directory, &authority.sign_server());
-    assert!(reloader.reload().unwrap());
+    assert!(certificate.reload().unwrap());
     assert_eq!(server.server().metrics().tls_reloads, 1);
 }
 
@@ -178,11 +181,11 @@ fn a_file_whose_mode_was_mended_has_changed() {
     let directory = TempDir::new().unwrap();
     let authority = Authority::new("mode");
     let server = serve(put(&directory, &authority.sign_server()));
-    let reloader = server.server().tls_reloader().unwrap();
+    let certificate = server.server().tls_acceptor().unwrap();
     put(&directory, &authority.sign_server());
     let key = directory.path().join("server.key");
     fs::set_permissions(&key, Permissions::from_mode(0o644)).unwrap();
-    assert!(reloader.reload_if_changed().is_err());
+    assert!(certificate.reload_if_changed().is_err());
     fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
-    assert!(reloader.reload_if_changed().unwrap());
+    assert!(certificate.reload_if_changed().unwrap());
 }

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidewire_io::waker::LaneWaker;
 
 use super::super::course::{News, hear_connected, hear_found, tell};
 use crate::contract::{Measured, Work};
@@ -59,11 +59,11 @@ impl Link {
         &self,
         news: &Receiver<News<Measured>>,
         work: &Work,
-        waker: &LaneWaker,
+        waker: &Waker,
         stage: &mut Stage,
         taken: Option<&dyn Fn() -> u64>,
     ) -> Result<Measured, RoleError> {
-        waker.wake();
+        waker.wake_by_ref();
         hear_connected(news)?;
         self.enter(Phase::WarmUp, waker);
         thread::sleep(Duration::from_millis(work.warm_up_ms));
@@ -97,9 +97,9 @@ impl Link {
         Ok(measured)
     }
 
-    fn enter(&self, phase: Phase, waker: &LaneWaker) {
+    fn enter(&self, phase: Phase, waker: &Waker) {
         self.phase.store(phase as u8, Ordering::Release);
-        waker.wake();
+        waker.wake_by_ref();
     }
 
     pub(super) fn phase(&self) -> Phase {

@@ -34,8 +34,8 @@ use table::Broken;
 use super::frame::Framed;
 use super::spec::{BuiltIn, Parameters};
 use super::{
-    AnyCodec, Codec, Decoded, Format, FrameLayout, Framing, KnownCodec, MethodCase, RequestIds,
-    StreamFraming, unsupported,
+    AnyCodec, Codec, Decoded, Format, FrameLayout, Framing, KnownCodec, RequestIds, StreamFraming,
+    unsupported,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
@@ -299,7 +299,7 @@ const EVERY_TOPIC: &[u8] = b"\0>";
 const FORMAT: Format = Format {
     ids: RequestIds::Bits32,
     framing: Some(LENGTH),
-    method_case: MethodCase::Lower,
+    ignores_method_case: true,
     repeats_names: false,
     has_binary_arguments: true,
     ..Format::new("uvrpc")

@@ -31,7 +31,7 @@ use super::requests::Requests;
 use super::to_engine::ToEngine;
 use super::to_lanes::ToLanes;
 use super::topics::Topics;
-use super::{BackplaneError, NodeFigures, NodeSettings, Subject, Turn, WhenCutOff, Wire};
+use super::{BackplaneError, NodeFigures, NodeSettings, Subject, WhenCutOff, Wire};
 use crate::broker::{BackplaneLink, RoomOrTopic};
 use crate::config::Config;
 use crate::mailbox::Lanes;
@@ -224,8 +224,10 @@ impl Node {
         self.histories.handle_failure(name, text);
     }
 
-    /// Sends what waits, and does what is due.
-    pub fn turn(&mut self, now: Instant, wire: &mut dyn Wire) -> Turn {
+    /// Sends what waits, and does what is due. Returns when the next turn is due, even if nothing happens; the times of
+    /// [`NodeSettings`] decide it. `None` if the node has ended: everything was given to [`Wire`]; the carrier sends
+    /// that, and returns.
+    pub fn turn(&mut self, now: Instant, wire: &mut dyn Wire) -> Option<Instant> {
         if !self.heartbeats.has_begun() {
             self.begin(now, wire);
         }
@@ -262,10 +264,8 @@ impl Node {
         let pause_at = (is_waiting || is_stopping).then(|| now + PAUSE);
         let times = [self.membership.claimed_at(), pause_at, more_at];
         let beat_at = self.heartbeats.due_at().unwrap_or(now);
-        Turn {
-            wake_at: times.into_iter().flatten().fold(beat_at, Instant::min),
-            has_ended: has_ended || has_failed,
-        }
+        let wake_at = times.into_iter().flatten().fold(beat_at, Instant::min);
+        (!has_ended && !has_failed).then_some(wake_at)
     }
 
     /// Does what the lanes have given to the node. Returns whether the server has ended.
