@@ -126,11 +126,15 @@ impl fmt::Debug for Joining {
 #[derive(Debug)]
 pub(super) struct NodeThread {
     link: Arc<BackplaneLink>,
-    pub(super) figures: Arc<Mutex<NodeFigures>>,
+    figures: Arc<Mutex<NodeFigures>>,
     thread: JoinHandle<()>,
 }
 
 impl NodeThread {
+    pub(super) fn figures(&self) -> &Arc<Mutex<NodeFigures>> {
+        &self.figures
+    }
+
     /// Lets the node tell the others that it ends, and waits for its thread.
     pub(super) fn stop(self) {
         self.link.stop();

@@ -58,7 +58,7 @@ impl Server {
         Inspector {
             shared: Arc::clone(&self.shared),
             metrics: self.metrics.clone(),
-            node: self.node.as_ref().map(|node| Arc::clone(&node.figures)),
+            node: self.node.as_ref().map(|node| Arc::clone(node.figures())),
             readiness: self.readiness.clone(),
         }
     }
