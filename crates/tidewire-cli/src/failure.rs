@@ -13,7 +13,7 @@ use tidewire::address::AddressError;
 use tidewire::auth::TokenError;
 use tidewire::backplane::BackplaneError;
 use tidewire::log::LogError;
-use tidewire::tls::{TlsAlert, TlsFault};
+use tidewire::tls::TlsFault;
 use tidewire::{
     CloseReason, ConnectError, GoAwayCode, RequestError, RoomError, SendError, ServeError,
 };
@@ -343,7 +343,7 @@ fn tls_remedy(fault: TlsFault) -> &'static str {
             "give the certificate of the server's authority with --ca FILE; `tidewire cert dev` writes it to ca.pem"
         }
         TlsFault::WrongHost => "name what is in the certificate with --server-name NAME",
-        TlsFault::Alert(TlsAlert(CERTIFICATE_REQUIRED)) => {
+        TlsFault::Alert(CERTIFICATE_REQUIRED) => {
             "show a certificate with --cert FILE --key FILE; the operator of the server signs them"
         }
         _ => "",

@@ -8,7 +8,7 @@
 //! allocations, [`append`] appends small messages to a vector, and [`words`] passes a few bytes from one thread to
 //! another.
 //!
-//! [`process`] tells a child of `fork` from its parent.
+//! [`process`] tells a child of `fork` from its parent. [`trusted`] opens files that decide about access.
 //!
 //! [`memory`] reads from the system's files how much memory the process may use. A server derives its limit from it.
 //!
@@ -41,6 +41,7 @@ pub mod ring;
 mod signal;
 pub mod socket;
 pub mod timer;
+pub mod trusted;
 pub mod waker;
 pub mod words;
 

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use async_nats::{Auth, AuthError};
 use nkeys::KeyPair;
-use tidewire::system::{FileState, Trust, open_trusted};
+use tidewire_io::trusted::{FileState, Trust, open_trusted};
 
 use crate::error::NatsError;
 

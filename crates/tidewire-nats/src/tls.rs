@@ -18,7 +18,7 @@ use async_nats::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use async_nats::rustls::{
     self, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
-use tidewire::system::{FileState, Trust, open_trusted};
+use tidewire_io::trusted::{FileState, Trust, open_trusted};
 
 use crate::error::NatsError;
 

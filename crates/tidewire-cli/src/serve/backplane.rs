@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
 use tidewire::ServerBuilder;
-use tidewire::backplane::{NodeSettings, WhenCutOff};
+use tidewire::backplane::NodeSettings;
 use tidewire_nats::Nats;
 
 use super::history::HistoryRule;
@@ -99,10 +99,7 @@ impl BackplaneArguments {
         let mut settings =
             NodeSettings::new(&id).map_err(|error| wrong(&error, "correct --node"))?;
         settings.services = services;
-        settings.when_cut_off = match self.backplane_cut_off {
-            CutOff::Local => WhenCutOff::Local,
-            CutOff::Fail => WhenCutOff::Fail,
-        };
+        settings.refuses_when_cut_off = matches!(self.backplane_cut_off, CutOff::Fail);
         settings.keeps_histories = !kept.is_empty();
         tracing::info!(node = id, "sharing rooms and topics with other servers");
         Ok(builder.backplane(nats, settings))

@@ -10,7 +10,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
 use tidewire::Server;
 use tidewire::auth::Replaceable;
-use tidewire::system::FileState;
+use tidewire_io::trusted::FileState;
 
 use super::ServeArguments;
 use super::limits::LimitArguments;

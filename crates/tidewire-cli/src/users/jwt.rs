@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewire::auth::{JwtAlgorithm, JwtIssuer, JwtKeys, Users};
-use tidewire::system::{Trust, open_trusted};
+use tidewire::auth::{JwtIssuer, JwtKeys, Users};
+use tidewire_io::trusted::{Trust, open_trusted};
 use tidewire_load::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
 
 use super::UsersError;
@@ -148,13 +148,14 @@ impl JwtFile {
             issuer: name.to_owned(),
             source: Box::new(source),
         };
-        let algorithm: JwtAlgorithm = table.algorithm.parse().map_err(unusable)?;
-        let trust = match algorithm.is_symmetric() {
+        let trust = match JwtIssuer::is_symmetric(&table.algorithm).map_err(unusable)? {
             true => Trust::Secret,
             false => Trust::Decides,
         };
         let key = read_key(&path, trust)?;
-        issuer.key(&table.kid, algorithm, &key).map_err(unusable)
+        issuer
+            .key(&table.kid, &table.algorithm, &key)
+            .map_err(unusable)
     }
 
     /// Adds the sets of keys of an issuer. One that cannot be fetched now is left out, and comes later.

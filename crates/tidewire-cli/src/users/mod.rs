@@ -20,10 +20,10 @@ use thiserror::Error;
 use tidewire::SettingError;
 use tidewire::auth::{
     Access, Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Identity, IdentityLimits,
-    Permissions, TokenError, Tokens, Users, WhenFull,
+    Permissions, TokenError, Tokens, Users,
 };
-use tidewire::system::{OpenError, Trust, check_trust};
 use tidewire::{Limits, RateLimit, WhenExceeded};
+use tidewire_io::trusted::{OpenError, Trust, check_trust};
 use tidewire_load::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
 
 use crate::config::with_defaults;
@@ -362,14 +362,14 @@ fn limits(user: &TomlTable<'_>) -> Result<IdentityLimits, Mistake> {
     if let Some(bytes) = bytes {
         rate = rate.bytes_per_second(bytes);
     }
-    let when_full = user.read("when_full", |it| match it.text()? {
-        "refuse" => Ok(WhenFull::Refuse),
-        "replace" => Ok(WhenFull::Replace),
+    let replaces_oldest = user.read("when_full", |it| match it.text()? {
+        "refuse" => Ok(false),
+        "replace" => Ok(true),
         _ => Err(it.wrong("\"refuse\" or \"replace\"")),
     })?;
     Ok(IdentityLimits {
         sessions_max: user.read("sessions_max", TomlEntry::whole)?,
-        when_full: when_full.unwrap_or_default(),
+        replaces_oldest: replaces_oldest.unwrap_or_default(),
         subscriptions_max: user.read("subscriptions_max", TomlEntry::whole)?,
         rooms_max: user.read("rooms_max", TomlEntry::whole)?,
         rate: (messages.is_some() || bytes.is_some()).then_some(rate),

@@ -45,7 +45,7 @@ pub use certificate::CertificateNames;
 pub use expiry::certificate_expiry;
 pub use forwarded::Forwarded;
 pub use stack::{OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, Stack};
-pub use tls_fault::{TlsAlert, TlsFault, is_tls_record};
+pub use tls_fault::{TlsFault, is_tls_record};
 pub use websocket_fault::WebSocketFault;
 
 /// One layer of one connection. See the [module](self) for the contract.

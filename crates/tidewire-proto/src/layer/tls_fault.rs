@@ -67,9 +67,9 @@ pub enum TlsFault {
     /// The two sides speak different codecs, as their ALPN names say.
     #[error("the peer speaks another codec over TLS: use the same codec on both sides")]
     OtherCodec,
-    /// The peer ended the connection with this alert.
-    #[error("{0}")]
-    Alert(TlsAlert),
+    /// The peer ended the connection with the fatal alert of this number, as in RFC 8446.
+    #[error("{}", Alert(*.0))]
+    Alert(u8),
     /// A record was forged, damaged, or came at a wrong time.
     #[error("the peer broke the rules of TLS, or its bytes were changed on their way")]
     Malformed,
@@ -78,11 +78,10 @@ pub enum TlsFault {
     NotReady,
 }
 
-/// The number of a fatal alert that the peer sent, as in RFC 8446.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TlsAlert(pub u8);
+/// An alert in an error text.
+struct Alert(u8);
 
-impl fmt::Display for TlsAlert {
+impl fmt::Display for Alert {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let meaning = match self.0 {
             10 | 50 => "it did not understand this side: check that both speak TLS",
@@ -130,12 +129,12 @@ mod tests {
 
     #[test]
     fn an_alert_says_what_to_do() {
-        let text = TlsFault::Alert(TlsAlert(48)).to_string();
+        let text = TlsFault::Alert(48).to_string();
         assert!(
             text.contains("alert 48") && text.contains("CA file"),
             "{text}"
         );
-        let unknown = TlsFault::Alert(TlsAlert(255)).to_string();
+        let unknown = TlsFault::Alert(255).to_string();
         assert!(
             unknown.contains("255") && unknown.contains("log"),
             "{unknown}"

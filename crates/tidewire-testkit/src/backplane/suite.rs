@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidewire::backplane::{BackplaneError, NodeSettings, WhenCutOff};
+use tidewire::backplane::{BackplaneError, NodeSettings};
 use tidewire::{
     AnyCodec, Chat, Client, Event, Limits, PubSub, RequestError, ServeError, Server, ServerBuilder,
     Subscription, TopicEvent,
@@ -345,10 +345,10 @@ pub fn a_node_that_is_cut_off_serves_its_members_and_tells_gaps<E: Engine>(engin
     );
 }
 
-/// With [`WhenCutOff::Fail`] a publisher gets an error until the engine is back.
+/// With `refuses_when_cut_off` a publisher gets an error until the engine is back.
 pub fn publishers_of_a_node_that_is_cut_off_are_refused_on_request<E: Engine>(engine: &mut E) {
     let mut strict = settings("one");
-    strict.when_cut_off = WhenCutOff::Fail;
+    strict.refuses_when_cut_off = true;
     let server = chat_of(Server::builder(), engine, strict);
     let mut ann = member(&server, "ann");
     engine.cut();
@@ -368,12 +368,13 @@ pub fn publishers_of_a_node_that_is_cut_off_are_refused_on_request<E: Engine>(en
     server.stop();
 }
 
-/// With [`WhenCutOff::Fail`], publications to a topic fail while the engine is unreachable, and the publisher is told.
+/// With `refuses_when_cut_off`, publications to a topic fail while the engine is unreachable, and the publisher is
+/// told.
 pub fn publishers_to_topics_are_refused_on_request_while_the_node_is_cut_off<E: Engine>(
     engine: &mut E,
 ) {
     let mut strict = settings("one");
-    strict.when_cut_off = WhenCutOff::Fail;
+    strict.refuses_when_cut_off = true;
     let builder = Server::builder().backplane(engine.backplane(), strict);
     let server = TestServer::over_tcp(builder, &AnyCodec::default(), |_| PubSub::new());
     let [publisher, subscriber] = [&server, &server].map(client);

@@ -52,13 +52,25 @@ pub(crate) enum Proof {
     Address(IpAddr),
 }
 
-/// The limits of an identity. `None` means that only the server's limits hold. [`Identity`] has an example.
+/// The limits of an identity. `None` means that only the server's limits hold.
+///
+/// ```
+/// use tidewire::auth::{Identity, IdentityLimits, Permissions};
+///
+/// let limits = IdentityLimits { sessions_max: Some(1), replaces_oldest: true, ..IdentityLimits::default() };
+/// let player = Identity::new("ann", Permissions::everything()).limits(limits);
+/// assert!(player.own_limits().replaces_oldest);
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IdentityLimits {
     /// Sessions of the identity on the whole server.
     pub sessions_max: Option<usize>,
-    /// The policy for another session when the identity has as many as it may have.
-    pub when_full: WhenFull,
+    /// Whether a new session replaces the oldest when all sessions of the identity are in use, or when another session
+    /// of the identity has its name in the rooms. If true, the oldest session ends at once, even if it is in use, and
+    /// its client is told not to reconnect. If false, the oldest silent sessions are pinged, and the first that does
+    /// not answer in 2 s ends; if all answer, the new session is refused. That requires a codec with pings, such as
+    /// `tw1`.
+    pub replaces_oldest: bool,
     /// Patterns that each of its sessions may be subscribed to.
     pub subscriptions_max: Option<usize>,
     /// Rooms that each of its sessions may be in.
@@ -66,27 +78,6 @@ pub struct IdentityLimits {
     /// The messages and bytes that all its sessions together may send in a second, in place of the server's rate limit.
     /// Peers of [`Identity::ANONYMOUS`] share the limit per address.
     pub rate: Option<RateLimit>,
-}
-
-/// The policy for a session when all sessions of its identity are in use, or when another session of the identity has
-/// its name in the rooms. [`IdentityLimits::when_full`] sets it.
-///
-/// ```
-/// use tidewire::auth::{Identity, IdentityLimits, Permissions, WhenFull};
-///
-/// let limits = IdentityLimits { sessions_max: Some(1), when_full: WhenFull::Replace, ..IdentityLimits::default() };
-/// let player = Identity::new("ann", Permissions::everything()).limits(limits);
-/// assert_eq!(player.own_limits().when_full, WhenFull::Replace);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum WhenFull {
-    /// The oldest silent sessions are pinged. The first that does not answer in 2 s ends. If all answer, the newer
-    /// session is refused. This requires a codec with pings, such as `tw1`.
-    #[default]
-    Refuse,
-    /// The oldest session ends at once, even if it is in use. Its client is told not to reconnect.
-    Replace,
 }
 
 impl Identity {

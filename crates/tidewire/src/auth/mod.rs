@@ -41,9 +41,9 @@ use tidewire_proto::layer::CertificateNames;
 pub use authenticators::{Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Network};
 pub(crate) use failures::{Attempt, Failures, Turn};
 pub(crate) use identity::{Admitted, Proof};
-pub use identity::{Identity, IdentityLimits, WhenFull};
+pub use identity::{Identity, IdentityLimits};
 #[cfg(feature = "jwt")]
-pub use jwt::{JwtAlgorithm, JwtIssuer, JwtKeys};
+pub use jwt::{JwtIssuer, JwtKeys};
 pub use permissions::{Access, Action, Permissions};
 use places::IdentitySessions;
 pub(crate) use places::{NoPlace, Place};

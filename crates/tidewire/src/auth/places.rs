@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::{Identity, WhenFull};
+use super::Identity;
 
 /// A session's place among the sessions of its identity. Later places have greater numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -110,9 +110,9 @@ impl IdentitySessions {
             return None;
         }
         sessions.waiting.push((session, wake));
-        let asked = match identity.own_limits().when_full {
-            WhenFull::Refuse => ASKED_MAX,
-            WhenFull::Replace => 1,
+        let asked = match identity.own_limits().replaces_oldest {
+            false => ASKED_MAX,
+            true => 1,
         };
         Some(sessions.by_place.values().take(asked).copied().collect())
     }
@@ -165,10 +165,10 @@ mod tests {
     use super::*;
     use crate::auth::{IdentityLimits, Permissions};
 
-    fn limited(sessions_max: usize, when_full: WhenFull) -> Identity {
+    fn limited(sessions_max: usize, replaces_oldest: bool) -> Identity {
         let limits = IdentityLimits {
             sessions_max: Some(sessions_max),
-            when_full,
+            replaces_oldest,
             ..IdentityLimits::default()
         };
         Identity::new("ann", Permissions::everything()).limits(limits)
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn an_identity_has_as_many_sessions_as_it_may_have() {
-        let identity = limited(2, WhenFull::Refuse);
+        let identity = limited(2, false);
         let sessions = IdentitySessions::default();
         let enter = |number| sessions.replace(None, &identity, number);
         let (one, other) = (enter(1).unwrap().unwrap(), enter(2).unwrap().unwrap());
@@ -191,7 +191,7 @@ mod tests {
     /// Regression: a session with a new identity lost its former place before it had a new place.
     #[test]
     fn a_session_that_gets_no_place_keeps_its_former_one() {
-        let (former, next) = (limited(3, WhenFull::Refuse), limited(2, WhenFull::Refuse));
+        let (former, next) = (limited(3, false), limited(2, false));
         let sessions = IdentitySessions::default();
         let places = [1, 2, 3].map(|number| {
             let place = sessions.replace(None, &former, number).unwrap();
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn newcomers_wait_for_the_oldest_sessions_and_hear_of_a_free_place() {
         let sessions = IdentitySessions::default();
-        let identity = limited(10, WhenFull::Refuse);
+        let identity = limited(10, false);
         let places: Vec<Place> = (0..10)
             .map(|number| sessions.replace(None, &identity, number).unwrap().unwrap())
             .collect();
@@ -223,7 +223,7 @@ mod tests {
         };
         let asked = sessions.await_place(&identity, 100, wake()).unwrap();
         assert_eq!(asked, (0..ASKED_MAX as u64).collect::<Vec<_>>());
-        let replace = limited(10, WhenFull::Replace);
+        let replace = limited(10, true);
         assert_eq!(sessions.await_place(&replace, 101, wake()), Some(vec![0]));
         for number in 102..100 + WAITING_MAX as u64 {
             assert!(sessions.await_place(&identity, number, wake()).is_some());
@@ -240,7 +240,7 @@ mod tests {
     fn a_newcomer_is_woken_at_once_if_a_place_got_free_before_it_waits() {
         for max in [1, 2] {
             let sessions = IdentitySessions::default();
-            let identity = limited(max, WhenFull::Refuse);
+            let identity = limited(max, false);
             let places: Vec<Place> = (0..max as u64)
                 .map(|number| sessions.replace(None, &identity, number).unwrap().unwrap())
                 .collect();

@@ -11,7 +11,7 @@ use thiserror::Error;
 use tidewire_proto::limits::{CREDENTIALS_BYTES_MAX, LONG_CREDENTIALS_BYTES_MAX};
 
 use crate::describe::describe;
-use crate::system::{OpenError, Trust, open_trusted};
+use tidewire_io::trusted::{OpenError, Trust, open_trusted};
 
 /// A secret by which a server knows a client. `Debug` does not show it.
 ///

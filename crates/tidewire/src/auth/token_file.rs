@@ -23,7 +23,7 @@ use super::{
     AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, TableBytes, Token,
     TokenError, Users,
 };
-use crate::system::Trust;
+use tidewire_io::trusted::Trust;
 
 /// Identifies users by random tokens. Peers without a token are left to the next authenticator.
 ///

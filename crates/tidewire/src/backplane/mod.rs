@@ -162,23 +162,13 @@ pub trait Wire {
     fn unfollow(&mut self, name: &RoomOrTopic);
 }
 
-/// The fate of messages that are published while their node is cut off from the others; see [`NodeSettings`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenCutOff {
-    /// Messages reach the members and subscribers of this node. The others are told later how many they missed.
-    #[default]
-    Local,
-    /// Messages are refused.
-    Fail,
-}
-
 /// The settings of a node.
 ///
 /// ```
-/// use tidewire::backplane::{NodeSettings, WhenCutOff};
+/// use tidewire::backplane::NodeSettings;
 ///
 /// let mut settings = NodeSettings::new("eu-1")?;
-/// settings.when_cut_off = WhenCutOff::Fail;
+/// settings.refuses_when_cut_off = true;
 /// assert!(NodeSettings::new("eu 1").is_err());
 /// # Ok::<(), tidewire::SettingError>(())
 /// ```
@@ -193,8 +183,9 @@ pub struct NodeSettings {
     pub silence_max: Duration,
     /// How long the node waits at its start for another one with its id to object. Default 300 ms.
     pub claim: Duration,
-    /// The fate of messages while the node is cut off. Default: messages stay local.
-    pub when_cut_off: WhenCutOff,
+    /// Whether messages that are published while the node is cut off from the others are refused. Otherwise they reach
+    /// the members and subscribers of this node, and the others are told later how many they missed. Default: no.
+    pub refuses_when_cut_off: bool,
     /// The names of the methods that other nodes may call here. A request of another node to one of them comes to the
     /// [`Service`](crate::Service) like one of a client, in a call without a session. Each goes to one of the nodes
     /// that have the method. The asking node checks what its client may do. See
@@ -216,7 +207,7 @@ impl NodeSettings {
             heartbeat: Duration::from_secs(1),
             silence_max: Duration::from_secs(5),
             claim: Duration::from_millis(300),
-            when_cut_off: WhenCutOff::default(),
+            refuses_when_cut_off: false,
             services: Vec::new(),
             keeps_histories: false,
         })

@@ -69,7 +69,7 @@ impl<S: Service> Lane<S> {
             }
             LaneMessage::GiveWay {
                 id,
-                when_full,
+                replaces_oldest,
                 asker,
             } => {
                 let Core {
@@ -78,7 +78,7 @@ impl<S: Service> Lane<S> {
                     exchange,
                     ..
                 } = &mut self.core;
-                places.give_way(sessions, &exchange.lanes, id, when_full, asker);
+                places.give_way(sessions, &exchange.lanes, id, replaces_oldest, asker);
             }
             LaneMessage::StillThere { id } => {
                 if !self.core.guard().note_still_there(id) {

@@ -8,7 +8,6 @@ use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 
 use super::{BatchEntry, LaneMessage, Mailbox, MessageQueue, SpareBatches};
-use crate::auth::WhenFull;
 use crate::broker::{Addressee, BackplaneLink, Item, News, StoreQuestion};
 use crate::session::{LaneSessions, SendError, SessionId, encode_within};
 
@@ -94,10 +93,10 @@ impl Lanes {
     }
 
     /// Asks the lane of a session to find out whether the session gives way to another one.
-    pub(crate) fn ask_to_give_way(&self, id: SessionId, when_full: WhenFull, asker: SessionId) {
+    pub(crate) fn ask_to_give_way(&self, id: SessionId, replaces_oldest: bool, asker: SessionId) {
         let asked = LaneMessage::GiveWay {
             id,
-            when_full,
+            replaces_oldest,
             asker,
         };
         if let Some(mailbox) = self.all().get(id.lane()) {

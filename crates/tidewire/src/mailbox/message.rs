@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidewire_proto::connection::Farewell;
 
 use super::Inspection;
-use crate::auth::{Attempt, AuthOutcome, WhenFull};
+use crate::auth::{Attempt, AuthOutcome};
 use crate::broker::{NodeAnswer, RemoteCall};
 use crate::dial::LookupResult;
 use crate::observe::LaneCounters;
@@ -71,7 +71,7 @@ pub(crate) enum LaneMessage {
     /// This session gives way to another one of its identity, or to one that wants its name, if its peer is gone.
     GiveWay {
         id: SessionId,
-        when_full: WhenFull,
+        replaces_oldest: bool,
         /// The session that wants the place or the name.
         asker: SessionId,
     },

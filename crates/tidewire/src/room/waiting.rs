@@ -14,7 +14,6 @@ use tidewire_proto::connection::PauseReason;
 use tidewire_proto::message::{Kind, Message};
 
 use super::directory::Directory;
-use crate::auth::WhenFull;
 use crate::broker::RoomOrTopic;
 use crate::history::{History, Readiness};
 use crate::mailbox::Exchange;
@@ -169,8 +168,8 @@ impl<'a> Joins<'a> {
             return false;
         };
         let is_own = identity.is_some_and(|it| it.chat_name() == Some(name));
-        let when_full = identity.filter(|_| is_own);
-        let when_full = when_full.map_or(WhenFull::Refuse, |it| it.own_limits().when_full);
+        let known = identity.filter(|_| is_own);
+        let replaces_oldest = known.is_some_and(|it| it.own_limits().replaces_oldest);
         let waiting = &mut self.waiting.for_names;
         if waiting.len() >= NAMES_MAX {
             return false;
@@ -187,7 +186,9 @@ impl<'a> Joins<'a> {
             holder,
             until_ns: self.sessions.timers.now_ns().saturating_add(NAME_WAIT_NS),
         });
-        self.exchange.lanes.ask_to_give_way(holder, when_full, id);
+        self.exchange
+            .lanes
+            .ask_to_give_way(holder, replaces_oldest, id);
         self.sessions.pause_reading(slot, PauseReason::Room);
         true
     }

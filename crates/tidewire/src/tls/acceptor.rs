@@ -17,7 +17,7 @@ use super::pem::Pem;
 use super::provider::{provider, ticketer, versions};
 use super::{ClientAuth, ServerTls};
 use crate::observe::LaneCounters;
-use crate::system::FileState;
+use tidewire_io::trusted::FileState;
 
 /// Makes the TLS layers of the connections that a server accepts.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use super::layer::{TlsLayer, failed};
 use super::pem::Pem;
 use super::provider::{provider, versions};
 use crate::observe::QuietLog;
-use crate::system::FileState;
+use tidewire_io::trusted::FileState;
 
 /// The configuration of connections to servers, from files that are read again when they have changed.
 ///

@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
-use crate::system::OpenError;
+use tidewire_io::trusted::OpenError;
 
 /// TLS settings cannot be used.
 ///

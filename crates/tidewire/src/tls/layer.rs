@@ -10,8 +10,7 @@ use rustls::{
     ProtocolVersion,
 };
 use tidewire_proto::layer::{
-    CertificateNames, Encryption, Ending, FailedLayer, Layer, LayerError, TlsAlert, TlsFault,
-    is_tls_record,
+    CertificateNames, Encryption, Ending, FailedLayer, Layer, LayerError, TlsFault, is_tls_record,
 };
 use tidewire_proto::text::escaped;
 
@@ -198,7 +197,7 @@ fn explain(error: Error) -> LayerError {
     let fault = match error {
         // The peer gave up in order, before the handshake was over.
         Error::AlertReceived(AlertDescription::CloseNotify) => return LayerError::Truncated,
-        Error::AlertReceived(alert) => TlsFault::Alert(TlsAlert(alert.into())),
+        Error::AlertReceived(alert) => TlsFault::Alert(alert.into()),
         Error::InvalidCertificate(error) => certificate_fault(&error),
         Error::NoCertificatesPresented => TlsFault::NoCertificate,
         Error::NoApplicationProtocol => TlsFault::OtherCodec,

@@ -27,7 +27,7 @@ pub(crate) use acceptor::{Acceptor, protocol};
 pub(crate) use connector::{ClientConfigs, Connector, OutgoingTls};
 pub use error::{PemPart, TlsError};
 pub use pem::Pem;
-pub use tidewire_proto::layer::{CertificateNames, Encryption, TlsAlert, TlsFault};
+pub use tidewire_proto::layer::{CertificateNames, Encryption, TlsFault};
 
 /// The TLS settings of a server.
 ///

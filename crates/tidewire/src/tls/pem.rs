@@ -10,7 +10,7 @@ use rustls::pki_types::pem::{Error as FormatError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::error::{PemPart, TlsError};
-use crate::system::{FileState, OpenError, Trust, open_trusted};
+use tidewire_io::trusted::{FileState, OpenError, Trust, open_trusted};
 
 /// Certificates or a key in PEM. A path converts into it. [`TlsError`](crate::tls::TlsError) has an example.
 #[derive(Clone)]

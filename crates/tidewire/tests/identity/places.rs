@@ -3,7 +3,6 @@
 use std::io::{ErrorKind, Read as _};
 use std::time::Duration;
 
-use tidewire::auth::WhenFull;
 use tidewire::{Chat, Event, Limits};
 use tidewire_proto::body::JoinBody;
 use tidewire_proto::codec::Codec;
@@ -13,13 +12,13 @@ use tidewire_testkit::{DEADLINE, wait_until};
 use super::*;
 
 /// A chat for Ann, who may have one session.
-fn serve(when_full: WhenFull) -> (Server, Token) {
+fn serve(replaces_oldest: bool) -> (Server, Token) {
     let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let mut known = Users::new(Permissions::everything());
     let limits = IdentityLimits {
         sessions_max: Some(1),
-        when_full,
+        replaces_oldest,
         ..IdentityLimits::default()
     };
     known.add("ann", None, limits).unwrap();
@@ -74,7 +73,7 @@ fn kind_of_next(stream: &mut TcpStream) -> u8 {
 /// Regression: a session of a vanished peer kept its user's only place for a minute.
 #[test]
 fn a_silent_session_gives_way_to_a_newer_one_of_its_user() {
-    let (server, ann) = serve(WhenFull::Refuse);
+    let (server, ann) = serve(false);
     let mut gone = deaf(&server, ann.secret().as_bytes(), "");
     let client = connect(&server, Some(&ann)).unwrap();
     wait_until("it gave way", || {
@@ -95,7 +94,7 @@ fn a_silent_session_gives_way_to_a_newer_one_of_its_user() {
 
 #[test]
 fn a_session_that_answers_keeps_its_place_and_the_newcomer_is_told() {
-    let (server, ann) = serve(WhenFull::Refuse);
+    let (server, ann) = serve(false);
     let client = connect(&server, Some(&ann)).unwrap();
     client.join("lobby").named("").wait().unwrap();
     for _ in 0..3 {
@@ -116,7 +115,7 @@ fn a_session_that_answers_keeps_its_place_and_the_newcomer_is_told() {
 
 #[test]
 fn with_replace_the_newest_session_stays_and_the_older_client_does_not_come_back() {
-    let (server, ann) = serve(WhenFull::Replace);
+    let (server, ann) = serve(true);
     let connect = || {
         Client::builder()
             .credentials(ann.clone())

@@ -1,6 +1,6 @@
 //! Certificates of clients: accepted clients, and the names that handlers see.
 
-use tidewire::tls::{CertificateNames, TlsAlert, TlsFault};
+use tidewire::tls::{CertificateNames, TlsFault};
 use tidewire::{Client, Context, Message, Server};
 use tidewire_testkit::certificates::{Authority, usual};
 use tidewire_testkit::fixtures::tw1;
@@ -63,7 +63,7 @@ fn a_client_without_a_certificate_is_refused_where_one_is_required() {
     let clients = Authority::new("clients");
     let required = serve(server.server().require_clients_of(clients.pem()));
     let refused = fault(connect(&required, authority.client()));
-    assert_eq!(refused, TlsFault::Alert(TlsAlert(116)));
+    assert_eq!(refused, TlsFault::Alert(116));
     required.wait_for("it is counted", |metrics| metrics.closed_by("layer") == 1);
     required.stop();
 
@@ -86,10 +86,7 @@ fn a_client_certificate_of_another_authority_is_refused() {
     ] {
         let server = serve(settings);
         let settings = authority.client().identity(chain.clone(), key.clone());
-        assert_eq!(
-            fault(connect(&server, settings)),
-            TlsFault::Alert(TlsAlert(48))
-        );
+        assert_eq!(fault(connect(&server, settings)), TlsFault::Alert(48));
         server.stop();
     }
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, KeyPair, date_time_ymd};
-use tidewire::tls::{ClientTls, Pem, ServerTls, TlsAlert, TlsFault};
+use tidewire::tls::{ClientTls, Pem, ServerTls, TlsFault};
 use tidewire::{Client, CloseReason, ConnectError, Endpoint, Server};
 use tidewire_proto::layer::LayerError;
 use tidewire_testkit::certificates::{Authority, HOSTS, Identity, usual};
@@ -126,7 +126,7 @@ fn two_codecs_find_out_in_the_handshake() {
     let builder = Server::builder().tls(identity.server());
     let server = TestServer::over_tls(builder, &codec("lines"), |_| echo);
     let refused = fault(connect(&server, authority.client()));
-    assert_eq!(refused, TlsFault::Alert(TlsAlert(120)));
+    assert_eq!(refused, TlsFault::Alert(120));
     server.stop();
 }
 

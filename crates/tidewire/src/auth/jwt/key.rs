@@ -17,7 +17,7 @@ use tidewire_proto::setting::SettingError;
 ///
 /// [`JwtKeys`](crate::auth::JwtKeys) has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JwtAlgorithm(pub(super) Algorithm);
+pub(super) struct JwtAlgorithm(pub(super) Algorithm);
 
 /// A key cannot check tokens. Programs get the text in a [`SettingError`].
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -83,8 +83,7 @@ pub(super) enum KeyFault {
 
 impl JwtAlgorithm {
     /// Whether tokens are signed by a secret that both sides have, in place of a private key.
-    #[must_use]
-    pub fn is_symmetric(self) -> bool {
+    pub(super) fn is_symmetric(self) -> bool {
         self.secret_bytes_min().is_some()
     }
 

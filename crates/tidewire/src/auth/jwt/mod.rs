@@ -26,8 +26,7 @@ use tidewire_proto::text::escaped;
 use super::{
     AuthFailure, AuthOutcome, AuthRequest, Authenticate, Identity, Proof, TableBytes, Users,
 };
-pub use key::JwtAlgorithm;
-use key::KeyFault;
+use key::{JwtAlgorithm, KeyFault};
 
 /// Identifies users by a JWT. Peers without a token, and tokens of other issuers and keys, are left to the next
 /// authenticator.
@@ -37,7 +36,7 @@ use key::KeyFault;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidewire::auth::{Access, JwtAlgorithm, JwtIssuer, JwtKeys, Permissions, Users};
+/// use tidewire::auth::{Access, JwtIssuer, JwtKeys, Permissions, Users};
 ///
 /// let default_permissions = Permissions {
 ///     publish: Access::new(["dev.{name}.>"], [])?,
@@ -48,10 +47,10 @@ use key::KeyFault;
 ///     q9UU8I5mEovUf86QZ7kOBIjJwqnzD1omageEHWwHdBO6B+dFabmdT9POxg==\n\
 ///     -----END PUBLIC KEY-----\n";
 /// let issuer = JwtIssuer::new("https://login.example.org", ["gateway"])
-///     .key("2026-1", "ES256".parse()?, public_key.as_bytes())?;
+///     .key("2026-1", "ES256", public_key.as_bytes())?;
 /// let keys = JwtKeys::new(Arc::new(Users::new(default_permissions))).issuer(issuer)?;
 /// let server = tidewire::Server::builder().authenticate(keys);
-/// assert!("none".parse::<JwtAlgorithm>().is_err());
+/// assert!(JwtIssuer::is_symmetric("none").is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -133,16 +132,22 @@ impl JwtIssuer {
         Ok(self)
     }
 
-    /// Adds the key with the id `kid`: a public key in PEM, or the bytes of a secret, without the line end of its file.
+    /// Whether tokens of this algorithm are signed by a secret that both sides have, in place of a private key.
     ///
     /// # Errors
-    /// The bytes are no key of this algorithm, or a key that can be broken. The text says what to do.
-    pub fn key(
-        mut self,
-        kid: &str,
-        algorithm: JwtAlgorithm,
-        key: &[u8],
-    ) -> Result<Self, SettingError> {
+    /// The algorithm does not exist, or is not supported. `none` is not.
+    pub fn is_symmetric(algorithm: &str) -> Result<bool, SettingError> {
+        Ok(algorithm.parse::<JwtAlgorithm>()?.is_symmetric())
+    }
+
+    /// Adds the key with the id `kid` for an algorithm such as `ES256`: a public key in PEM, or the bytes of a secret,
+    /// without the line end of its file.
+    ///
+    /// # Errors
+    /// The algorithm is not supported, or the bytes are no key of it or a key that can be broken. The text says what to
+    /// do.
+    pub fn key(mut self, kid: &str, algorithm: &str, key: &[u8]) -> Result<Self, SettingError> {
+        let algorithm: JwtAlgorithm = algorithm.parse()?;
         let decoding_key = algorithm.key(key)?;
         self.keys.push(Key {
             kid: Some(kid.to_owned()),

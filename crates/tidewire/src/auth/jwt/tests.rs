@@ -30,10 +30,10 @@ impl Issuers {
             let everything = Permissions::everything();
             users.add(name, Some(&everything), limits).unwrap();
         }
-        let es256: JwtAlgorithm = "ES256".parse().unwrap();
+        let es256 = "ES256";
         let first = JwtIssuer::new(ISSUER, ["gateway", "other"]);
         let first = first.key("a", es256, self.first.public_pem().as_bytes());
-        let first = first.unwrap().key("s", "HS256".parse().unwrap(), SECRET);
+        let first = first.unwrap().key("s", "HS256", SECRET);
         let second = JwtIssuer::new("second", ["gateway"]).name_claim("user");
         let second = second.key("a", es256, self.second.public_pem().as_bytes());
         let second = second.unwrap();
@@ -208,7 +208,7 @@ fn a_token_without_a_key_id_fits_the_only_key_of_its_algorithm() {
 fn a_kind_of_token_that_is_wanted_must_be_in_its_header() {
     let key = SigningKey::new();
     let issuer = JwtIssuer::new(ISSUER, ["gateway"]).typ("at+jwt");
-    let issuer = issuer.key("a", "ES256".parse().unwrap(), key.public_pem().as_bytes());
+    let issuer = issuer.key("a", "ES256", key.public_pem().as_bytes());
     let mut users = Users::new(Permissions::nothing());
     users.add("ann", None, IdentityLimits::default()).unwrap();
     let keys = JwtKeys::new(Arc::new(users))
@@ -389,7 +389,7 @@ fn an_identity_stays_while_its_key_does() {
     assert!(others.keys().current(&ann).is_none(), "a new key");
     let of = |issuer: JwtIssuer| {
         let pem = issuers.first.public_pem().as_bytes();
-        let issuer = issuer.key("a", "ES256".parse().unwrap(), pem).unwrap();
+        let issuer = issuer.key("a", "ES256", pem).unwrap();
         let users = Arc::new(Users::new(Permissions::everything()));
         JwtKeys::new(users).issuer(issuer).unwrap()
     };
@@ -410,7 +410,7 @@ fn an_identity_stays_while_its_key_does() {
 
 #[test]
 fn keys_of_one_id_and_issuers_without_audience_are_refused() {
-    let secret = |issuer: JwtIssuer| issuer.key("s", "HS256".parse().unwrap(), SECRET).unwrap();
+    let secret = |issuer: JwtIssuer| issuer.key("s", "HS256", SECRET).unwrap();
     let keys = || JwtKeys::new(Arc::default());
     let twice = secret(secret(JwtIssuer::new("a", ["x"])));
     let error = keys().issuer(twice).unwrap_err();
@@ -429,7 +429,7 @@ fn the_keys_of_issuers_count_in_the_account_of_memory() {
         let mut issuer = JwtIssuer::new(ISSUER, ["gateway"]);
         for number in 0..count {
             let kid = format!("key-{number}");
-            issuer = issuer.key(&kid, "HS256".parse().unwrap(), SECRET).unwrap();
+            issuer = issuer.key(&kid, "HS256", SECRET).unwrap();
         }
         let keys = JwtKeys::new(Arc::new(Users::default())).issuer(issuer);
         let mut tables = TableBytes::default();

@@ -31,7 +31,7 @@ use super::requests::Requests;
 use super::to_engine::ToEngine;
 use super::to_lanes::ToLanes;
 use super::topics::Topics;
-use super::{BackplaneError, NodeFigures, NodeSettings, Subject, WhenCutOff, Wire};
+use super::{BackplaneError, NodeFigures, NodeSettings, Subject, Wire};
 use crate::broker::{BackplaneLink, RoomOrTopic};
 use crate::config::Config;
 use crate::mailbox::Lanes;
@@ -158,7 +158,7 @@ impl Node {
     pub fn handle_disconnected(&mut self, now: Instant) {
         if self.engine.disconnect(now) {
             self.config
-                .refuse_shared(self.settings.when_cut_off == WhenCutOff::Fail);
+                .refuse_shared(self.settings.refuses_when_cut_off);
         }
     }
 
@@ -428,7 +428,7 @@ impl Drop for Node {
                 "the thread of the node has ended, so this server is cut off from its cluster; start it again"
             );
             self.link.set_full(true);
-            let refuses = self.settings.when_cut_off == WhenCutOff::Fail;
+            let refuses = self.settings.refuses_when_cut_off;
             self.config.refuse_shared(refuses);
             let mut figures = self.figures.lock().unwrap_or_else(PoisonError::into_inner);
             figures.is_cut_off = true;

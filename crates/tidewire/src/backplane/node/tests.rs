@@ -283,7 +283,7 @@ fn a_server_whose_node_has_ended_early_is_cut_off_and_counts_what_it_drops() {
     Item::encode(Addressee::Own(News::Ended, 1), "", None, &mut batch);
     for has_stopped in [false, true] {
         let mut rig = Rig::start(Limits::default());
-        rig.node.settings.when_cut_off = WhenCutOff::Fail;
+        rig.node.settings.refuses_when_cut_off = true;
         rig.hear();
         rig.beat();
         assert_eq!(rig.figures().peers.len(), 1);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tidewire_proto::connection::{AuthFailure, Overdue};
 
 use super::LaneGuard;
-use crate::auth::{AuthOutcome, Identity, WhenFull};
+use crate::auth::{AuthOutcome, Identity};
 use crate::mailbox::{LaneMessage, Lanes};
 use crate::session::{CloseReason, LaneSessions, SessionId, TimerKey};
 
@@ -39,7 +39,7 @@ impl LaneGuard<'_> {
         };
         let session = &self.sessions[slot];
         let id = session.id;
-        let when_full = identity.own_limits().when_full;
+        let replaces_oldest = identity.own_limits().replaces_oldest;
         if session.connection.is_open() {
             return false;
         }
@@ -59,7 +59,9 @@ impl LaneGuard<'_> {
         self.sessions.timers.set_after(WAIT_NS, TimerKey::Place(id));
         for holder in holders {
             let holder = SessionId::from_number(holder);
-            self.exchange.lanes.ask_to_give_way(holder, when_full, id);
+            self.exchange
+                .lanes
+                .ask_to_give_way(holder, replaces_oldest, id);
         }
         true
     }
@@ -128,14 +130,14 @@ impl PlaceQuestions {
         sessions: &mut LaneSessions,
         lanes: &Lanes,
         id: SessionId,
-        when_full: WhenFull,
+        replaces_oldest: bool,
         asker: SessionId,
     ) {
         // A session that has ended has left its place.
         let Some(slot) = sessions.table.slot_of(id) else {
             return;
         };
-        if when_full == WhenFull::Replace {
+        if replaces_oldest {
             // A peer that is gone takes no output, so its session does not wait for that.
             let reason = CloseReason::Replaced { was_silent: false };
             return sessions.table.close(slot, reason);

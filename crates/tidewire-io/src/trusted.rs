@@ -81,7 +81,7 @@ pub enum OpenError {
 /// ```
 /// use std::fs::{self, Permissions};
 /// use std::os::unix::fs::PermissionsExt;
-/// use tidewire::system::{OpenError, Trust, open_trusted};
+/// use tidewire_io::trusted::{OpenError, Trust, open_trusted};
 ///
 /// # let path = std::env::temp_dir().join(format!("tidewire-secret-{}", std::process::id()));
 /// fs::write(&path, "secret")?;
@@ -109,6 +109,40 @@ pub fn open_trusted(path: &Path, trust: Trust) -> Result<File, OpenError> {
 pub fn check_trust(file: &File, path: &Path, trust: Trust) -> Result<(), OpenError> {
     let found = FileFacts::of(&file.metadata()?);
     found.judge(path, trust)
+}
+
+/// The state of a file when it was read. Another state means that the file was changed or replaced.
+///
+/// ```
+/// use tidewire_io::trusted::FileState;
+///
+/// let seen = FileState::of("Cargo.toml");
+/// assert!(seen.is_some() && seen == FileState::of("Cargo.toml"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileState {
+    identity: (u64, u64),
+    bytes: u64,
+    modified_ns: i128,
+    /// The time of the last change of content, mode or owner. Mode and owner decide whether the file is trusted.
+    changed_ns: i128,
+}
+
+impl FileState {
+    /// The present state. `None` if the file does not exist.
+    #[must_use]
+    pub fn of(path: impl AsRef<Path>) -> Option<Self> {
+        let metadata = path.as_ref().metadata().ok()?;
+        let time = |seconds: i64, ns: i64| i128::from(seconds) * 1_000_000_000 + i128::from(ns);
+        let modified_ns = time(metadata.mtime(), metadata.mtime_nsec());
+        let changed_ns = time(metadata.ctime(), metadata.ctime_nsec());
+        Some(Self {
+            identity: (metadata.dev(), metadata.ino()),
+            bytes: metadata.len(),
+            modified_ns,
+            changed_ns,
+        })
+    }
 }
 
 /// The facts that the system tells of a file.
