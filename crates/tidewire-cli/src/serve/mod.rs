@@ -31,7 +31,7 @@ use std::time::Duration;
 
 use clap::{Args, Command, FromArgMatches};
 use serde_json::json;
-use tidewire::auth::Replaceable;
+use tidewire::auth::Chain;
 use tidewire::metrics::Inspector;
 use tidewire::{AnyCodec, Limits, Policy, Server, ServerBuilder};
 use tidewire_admin::{Admin, BoundAdmin};
@@ -222,7 +222,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     watch_signals(arguments, sender.clone(), &ending)?;
     announce::begin(arguments);
     let settings = Settings::read(arguments);
-    let users = ServedUsers::read(arguments)?;
+    let mut users = ServedUsers::read(arguments)?;
     let tls = arguments.tls.certificate();
     let forwarders = &arguments.forwarded_for_from;
     let admin = arguments.admin.bind(tls, &arguments.binds, forwarders)?;
@@ -230,7 +230,7 @@ pub(crate) fn run(arguments: &ServeArguments) -> anyhow::Result<ExitCode> {
     let drain = arguments.drain.clone();
     let follow_stdin = arguments.exit_with_stdin;
     // The admin server answers until this function returns.
-    let (server, _admin) = start(arguments, users.authenticator().cloned(), admin, &ending)?;
+    let (server, _admin) = start(arguments, users.take_authenticator(), admin, &ending)?;
     if follow_stdin {
         watch_stdin(sender.clone(), server.inspector())?;
     }
@@ -311,7 +311,7 @@ fn behind_proxies(
 
 fn start(
     arguments: &ServeArguments,
-    authenticator: Option<Replaceable>,
+    authenticator: Option<Chain>,
     admin: AdminServers<BoundAdmin>,
     ending: &Ending,
 ) -> anyhow::Result<(Server, AdminServers<Admin>)> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use clap::parser::ValueSource;
 use clap::{ArgMatches, FromArgMatches};
 use tidewire::Server;
-use tidewire::auth::Replaceable;
+use tidewire::auth::Chain;
 use tidewire_io::trusted::FileState;
 
 use super::ServeArguments;
@@ -22,7 +22,10 @@ use crate::users::{KeySets, Sources, UsersError};
 #[derive(Debug)]
 pub(super) struct ServedUsers {
     sources: Sources,
-    authenticator: Option<Replaceable>,
+    /// The authenticator at the start, until the server has it.
+    first: Option<Chain>,
+    /// Whether the server asks an authenticator.
+    authenticates: bool,
     /// The files when they were last read.
     seen: Vec<(PathBuf, Option<FileState>)>,
     /// The files could not be used, or not without a restart.
@@ -47,19 +50,20 @@ impl ServedUsers {
             limits: arguments.limits.limits(),
         };
         let seen = states(&sources);
-        let authenticator = sources.authenticator()?.map(Replaceable::new);
+        let first = sources.authenticator()?;
         Ok(Self {
             sources,
-            authenticator,
+            authenticates: first.is_some(),
+            first,
             seen,
             is_refused: false,
             seen_changes: 0,
         })
     }
 
-    /// The authenticator. `None` if the server asks nobody.
-    pub(super) fn authenticator(&self) -> Option<&Replaceable> {
-        self.authenticator.as_ref()
+    /// Takes the authenticator for the server. `None` if the server asks nobody.
+    pub(super) fn take_authenticator(&mut self) -> Option<Chain> {
+        self.first.take()
     }
 
     /// Does what a request to reload asks for. Files that are as they were when they were read, and are in use, are not
@@ -77,10 +81,10 @@ impl ServedUsers {
         self.seen_changes = self.sources.key_sets.changes();
         let next = self.sources.authenticator();
         self.is_refused = !matches!(
-            (&self.authenticator, &next),
-            (Some(_), Ok(Some(_))) | (None, Ok(None))
+            (self.authenticates, &next),
+            (true, Ok(Some(_))) | (false, Ok(None))
         );
-        let Some(authenticator) = &self.authenticator else {
+        if !self.authenticates {
             match next {
                 Ok(None) => {}
                 Ok(Some(_)) => tracing::error!(
@@ -90,20 +94,20 @@ impl ServedUsers {
                 Err(error) => tracing::debug!(%error, "the files of users cannot be read"),
             }
             return;
-        };
+        }
         let next = match next {
             Ok(Some(users)) => Ok(users),
             Ok(None) => Err("no users are left in the files".to_owned()),
             Err(error) => Err(error.to_string()),
         };
         // The log says how it ended.
-        let _ = server.replace_authenticator(authenticator, next);
+        let _ = server.replace_authenticator(next);
     }
 
     /// Reads the users again if one of their files has changed. Files that could not be used are not read again before
     /// they change once more.
     pub(super) fn reload_if_changed(&mut self, server: &Server) {
-        if self.authenticator.is_some() && self.has_changed() {
+        if self.authenticates && self.has_changed() {
             self.read_again(server);
         }
     }

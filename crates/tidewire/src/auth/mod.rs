@@ -29,7 +29,6 @@ mod token_file;
 mod users;
 
 use std::fmt;
-use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -258,84 +257,23 @@ impl Drop for LateAnswer {
 
 opaque!(LateAnswer);
 
-/// An authenticator that can be replaced while the server runs. Call
-/// [`Server::replace_authenticator`](crate::Server::replace_authenticator), so that open sessions follow.
-///
-/// ```
-/// use std::sync::Arc;
-/// use tidewire::SettingError;
-/// use tidewire::auth::{Anonymous, IdentityLimits, Permissions, Replaceable, Users};
-/// use tidewire::{Client, PubSub, Server};
-///
-/// fn admit(permissions: &Permissions) -> Result<Anonymous, SettingError> {
-///     let mut users = Users::default();
-///     users.add("anonymous", Some(permissions), IdentityLimits::default())?;
-///     Ok(Anonymous::new(Arc::new(users)))
-/// }
-///
-/// let authenticator = Replaceable::new(admit(&Permissions::everything())?);
-/// let server = Server::builder()
-///     .authenticate(authenticator.clone())
-///     .listen("tcp://127.0.0.1:0")?
-///     .start_one(PubSub::new())?;
-/// let client = Client::connect(&server.to_string()).wait()?;
-/// client.subscribe("news").wait()?;
-///
-/// // From now on peers may do nothing, and the session of the client ends.
-/// server.replace_authenticator(&authenticator, admit(&Permissions::nothing()))?;
-/// let newcomer = Client::connect(&server.to_string()).wait()?;
-/// assert!(newcomer.subscribe("news").wait().is_err());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
+/// The authenticator of a server, which can be replaced while the server runs.
 #[derive(Clone)]
-pub struct Replaceable(Arc<RwLock<Arc<dyn Authenticate>>>);
+pub(crate) struct SharedAuthenticator(Arc<RwLock<Arc<dyn Authenticate>>>);
 
-impl Replaceable {
-    /// Begins with this authenticator.
-    #[must_use]
-    pub fn new(first: impl Authenticate) -> Self {
+impl SharedAuthenticator {
+    pub(crate) fn new(first: impl Authenticate) -> Self {
         Self(Arc::new(RwLock::new(Arc::new(first))))
     }
 
     /// Uses this authenticator from now on.
-    pub fn replace(&self, next: impl Authenticate) {
+    fn replace(&self, next: impl Authenticate) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
     }
 
+    /// Returns the authenticator in use. The lock is free while it is asked.
     fn get(&self) -> Arc<dyn Authenticate> {
         Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Authenticate for Replaceable {
-    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
-        self.get().authenticate(request)
-    }
-
-    fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
-        self.get().current(identity)
-    }
-
-    fn is_reserved(&self, name: &str) -> bool {
-        self.get().is_reserved(name)
-    }
-
-    fn measure(&self, tables: &mut TableBytes) {
-        self.get().measure(tables);
-    }
-}
-
-opaque!(Replaceable);
-
-/// The authenticator of a server.
-#[derive(Clone)]
-pub(crate) struct SharedAuthenticator(pub(crate) Arc<dyn Authenticate>);
-
-impl Deref for SharedAuthenticator {
-    type Target = dyn Authenticate;
-
-    fn deref(&self) -> &Self::Target {
-        &*self.0
     }
 }
 
@@ -354,7 +292,7 @@ pub(crate) struct Guard {
 impl Guard {
     pub(crate) fn table_bytes(&self) -> usize {
         let mut tables = TableBytes::default();
-        self.authenticator.measure(&mut tables);
+        self.authenticator.get().measure(&mut tables);
         tables.bytes()
     }
 
@@ -385,15 +323,22 @@ impl Guard {
         self.questions.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Asks this authenticator from now on.
+    pub(crate) fn replace(&self, next: impl Authenticate) {
+        self.authenticator.replace(next);
+    }
+
     /// Asks the authenticator, which may panic.
     pub(crate) fn ask(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
-        self.authenticator.authenticate(request)
+        self.authenticator.get().authenticate(request)
     }
 
     /// The present state of an identity, or `None` if it is not admitted any more. After a panic it is not, because its
     /// proof may be gone.
     pub(crate) fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
-        let current = catch_unwind(AssertUnwindSafe(|| self.authenticator.current(identity)));
+        let current = catch_unwind(AssertUnwindSafe(|| {
+            self.authenticator.get().current(identity)
+        }));
         current.unwrap_or_else(|_| {
             tracing::error!("the authenticator panicked; the session of an identity ends");
             None
@@ -402,7 +347,9 @@ impl Guard {
 
     /// Whether a name belongs to an identity. After a panic of the authenticator all names do.
     pub(crate) fn is_reserved(&self, name: &str) -> bool {
-        let asked = catch_unwind(AssertUnwindSafe(|| self.authenticator.is_reserved(name)));
+        let asked = catch_unwind(AssertUnwindSafe(|| {
+            self.authenticator.get().is_reserved(name)
+        }));
         asked.unwrap_or_else(|_| {
             tracing::error!("the authenticator panicked; a name is refused");
             true

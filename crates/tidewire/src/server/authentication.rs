@@ -1,18 +1,17 @@
 //! Setting up authentication: which authenticator a server asks, and when it asks again.
 
 use std::fmt;
-use std::sync::Arc;
 
 use super::{Server, ServerBuilder};
-use crate::auth::{Authenticate, Replaceable, SharedAuthenticator};
+use crate::auth::{Authenticate, SharedAuthenticator};
 use crate::mailbox::LaneMessage;
 
 impl ServerBuilder {
     /// Sets the authenticator, which identifies peers. Default: none, and every peer may do everything.
+    /// [`Server::replace_authenticator`] replaces it while the server runs.
     ///
     /// ```
-    /// use std::sync::Arc;
-    /// use tidewire::auth::{ByUnixUser, IdentityLimits, Permissions, Users};
+    ///     /// use tidewire::auth::{ByUnixUser, IdentityLimits, Permissions, Users};
     /// use tidewire::{PubSub, Server};
     ///
     /// let mut users = Users::new(Permissions::everything());
@@ -23,26 +22,56 @@ impl ServerBuilder {
     /// ```
     #[must_use]
     pub fn authenticate(mut self, authenticator: impl Authenticate) -> Self {
-        self.authenticator = Some(SharedAuthenticator(Arc::new(authenticator)));
+        self.authenticator = Some(SharedAuthenticator::new(authenticator));
         self
     }
 }
 
 impl Server {
-    /// Lets `replaceable` use the next authenticator from now on, and asks it about every session. If the next one
-    /// could not be made, the former one stays, the log has the error, and
+    /// Uses the next authenticator from now on, and asks it about every session. If the next one could not be made, the
+    /// former one stays, the log has the error, and
     /// [`auth_reloads_refused`](crate::metrics::Metrics::auth_reloads_refused) counts it.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tidewire::SettingError;
+    /// use tidewire::auth::{Anonymous, IdentityLimits, Permissions, Users};
+    /// use tidewire::{Client, PubSub, Server};
+    ///
+    /// fn admit(permissions: &Permissions) -> Result<Anonymous, SettingError> {
+    ///     let mut users = Users::default();
+    ///     users.add("anonymous", Some(permissions), IdentityLimits::default())?;
+    ///     Ok(Anonymous::new(Arc::new(users)))
+    /// }
+    ///
+    /// let server = Server::builder()
+    ///     .authenticate(admit(&Permissions::everything())?)
+    ///     .listen("tcp://127.0.0.1:0")?
+    ///     .start_one(PubSub::new())?;
+    /// let client = Client::connect(&server.to_string()).wait()?;
+    /// client.subscribe("news").wait()?;
+    ///
+    /// // From now on peers may do nothing, and the session of the client ends.
+    /// server.replace_authenticator(admit(&Permissions::nothing()))?;
+    /// let newcomer = Client::connect(&server.to_string()).wait()?;
+    /// assert!(newcomer.subscribe("news").wait().is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// The error of `next`.
+    ///
+    /// # Panics
+    /// The server has no authenticator, so it admits all peers without a question.
     pub fn replace_authenticator<E: fmt::Display>(
         &self,
-        replaceable: &Replaceable,
         next: Result<impl Authenticate, E>,
     ) -> Result<(), E> {
         match next {
             Ok(next) => {
-                replaceable.replace(next);
+                let guard = self.shared.guard.as_ref();
+                let guard = guard.expect("a server that was built with an authenticator");
+                guard.replace(next);
                 self.reauthenticate();
                 tracing::info!("the users were read again");
                 Ok(())

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tidewire::Event;
-use tidewire::auth::{JwtIssuer, JwtKeys, Replaceable};
+use tidewire::auth::{JwtIssuer, JwtKeys};
 use tidewire_testkit::DEADLINE;
 use tidewire_testkit::jwt::{SigningKey, in_seconds};
 
@@ -52,16 +52,15 @@ fn a_jwt_identifies_the_peer() {
 #[test]
 fn a_key_that_is_removed_ends_its_sessions_and_a_broken_file_none() {
     let (old, new) = (SigningKey::new(), SigningKey::new());
-    let replaceable = Replaceable::new(keys(&old, "a"));
-    let server = serve_with(replaceable.clone(), |_| tell_name);
+    let server = serve_with(keys(&old, "a"), |_| tell_name);
     let ann = token(&old, "a", &claims("ann", 600));
     let client = connect(&server, Some(&ann)).unwrap();
     let broken = Err::<JwtKeys, _>("a typo");
-    let error = server.replace_authenticator(&replaceable, broken);
+    let error = server.replace_authenticator(broken);
     assert_eq!(error, Err("a typo"));
     assert_eq!(name_of(&client), "ann");
     let next = Ok::<_, &str>(keys(&new, "a"));
-    server.replace_authenticator(&replaceable, next).unwrap();
+    server.replace_authenticator(next).unwrap();
     let reason = loop {
         if let Event::Closed { reason, .. } = client.next_event().wait_for(DEADLINE).unwrap() {
             break reason;

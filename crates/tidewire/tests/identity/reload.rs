@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use tidewire::auth::{
     Access, AuthOutcome, AuthRequest, Authenticate, ByAddress, ByCertificate, ByUnixUser,
-    Credentials, Replaceable,
+    Credentials,
 };
 use tidewire::{Backoff, Event, PubSub, ServerBuilder};
 use tidewire_testkit::DEADLINE;
@@ -31,16 +31,21 @@ fn end_of(client: &Client) -> CloseReason {
     }
 }
 
+/// Lets the server ask another authenticator.
+fn replace(server: &Server, next: impl Authenticate) {
+    server.replace_authenticator(Ok::<_, String>(next)).unwrap();
+}
+
 #[test]
 fn permissions_that_are_taken_away_end_sessions_that_use_them_and_no_others() {
     let tokens = TokenFolder::new();
     let [ann, bob] = ["ann", "bob"].map(|name| tokens.add(name));
     let both =
         |permissions: Permissions| users(&[("ann", permissions.clone()), ("bob", permissions)]);
-    let replaceable = Replaceable::new(tokens.chain(both(may_subscribe(">"))));
+    let authenticator = tokens.chain(both(may_subscribe(">")));
     let server = Server::builder()
         .lanes(2)
-        .authenticate(replaceable.clone())
+        .authenticate(authenticator)
         .listen("tcp://127.0.0.1:0")
         .unwrap()
         .start(|_| PubSub::new())
@@ -53,8 +58,7 @@ fn permissions_that_are_taken_away_end_sessions_that_use_them_and_no_others() {
     bob.request(b"").wait().unwrap();
     assert_eq!(server.metrics().forbidden, 0);
 
-    replaceable.replace(tokens.chain(both(may_subscribe("public.>"))));
-    server.reauthenticate();
+    replace(&server, tokens.chain(both(may_subscribe("public.>"))));
     assert_eq!(
         end_of(&ann),
         CloseReason::GoAway(GoAwayCode::Unauthenticated)
@@ -75,14 +79,13 @@ fn a_revoked_token_ends_its_sessions() {
     let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let known = || users(&[("ann", Permissions::everything())]);
-    let replaceable = Replaceable::new(tokens.chain(known()));
-    let server = serve_with(replaceable.clone(), |_| tell_name);
+    let authenticator = tokens.chain(known());
+    let server = serve_with(authenticator, |_| tell_name);
     let client = connect(&server, Some(&ann)).unwrap();
     server.reauthenticate();
     assert_eq!(name_of(&client), "ann", "nothing has changed");
     std::fs::write(&tokens.path, "").unwrap();
-    replaceable.replace(tokens.chain(known()));
-    server.reauthenticate();
+    replace(&server, tokens.chain(known()));
     assert_eq!(
         end_of(&client),
         CloseReason::GoAway(GoAwayCode::Unauthenticated)
@@ -97,16 +100,14 @@ fn follows_proofs<A: Authenticate>(
     authenticators: [A; 3],
 ) {
     let [first, same, other] = authenticators;
-    let replaceable = Replaceable::new(first);
-    let builder = builder.authenticate(replaceable.clone());
+    let authenticator = first;
+    let builder = builder.authenticate(authenticator);
     let server = builder.start(|_| tell_name).unwrap();
     let client = connect(&server.to_string()).unwrap();
     assert_eq!(name_of(&client), "ann");
-    replaceable.replace(same);
-    server.reauthenticate();
+    replace(&server, same);
     assert_eq!(name_of(&client), "ann", "nothing has changed");
-    replaceable.replace(other);
-    server.reauthenticate();
+    replace(&server, other);
     let reason = CloseReason::GoAway(GoAwayCode::Unauthenticated);
     assert_eq!(end_of(&client), reason);
     assert!(refusal(connect(&server.to_string())).contains("needs credentials"));
@@ -153,8 +154,8 @@ fn the_expiry_of_an_open_session_follows_the_reload() {
     let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let known = || users(&[("ann", Permissions::everything())]);
-    let replaceable = Replaceable::new(tokens.chain(known()));
-    let server = serve_with(replaceable.clone(), |_| tell_name);
+    let authenticator = tokens.chain(known());
+    let server = serve_with(authenticator, |_| tell_name);
     let client = connect(&server, Some(&ann)).unwrap();
     let line = std::fs::read_to_string(&tokens.path).unwrap();
     #[expect(
@@ -165,8 +166,7 @@ fn the_expiry_of_an_open_session_follows_the_reload() {
     let soon = soon.duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let expiring = format!("{} {}\n", line.trim_end(), soon.as_secs());
     std::fs::write(&tokens.path, expiring).unwrap();
-    replaceable.replace(tokens.chain(known()));
-    server.reauthenticate();
+    replace(&server, tokens.chain(known()));
     let mut is_warned = false;
     let reason = loop {
         match client.next_event().wait_for(DEADLINE).unwrap() {
@@ -196,13 +196,12 @@ fn sessions_above_a_new_limit_end() {
         users.add("ann", None, limits).unwrap();
         users
     };
-    let replaceable = Replaceable::new(tokens.chain(known(5)));
-    let server = serve_with(replaceable.clone(), |_| tell_name);
+    let authenticator = tokens.chain(known(5));
+    let server = serve_with(authenticator, |_| tell_name);
     let clients: Vec<Client> = (0..5)
         .map(|_| connect(&server, Some(&ann)).unwrap())
         .collect();
-    replaceable.replace(tokens.chain(known(2)));
-    server.reauthenticate();
+    replace(&server, tokens.chain(known(2)));
     until("three have ended", || {
         server.metrics().closed_by("unauthenticated") == 3
     });
@@ -290,13 +289,12 @@ fn an_anonymous_member_loses_the_name_of_a_new_user() {
         ])
     };
     let before = users(&[(Identity::ANONYMOUS, Permissions::everything())]);
-    let replaceable = Replaceable::new(anonymous_of(before));
-    let server = serve_with(replaceable.clone(), |_| tidewire::Chat::new());
+    let authenticator = anonymous_of(before);
+    let server = serve_with(authenticator, |_| tidewire::Chat::new());
     let [squatter, other] = [(); 2].map(|()| connect(&server, None).unwrap());
     squatter.join("lobby").named("ann").wait().unwrap();
     other.join("lobby").named("bob").wait().unwrap();
-    replaceable.replace(tokens.chain(both()));
-    server.reauthenticate();
+    replace(&server, tokens.chain(both()));
     assert_eq!(
         end_of(&squatter),
         CloseReason::GoAway(GoAwayCode::Unauthenticated)
@@ -316,8 +314,8 @@ fn the_pauses_grow_when_the_server_refuses_the_credentials() {
     let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
     let known = |names: &[(&str, Permissions)]| tokens.chain(users(names));
-    let replaceable = Replaceable::new(known(&[("ann", Permissions::everything())]));
-    let server = serve_with(replaceable.clone(), |_| tell_name);
+    let authenticator = known(&[("ann", Permissions::everything())]);
+    let server = serve_with(authenticator, |_| tell_name);
     let quick = Duration::from_millis(1);
     let backoff = Backoff {
         first: quick,
@@ -325,8 +323,7 @@ fn the_pauses_grow_when_the_server_refuses_the_credentials() {
     };
     let client = Client::builder().credentials(ann).reconnect(backoff);
     let client = client.connect(&server.to_string()).wait().unwrap();
-    replaceable.replace(known(&[]));
-    server.reauthenticate();
+    replace(&server, known(&[]));
     let mut pauses = Vec::new();
     while pauses.len() < 2 {
         let event = client.next_event().wait_for(DEADLINE).unwrap();
@@ -362,15 +359,15 @@ fn users_and_tokens_count_in_the_account_of_memory_and_their_reload_too() {
         }
         tokens.chain(all)
     };
-    let replaceable = Replaceable::new(chain(USERS));
-    let server = serve_with(replaceable.clone(), |_| tell_name);
+    let authenticator = chain(USERS);
+    let server = serve_with(authenticator, |_| tell_name);
     let held = || server.metrics().memory_bytes as usize;
     let large = held();
     // Two lists of patterns each.
     assert!(large > USERS * 2 * PATTERN.len(), "{large}");
     let replace = |count| {
         let next: Result<Chain, String> = Ok(chain(count));
-        server.replace_authenticator(&replaceable, next).unwrap();
+        server.replace_authenticator(next).unwrap();
         held()
     };
     let small = replace(1);
