@@ -19,8 +19,8 @@ use clap::Command;
 use thiserror::Error;
 use tidewire::SettingError;
 use tidewire::auth::{
-    Access, Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, Identity, IdentityLimits,
-    Permissions, TokenError, Tokens, Users,
+    Access, Anonymous, Chain, Identity, IdentityLimits, KnownPeers, Permissions, TokenError,
+    Tokens, Users,
 };
 use tidewire::{Limits, RateLimit, WhenExceeded};
 use tidewire_io::trusted::{OpenError, Trust, check_trust};
@@ -251,23 +251,20 @@ impl UserFile {
     /// Knows peers by certificate, Unix user and address, and then as anonymous.
     pub(crate) fn chain(&self, first: Chain) -> Result<Chain, UsersError> {
         let users = || Arc::clone(&self.users);
-        let mut by_certificate = ByCertificate::new(users());
-        let mut by_unix_user = ByUnixUser::new(users());
-        let mut by_address = ByAddress::new(users());
+        let mut known = KnownPeers::new(users());
         for user in &self.tables {
             for name in &user.certificates {
-                by_certificate = by_certificate.with(name, &user.name);
+                known = known.certificate(name, &user.name);
             }
             for id in &user.unix_users {
-                by_unix_user = by_unix_user.with(*id, &user.name);
+                known = known.unix_user(*id, &user.name);
             }
             for network in &user.addresses {
-                let with = by_address.with(network, &user.name);
-                by_address = with.map_err(UsersError::of(&user.name))?;
+                let with = known.address(network, &user.name);
+                known = with.map_err(UsersError::of(&user.name))?;
             }
         }
-        let known = first.then(by_certificate).then(by_unix_user);
-        Ok(known.then(by_address).then(Anonymous::new(users())))
+        Ok(first.then(known).then(Anonymous::new(users())))
     }
 }
 

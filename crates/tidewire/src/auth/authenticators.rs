@@ -16,9 +16,7 @@ use tidewire_proto::setting::SettingError;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidewire::auth::{
-///     Anonymous, ByAddress, ByCertificate, ByUnixUser, Chain, IdentityLimits, Permissions, Users,
-/// };
+/// use tidewire::auth::{Anonymous, Chain, IdentityLimits, KnownPeers, Permissions, Users};
 /// use tidewire::{Client, Context, Message, Server};
 ///
 /// let mut users = Users::new(Permissions::everything());
@@ -26,11 +24,11 @@ use tidewire_proto::setting::SettingError;
 ///     users.add(name, None, IdentityLimits::default())?;
 /// }
 /// let users = Arc::new(users);
-/// let chain = Chain::new()
-///     .then(ByCertificate::new(Arc::clone(&users)).with("sensor-7.example.org", "sensor-7"))
-///     .then(ByUnixUser::new(Arc::clone(&users)).with(0, "root"))
-///     .then(ByAddress::new(Arc::clone(&users)).with("127.0.0.0/8", "local")?)
-///     .then(Anonymous::new(Arc::clone(&users)));
+/// let known = KnownPeers::new(Arc::clone(&users))
+///     .certificate("sensor-7.example.org", "sensor-7")
+///     .unix_user(0, "root")
+///     .address("127.0.0.0/8", "local")?;
+/// let chain = Chain::new().then(known).then(Anonymous::new(Arc::clone(&users)));
 /// let server = Server::builder()
 ///     .authenticate(chain)
 ///     .listen("tcp://127.0.0.1:0")?
@@ -44,32 +42,20 @@ use tidewire_proto::setting::SettingError;
 /// let unknown = Client::connect("inproc://chain-example").wait()?;
 /// assert_eq!(unknown.request(b"").wait()?.payload(), b"anonymous");
 ///
-/// let typo: Result<ByAddress, tidewire::SettingError> = ByAddress::new(users).with("127.0.0.0/99", "local");
-/// assert!(typo.is_err());
+/// assert!(KnownPeers::new(users).address("127.0.0.0/99", "local").is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Default)]
 pub struct Chain(Vec<Box<dyn Authenticate>>);
 
-/// Identifies users by a name in their certificate. [`Chain`] has an example.
+/// Identifies users without credentials by a proof: a name in their certificate, their user id over a Unix socket, or
+/// their address. The first of these that belongs to a user counts. Addresses of UDP can be forged unless the codec
+/// validates them. [`Chain`] has an example.
 #[derive(Debug)]
-pub struct ByCertificate {
+pub struct KnownPeers {
     users: Arc<Users>,
-    names: Vec<(Box<str>, Box<str>)>,
-}
-
-/// Identifies users of a Unix socket by their user id. [`Chain`] has an example.
-#[derive(Debug)]
-pub struct ByUnixUser {
-    users: Arc<Users>,
-    ids: Vec<(u32, Box<str>)>,
-}
-
-/// Identifies users by their address. Addresses of UDP can be forged unless the codec validates them. [`Chain`] has an
-/// example.
-#[derive(Debug)]
-pub struct ByAddress {
-    users: Arc<Users>,
+    certificates: Vec<(Box<str>, Box<str>)>,
+    unix_users: Vec<(u32, Box<str>)>,
     networks: Vec<(Network, Box<str>)>,
     accepts_unproven: bool,
 }
@@ -139,145 +125,40 @@ impl std::fmt::Debug for Chain {
     }
 }
 
-/// An authenticator that needs no credentials: it finds a proof in the facts about a peer, and knows the user of each
-/// proof.
-trait Prove: Send + Sync + 'static {
-    fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof>;
-
-    fn user_of(&self, proof: &Proof) -> Option<&str>;
-}
-
-macro_rules! authenticate_by_proof {
-    ($($authenticator:ty: $proofs:ident),*) => {$(
-        impl Authenticate for $authenticator {
-            fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
-                // Credentials that no authenticator before this one knows are wrong.
-                let proof = request.token().is_empty().then(|| self.proof(request)).flatten();
-                let Some((proof, name)) = proof.as_ref().and_then(|it| Some((it, self.user_of(it)?))) else {
-                    return AuthOutcome::Unknown;
-                };
-                match self.users.identity(name) {
-                    Some(identity) => AuthOutcome::admit(identity.proved_by(proof.clone())),
-                    None => AuthOutcome::Refused(AuthFailure::Revoked),
-                }
-            }
-
-            /// An identity stays admitted while its proof belongs to its user.
-            fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
-                let proof = identity.proof()?;
-                let is_same = self.user_of(proof)? == identity.name();
-                let now = is_same.then(|| self.users.identity(identity.name()))??;
-                Some(Arc::new(now.proved_by(proof.clone())))
-            }
-
-            fn is_reserved(&self, name: &str) -> bool {
-                self.users.is_reserved(name)
-            }
-
-            fn measure(&self, tables: &mut TableBytes) {
-                tables.add_shared(&self.users, Users::measure);
-                // The name in a certificate is about as long as the user's name.
-                let texts = self.$proofs.iter().map(|(_, user)| 2 * user.len());
-                tables.add(size_of_val(&*self.$proofs) + texts.sum::<usize>());
-            }
-        }
-    )*};
-}
-
-authenticate_by_proof!(ByCertificate: names, ByUnixUser: ids, ByAddress: networks);
-
-impl Prove for ByCertificate {
-    fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof> {
-        let names = request.certificate_names()?;
-        let found = self
-            .names
-            .iter()
-            .find(|(name, _)| names.iter().any(|it| *it == **name));
-        found.map(|(name, _)| Proof::Certificate(name.clone()))
-    }
-
-    fn user_of(&self, proof: &Proof) -> Option<&str> {
-        let Proof::Certificate(wanted) = proof else {
-            return None;
-        };
-        let found = self.names.iter().find(|(name, _)| name == wanted);
-        found.map(|(_, user)| &**user)
-    }
-}
-
-impl Prove for ByUnixUser {
-    fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof> {
-        Some(Proof::UnixUser(request.unix()?.user_id))
-    }
-
-    fn user_of(&self, proof: &Proof) -> Option<&str> {
-        let Proof::UnixUser(wanted) = proof else {
-            return None;
-        };
-        let found = self.ids.iter().find(|(id, _)| id == wanted);
-        found.map(|(_, user)| &**user)
-    }
-}
-
-impl Prove for ByAddress {
-    fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof> {
-        if !request.is_address_proven() && !self.accepts_unproven {
-            return None;
-        }
-        Some(Proof::Address(request.peer()?.socket_address()?.ip()))
-    }
-
-    fn user_of(&self, proof: &Proof) -> Option<&str> {
-        let Proof::Address(address) = proof else {
-            return None;
-        };
-        let mut networks = self.networks.iter();
-        let found = networks.find(|(network, _)| network.contains(*address));
-        found.map(|(_, user)| &**user)
-    }
-}
-
-impl ByCertificate {
-    /// Has no peers yet.
-    #[must_use]
-    pub fn new(users: Arc<Users>) -> Self {
-        let names = Vec::new();
-        Self { users, names }
-    }
-
-    /// The holder of a certificate with this name is this user.
-    #[must_use]
-    pub fn with(mut self, name: &str, user: &str) -> Self {
-        self.names.push((name.into(), user.into()));
-        self
-    }
-}
-
-impl ByUnixUser {
-    /// Has no peers yet.
-    #[must_use]
-    pub fn new(users: Arc<Users>) -> Self {
-        let ids = Vec::new();
-        Self { users, ids }
-    }
-
-    /// Processes of this user id are this user.
-    #[must_use]
-    pub fn with(mut self, uid: u32, user: &str) -> Self {
-        self.ids.push((uid, user.into()));
-        self
-    }
-}
-
-impl ByAddress {
-    /// Has no peers yet.
+impl KnownPeers {
+    /// Knows no peers yet.
     #[must_use]
     pub fn new(users: Arc<Users>) -> Self {
         Self {
             users,
+            certificates: Vec::new(),
+            unix_users: Vec::new(),
             networks: Vec::new(),
             accepts_unproven: false,
         }
+    }
+
+    /// The holder of a certificate with this name is this user.
+    #[must_use]
+    pub fn certificate(mut self, name: &str, user: &str) -> Self {
+        self.certificates.push((name.into(), user.into()));
+        self
+    }
+
+    /// Processes of this user id are this user.
+    #[must_use]
+    pub fn unix_user(mut self, uid: u32, user: &str) -> Self {
+        self.unix_users.push((uid, user.into()));
+        self
+    }
+
+    /// Peers of this range of addresses are this user. The first range that holds an address counts.
+    ///
+    /// # Errors
+    /// The text is no range of addresses.
+    pub fn address(mut self, network: &str, user: &str) -> Result<Self, SettingError> {
+        self.networks.push((network.parse()?, user.into()));
+        Ok(self)
     }
 
     /// Identifies also peers over UDP with an address that is [not proven](AuthRequest::is_address_proven). Use it only
@@ -288,13 +169,80 @@ impl ByAddress {
         self
     }
 
-    /// Peers of this range of addresses are this user. The first range that holds an address counts.
-    ///
-    /// # Errors
-    /// The text is no range of addresses.
-    pub fn with(mut self, network: &str, user: &str) -> Result<Self, SettingError> {
-        self.networks.push((network.parse()?, user.into()));
-        Ok(self)
+    /// Returns the first proof in the facts about a peer that belongs to a user.
+    fn proof(&self, request: &AuthRequest<'_>) -> Option<Proof> {
+        let by_certificate = || {
+            let names = request.certificate_names()?;
+            let is_named = |name: &str| names.iter().any(|it| it == name);
+            let found = self.certificates.iter().find(|(name, _)| is_named(name));
+            found.map(|(name, _)| Proof::Certificate(name.clone()))
+        };
+        let by_unix_user = || Some(Proof::UnixUser(request.unix()?.user_id));
+        let by_address = || {
+            let is_proven = request.is_address_proven() || self.accepts_unproven;
+            let peer = request.peer().filter(|_| is_proven)?;
+            Some(Proof::Address(peer.socket_address()?.ip()))
+        };
+        let is_known = |proof: &Proof| self.user_of(proof).is_some();
+        by_certificate()
+            .or_else(|| by_unix_user().filter(is_known))
+            .or_else(|| by_address().filter(is_known))
+    }
+
+    fn user_of(&self, proof: &Proof) -> Option<&str> {
+        let user = match proof {
+            Proof::Certificate(wanted) => {
+                let mut known = self.certificates.iter();
+                &known.find(|(name, _)| name == wanted)?.1
+            }
+            Proof::UnixUser(wanted) => &self.unix_users.iter().find(|(id, _)| id == wanted)?.1,
+            Proof::Address(address) => {
+                let mut known = self.networks.iter();
+                &known.find(|(network, _)| network.contains(*address))?.1
+            }
+            _ => return None,
+        };
+        Some(user)
+    }
+}
+
+impl Authenticate for KnownPeers {
+    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
+        // Credentials that no authenticator before this one knows are wrong.
+        let proof = request.token().is_empty().then(|| self.proof(request));
+        let Some(proof) = proof.flatten() else {
+            return AuthOutcome::Unknown;
+        };
+        let identity = self.user_of(&proof).and_then(|it| self.users.identity(it));
+        match identity {
+            Some(identity) => AuthOutcome::admit(identity.proved_by(proof)),
+            None => AuthOutcome::Refused(AuthFailure::Revoked),
+        }
+    }
+
+    /// An identity stays admitted while its proof belongs to its user.
+    fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
+        let proof = identity.proof()?;
+        let is_same = self.user_of(proof)? == identity.name();
+        let now = is_same.then(|| self.users.identity(identity.name()))??;
+        Some(Arc::new(now.proved_by(proof.clone())))
+    }
+
+    fn is_reserved(&self, name: &str) -> bool {
+        self.users.is_reserved(name)
+    }
+
+    fn measure(&self, tables: &mut TableBytes) {
+        tables.add_shared(&self.users, Users::measure);
+        let certificates = self
+            .certificates
+            .iter()
+            .map(|(name, user)| name.len() + user.len());
+        let unix_users = self.unix_users.iter().map(|(_, user)| user.len());
+        let networks = self.networks.iter().map(|(_, user)| user.len());
+        tables.add(certificates.chain(unix_users).chain(networks).sum());
+        tables.add(size_of_val(&*self.certificates));
+        tables.add(size_of_val(&*self.unix_users) + size_of_val(&*self.networks));
     }
 }
 
@@ -394,15 +342,12 @@ mod tests {
 
     fn chain() -> Chain {
         let users = users();
-        Chain::new()
-            .then(ByCertificate::new(Arc::clone(&users)).with("dev.example.org", "cert"))
-            .then(ByUnixUser::new(Arc::clone(&users)).with(1_000, "uid"))
-            .then(
-                ByAddress::new(Arc::clone(&users))
-                    .with("10.0.0.0/8", "net")
-                    .unwrap(),
-            )
-            .then(Anonymous::new(users))
+        let known = KnownPeers::new(Arc::clone(&users))
+            .certificate("dev.example.org", "cert")
+            .unix_user(1_000, "uid")
+            .address("10.0.0.0/8", "net")
+            .unwrap();
+        Chain::new().then(known).then(Anonymous::new(users))
     }
 
     /// Returns the name of the peer, or an empty text.
@@ -451,12 +396,10 @@ mod tests {
     #[test]
     fn an_identity_stays_while_its_proof_is_that_of_its_user() {
         let users = users();
-        let by_uid = |uid, name| ByUnixUser::new(Arc::clone(&users)).with(uid, name);
-        let by_name = |cert, name| ByCertificate::new(Arc::clone(&users)).with(cert, name);
-        let by_address = |network, name| {
-            let by = ByAddress::new(Arc::clone(&users)).with(network, name);
-            by.unwrap()
-        };
+        let known = || KnownPeers::new(Arc::clone(&users));
+        let by_uid = |uid, name| known().unix_user(uid, name);
+        let by_name = |cert, name| known().certificate(cert, name);
+        let by_address = |network, name| known().address(network, name).unwrap();
         let stays = |name: &str, proof: Proof, chain: Chain| {
             let identity = users.identity(name).unwrap().proved_by(proof);
             chain.current(&Arc::new(identity)).is_some()

@@ -11,12 +11,13 @@ impl ServerBuilder {
     /// [`Server::replace_authenticator`] replaces it while the server runs.
     ///
     /// ```
-    ///     /// use tidewire::auth::{ByUnixUser, IdentityLimits, Permissions, Users};
-    /// use tidewire::{PubSub, Server};
+    /// use std::sync::Arc;
+    /// use tidewire::Server;
+    /// use tidewire::auth::{IdentityLimits, KnownPeers, Permissions, Users};
     ///
     /// let mut users = Users::new(Permissions::everything());
     /// users.add("root", None, IdentityLimits::default())?;
-    /// let root_only = ByUnixUser::new(Arc::new(users)).with(0, "root");
+    /// let root_only = KnownPeers::new(Arc::new(users)).unix_user(0, "root");
     /// let server = Server::builder().authenticate(root_only);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

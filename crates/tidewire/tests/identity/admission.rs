@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidewire::auth::{AuthOutcome, AuthRequest, Authenticate, ByUnixUser, Permissions, Token};
+use tidewire::auth::{AuthOutcome, AuthRequest, Authenticate, KnownPeers, Permissions, Token};
 use tidewire::{Chat, Client, Limits, Server};
 
 use super::*;
@@ -229,7 +229,7 @@ fn a_unix_user_needs_no_token_also_without_a_hello() {
         (Some(raw()), own + 1, false),
     ] {
         let codec = codec.unwrap_or_else(|| AnyCodec::by_name("tw1").unwrap());
-        let by = ByUnixUser::new(Arc::clone(&known)).with(uid, "me");
+        let by = KnownPeers::new(Arc::clone(&known)).unix_user(uid, "me");
         let server = Server::builder()
             .codec(codec.clone())
             .authenticate(by)

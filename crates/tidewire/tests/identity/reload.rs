@@ -4,10 +4,7 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use tidewire::auth::{
-    Access, AuthOutcome, AuthRequest, Authenticate, ByAddress, ByCertificate, ByUnixUser,
-    Credentials,
-};
+use tidewire::auth::{Access, AuthOutcome, AuthRequest, Authenticate, Credentials, KnownPeers};
 use tidewire::{Backoff, Event, PubSub, ServerBuilder};
 use tidewire_testkit::DEADLINE;
 use tidewire_testkit::certificates::{Authority, usual};
@@ -125,18 +122,16 @@ fn a_proof_that_is_taken_away_ends_its_sessions() {
 
     let folder = tempfile::tempdir().unwrap();
     let own = std::fs::metadata(folder.path()).unwrap().uid();
-    let by = |uid| ByUnixUser::new(Arc::clone(&known)).with(uid, "ann");
+    let peers = || KnownPeers::new(Arc::clone(&known));
+    let by = |uid| peers().unix_user(uid, "ann");
     let socket = format!("ipc://{}/socket", folder.path().display());
     follows_proofs(listen(&socket), plain, [own, own, own + 1].map(by));
 
-    let by = |network| {
-        let by = ByAddress::new(Arc::clone(&known));
-        by.with(network, "ann").unwrap()
-    };
+    let by = |network| peers().address(network, "ann").unwrap();
     let networks = ["127.0.0.0/8", "127.0.0.1", "10.0.0.0/8"];
     follows_proofs(listen("tcp://127.0.0.1:0"), plain, networks.map(by));
 
-    let by = |name| ByCertificate::new(Arc::clone(&known)).with(name, "ann");
+    let by = |name| peers().certificate(name, "ann");
     let (authority, own) = usual();
     let clients = Authority::new("clients");
     let (chain, key) = clients.sign_client("ann").pair();

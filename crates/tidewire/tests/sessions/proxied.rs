@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewire::auth::{ByAddress, IdentityLimits, Permissions, Users};
+use tidewire::auth::{IdentityLimits, KnownPeers, Permissions, Users};
 use tidewire::{Client, Context, HandlerResult, Message, Server, ServerBuilder};
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::fixtures::{limited, tw1};
@@ -200,9 +200,9 @@ fn the_address_of_a_proxy_proves_no_user() {
     for name in ["internal", "outside"] {
         users.add(name, None, IdentityLimits::default()).unwrap();
     }
-    let by_address = ByAddress::new(Arc::new(users));
-    let by_address = by_address.with("127.0.0.0/8", "internal").unwrap();
-    let by_address = by_address.with("203.0.113.0/24", "outside").unwrap();
+    let by_address = KnownPeers::new(Arc::new(users));
+    let by_address = by_address.address("127.0.0.0/8", "internal").unwrap();
+    let by_address = by_address.address("203.0.113.0/24", "outside").unwrap();
     let server = server(Server::builder().authenticate(by_address));
     let local = [SIGNATURE, &[0x20, 0, 0, 0]].concat();
     for header in [local, b"PROXY UNKNOWN\r\n".to_vec()] {

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::Arc;
 
-use tidewire::auth::{ByAddress, IdentityLimits, Permissions, Users};
+use tidewire::auth::{IdentityLimits, KnownPeers, Permissions, Users};
 use tidewire::{Context, HandlerResult, Kind, Limits, Message, Server};
 use tidewire_testkit::DEADLINE;
 
@@ -189,10 +189,10 @@ fn the_address_of_a_forwarding_proxy_proves_no_user() {
     for name in ["internal", "outside"] {
         users.add(name, None, IdentityLimits::default()).unwrap();
     }
-    let by_address = ByAddress::new(Arc::new(users)).with("127.0.0.0/8", "internal");
+    let by_address = KnownPeers::new(Arc::new(users)).address("127.0.0.0/8", "internal");
     let by_address = by_address
         .unwrap()
-        .with("203.0.113.0/24", "outside")
+        .address("203.0.113.0/24", "outside")
         .unwrap();
     let builder = Server::builder().codec(tidewire::AnyCodec::by_name("lines").unwrap());
     let builder = builder
