@@ -86,18 +86,17 @@ codecs! { $
 #[macro_export]
 macro_rules! with_codec {
     (@ $chosen:expr, $codec:ident => $call:expr, $($known:ident)+) => {
-        let chosen = $chosen.clone();
-        match $crate::codec::KnownCodec::of(&chosen) {
+        match $crate::codec::KnownCodec::of($chosen.clone()) {
             $($crate::codec::KnownCodec::$known(known) => {
-                let $codec = known;
+                let $codec = &known;
                 $call
             })+
             $crate::codec::KnownCodec::Custom(known) => {
-                let $codec = &**known;
+                let $codec = &*known;
                 $call
             }
-            _ => {
-                let $codec = &chosen;
+            other => {
+                let $codec = &other.chosen();
                 $call
             }
         }
@@ -122,15 +121,18 @@ impl Default for AnyCodec {
 }
 
 impl KnownCodec {
-    pub(super) fn chosen(self) -> AnyCodec {
+    /// Returns the codec as one that was chosen at run time.
+    #[inline]
+    #[must_use]
+    pub fn chosen(self) -> AnyCodec {
         AnyCodec(self)
     }
 
     /// Returns the codec in `chosen`.
     #[inline]
     #[must_use]
-    pub const fn of(chosen: &AnyCodec) -> &Self {
-        &chosen.0
+    pub fn of(chosen: AnyCodec) -> Self {
+        chosen.0
     }
 }
 

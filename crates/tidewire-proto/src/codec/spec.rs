@@ -124,15 +124,15 @@ mod tests {
     use super::*;
 
     fn length_field_of(text: &str) -> LengthField {
-        match AnyCodec::by_name(text).as_ref().map(KnownCodec::of) {
-            Ok(KnownCodec::LengthField(codec)) => *codec,
+        match AnyCodec::by_name(text).map(KnownCodec::of) {
+            Ok(KnownCodec::LengthField(codec)) => codec,
             other => panic!("{text}: {other:?}"),
         }
     }
 
     fn delimited_of(text: &str) -> Delimited {
-        match AnyCodec::by_name(text).as_ref().map(KnownCodec::of) {
-            Ok(KnownCodec::Delimited(codec)) => *codec,
+        match AnyCodec::by_name(text).map(KnownCodec::of) {
+            Ok(KnownCodec::Delimited(codec)) => codec,
             other => panic!("{text}: {other:?}"),
         }
     }
@@ -166,8 +166,8 @@ mod tests {
 
     #[test]
     fn uvrpc_has_three_framings() {
-        let uvrpc_of = |text| match AnyCodec::by_name(text).as_ref().map(KnownCodec::of) {
-            Ok(KnownCodec::Uvrpc(codec)) => *codec,
+        let uvrpc_of = |text| match AnyCodec::by_name(text).map(KnownCodec::of) {
+            Ok(KnownCodec::Uvrpc(codec)) => codec,
             other => panic!("{text}: {other:?}"),
         };
         assert_eq!(uvrpc_of("uvrpc"), Uvrpc::new());
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(unframed, Uvrpc::legacy_unframed());
         let datagrams = KnownCodec::Uvrpc(unframed).chosen().for_datagrams();
         assert!(
-            matches!(KnownCodec::of(&datagrams), KnownCodec::Uvrpc(codec) if *codec == Uvrpc::for_datagrams())
+            matches!(KnownCodec::of(datagrams), KnownCodec::Uvrpc(codec) if codec == Uvrpc::for_datagrams())
         );
     }
 
