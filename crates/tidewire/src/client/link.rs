@@ -108,7 +108,7 @@ impl Link {
     /// Notes that the lane of this server runs from now on, and wakes the lane.
     pub(super) fn set_lane(&self, server: &Server) {
         if let Some(seat) = server.seat() {
-            self.lane().set(&server.waker(0), seat);
+            self.lane().set(&server.lane_waker(0), seat);
         }
         // Earlier wakes were lost, and a name look-up may have finished.
         self.lane().wake();
