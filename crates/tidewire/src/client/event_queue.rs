@@ -69,8 +69,8 @@ pub(crate) struct Reading {
     lane: ClientLane,
 }
 
-/// The registration of a future or a thread with a queue. End the registration with [`EventQueue::forget`], so that there are never more
-/// wakers than futures.
+/// The registration of a future or a thread with a queue. End the registration with [`EventQueue::forget`], so that
+/// there are never more wakers than futures and threads.
 #[derive(Debug, Default)]
 pub(super) struct Waiter(Option<u64>);
 

@@ -88,12 +88,12 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
     }
 
-    /// Submits a request and wakes the lane if it sleeps. Returns the slot of the reply. A request that fits no frame is
-    /// refused before it is copied.
+    /// Submits a request and wakes the lane if it sleeps. Returns the slot of the reply. A request that fits no frame
+    /// is refused before it is copied.
     ///
-    /// A lane that rests is not called. The application waits for the reply soon, and then runs the lane itself, or is a
-    /// task that calls the lane. So many requests of one thread are one turn, and wake no other thread. If it does not
-    /// wait, the request leaves at the end of the lease, see `lane/seat.rs`.
+    /// A lane that rests is not called. The application waits for the reply soon, and then runs the lane itself, or is
+    /// a task that calls the lane. So many requests of one thread are one turn, and wake no other thread. If it does
+    /// not wait, the request leaves at the end of the lease, see `lane/seat.rs`.
     #[inline]
     pub(super) fn submit(
         &self,

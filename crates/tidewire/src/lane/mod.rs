@@ -79,7 +79,7 @@ pub(crate) struct Lane<S> {
     expired: Vec<TimerKey>,
     /// When the next turn is due.
     wake_ns: Option<u64>,
-    /// What the thread that leads had allocated at the last look.
+    /// The allocations of the thread that leads, at the last look.
     allocations: Option<Allocations>,
 }
 

@@ -1,10 +1,10 @@
 //! Whoever waits does the work: the threads that wait for a lane run its turns, one of them at a time.
 //!
-//! Problem: a thread that waits for a reply sleeps while the lane's own thread is woken, works, and wakes it again. That
-//! is two changes of thread for each call, 5 to 40 µs each. Approach: leader and followers. The thread that holds the
-//! [`Seat`] leads: it waits on the poller, and runs the turns that bring the outcomes of all threads. A thread that must
-//! wait leads if the seat is free. Else it follows: it is parked until its outcome is there, or until the leader hands on
-//! the lead to it.
+//! Problem: a thread that waits for a reply sleeps while the lane's own thread is woken, works, and wakes it again.
+//! That is two changes of thread for each call, 5 to 40 µs each. Approach: leader and followers. The thread that holds
+//! the [`Seat`] leads: it waits on the poller, and runs the turns that bring the outcomes of all threads. A thread that
+//! must wait leads if the seat is free. Else it follows: it is parked until its outcome is there, or until the leader
+//! hands on the lead to it.
 //!
 //! ```text
 //!   thread that waits          lane's own thread
@@ -13,15 +13,15 @@
 //!        │                                                  to the own thread if tasks or work wait,
 //!        no                 leads while no thread waits      or to nobody: the lane rests
 //!        ▼                     │ hands on ▲
-//!   follow: parked ◀───────────┘          └─ called: by a submission, a task, a message, the end
+//!   follow: parked ◀───────────┘          └─ called: by a message, a control, a task, the end,
 //!                                            or one lease after the last lead
 //! ```
 //!
-//! Between two leads the lane rests: no thread watches its sockets. A loop of calls so wakes no other thread. While the
-//! lane rests nobody waits for it, and any thread that brings work calls the lane's own thread
-//! ([`LaneWaker::wake`](tidewire_io::waker::LaneWaker::wake)). Timers and messages of the peer wait for the next lead, at
-//! most two [leases](LEASE). A task of an executor cannot lead, because its thread has other tasks. While a task waits,
-//! the lane's own thread leads.
+//! Between two leads the lane rests: no thread watches its sockets. So a loop of calls wakes no other thread. While the
+//! lane rests nobody waits for it, and a thread that brings work other than a request calls the lane's own thread, by
+//! [`LaneWaker::wake`](tidewire_io::waker::LaneWaker::wake). Timers, requests without a waiting thread and messages of
+//! the peer wait for the next lead, at most two [leases](LEASE). A task of an executor cannot lead, because its thread
+//! has other tasks. While a task waits, the lane's own thread leads.
 //!
 //! The lane of a server has no such threads, so its own thread leads from its start to its end. `seat/model.rs` runs
 //! this code under a model checker. Decision 0107 has the measurements and what was rejected.

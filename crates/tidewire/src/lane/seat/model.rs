@@ -4,7 +4,7 @@
 
 use super::*;
 
-/// What the threads and the lane of a model share.
+/// The part that the threads and the lane of a model share.
 struct Desk {
     waker: Arc<LaneWaker>,
     requests: Mutex<Vec<Request>>,
