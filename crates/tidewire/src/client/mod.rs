@@ -1,8 +1,9 @@
 //! A client for programs that are not lanes: threads, scripts, async tasks.
 //!
-//! The connection lives on its own lane. A call puts a submission into a bounded queue, and wakes the lane only if it
-//! sleeps. The lane publishes the replies of a turn in blocks. Each call returns a future that runs on any executor and
-//! has a blocking twin.
+//! The connection lives on its own lane. A call puts a submission into a bounded queue. The thread that waits for the
+//! reply runs the lane's turns itself; the lane's own thread does when no thread waits (`waiting.rs`). The lane
+//! publishes the replies of a turn in blocks. Each call returns a future that runs on any executor and has a blocking
+//! twin.
 
 mod builder;
 mod dialing;
