@@ -323,8 +323,8 @@ impl<S: Service> Lane<S> {
 
     /// Updates the counters of allocations. It runs once a turn, so that it costs nothing per message.
     fn count_allocations(&mut self) {
-        let now = thread_allocations();
-        if let (Some(now), Some(before)) = (now, std::mem::replace(&mut self.allocations, now)) {
+        if let Some(now) = thread_allocations() {
+            let before = self.allocations.replace(now).unwrap_or(now);
             let counters = &self.core.counters;
             counters.allocations.add(now.count - before.count);
             counters.allocated_bytes.add(now.bytes - before.bytes);
