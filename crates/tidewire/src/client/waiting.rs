@@ -79,16 +79,17 @@ impl ClientLane {
     pub(super) fn block_on<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let here = this_thread();
-        let mut output = None;
+        let mut cx = Context::from_waker(&here);
         loop {
-            self.wait(None, &mut |_| {
-                match future.as_mut().poll(&mut Context::from_waker(&here)) {
-                    Poll::Ready(ready) => output = Some(ready),
-                    Poll::Pending => {}
-                }
-                output.is_some()
-            });
-            if let Some(output) = output.take() {
+            // The first poll comes before the seat is touched: in a child by `fork` nobody unlocks it.
+            let mut polled = future.as_mut().poll(&mut cx);
+            if polled.is_pending() {
+                self.wait(None, &mut |_| {
+                    polled = future.as_mut().poll(&mut cx);
+                    polled.is_ready()
+                });
+            }
+            if let Poll::Ready(output) = polled {
                 return output;
             }
         }
