@@ -18,8 +18,8 @@
 //! Without the fence both may read the old values: the message sits in the queue and the lane sleeps. The tests show
 //! this with a model checker, for the protocol with its fence and without.
 //!
-//! A lane may also rest: no thread runs it, and its own thread is parked outside of the poller. A wake then unparks that
-//! thread. One flag has both states, so that a wake is one read and always finds the right sleeper.
+//! A lane may also rest: no thread runs it, and its own thread is parked outside of the poller. A wake then unparks
+//! that thread. One flag has both states, so that a wake is one read and always finds the right sleeper.
 //!
 //! Rejected: a read-modify-write in place of load and fence. It is correct too, but every caller then writes the lane's
 //! cache line even while the lane is awake. That is the case that must be cheap. Rejected: a condition variable,
@@ -94,8 +94,8 @@ impl LaneWaker {
         }
     }
 
-    /// Wakes the lane if it sleeps or is about to. A lane at rest is not called: the work waits for the thread that runs
-    /// the lane next.
+    /// Wakes the lane if it sleeps or is about to. A lane at rest is not called: the work waits for the thread that
+    /// runs the lane next.
     #[inline]
     pub fn wake_poller(&self) {
         if self.shared.sleep.take(SLEEPING) {
@@ -221,9 +221,11 @@ impl<F: Flag> SleepFlag<F> {
     #[inline]
     fn take_sleep(&self) -> u8 {
         F::fence();
-        match self.state.load(Ordering::Relaxed) {
-            AWAKE => AWAKE,
-            _ => self.state.swap(AWAKE, Ordering::AcqRel),
+        loop {
+            let state = self.state.load(Ordering::Relaxed);
+            if state == AWAKE || self.state.exchange(state, AWAKE, Ordering::AcqRel) {
+                return state;
+            }
         }
     }
 
@@ -240,7 +242,7 @@ impl<F: Flag> SleepFlag<F> {
     }
 }
 
-/// A thread runs the lane, and will look at its queues.
+/// A thread runs the lane and will look at its queues, or its own thread was called.
 const AWAKE: u8 = 0;
 
 /// The thread that runs the lane waits on the poller.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
+use tidewire_io::poller::PollerKind;
 use tidewire_proto::body::Since;
 use tidewire_proto::connection::Farewell;
 use tidewire_proto::room::Policy;
@@ -107,9 +108,10 @@ impl Link {
 
     /// Notes that the lane of this server runs from now on, and wakes the lane.
     pub(super) fn set_lane(&self, server: &Server) {
-        if let Some(seat) = server.seat() {
-            self.lane().set(&server.lane_waker(0), seat);
-        }
+        // The completions of io_uring are for the thread that asked for them. So only the lane's own thread runs it.
+        let is_shared = server.poller() != PollerKind::Uring;
+        let seat = server.seat().filter(|_| is_shared);
+        self.lane().set(&server.lane_waker(0), seat);
         // Earlier wakes were lost, and a name look-up may have finished.
         self.lane().wake();
     }

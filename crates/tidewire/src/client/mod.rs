@@ -62,9 +62,9 @@ use link::{Control, Link};
 /// A connection to a server, shared by any number of threads and tasks. Clones are handles to the same connection.
 ///
 /// A thread that waits for its client does the client's work itself, one thread at a time, and wakes no other thread.
-/// So [layers](ClientBuilder::layers), the wakers of tasks and the log may be called on any thread that waits. When no
-/// thread waits, the client's own thread works: at once for messages and tasks, and after 1 to 2 ms for a request that
-/// was sent and that nobody waits for.
+/// So [layers](ClientBuilder::layers), the wakers of tasks and the log may be called on any thread that waits: wait
+/// with no lock that they take. When no thread waits, the client's own thread works: at once for messages and tasks,
+/// and after 1 to 2 ms for a request that was sent and that nobody waits for.
 ///
 /// A child by `fork` has no client of its parent: its calls fail at once, with [`RequestError::OtherProcess`] or
 /// [`SendError::OtherProcess`], its events have ended, and a drop does nothing. Connect after the fork.

@@ -2,7 +2,7 @@
 //! `wait`.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
@@ -65,10 +65,12 @@ impl<T> Operation<T> {
     /// # Errors
     /// Those of the call; see [`RequestError`].
     pub fn wait(self) -> Result<T, RequestError> {
-        match on_lane::is_lane() {
-            true => Err(RequestError::OnLane),
-            false => self.request.lane().block_on(self),
+        if on_lane::is_lane() {
+            return Err(RequestError::OnLane);
         }
+        let Self { request, finish } = self;
+        // `finish` may own the last client. It is used and dropped after this thread has left the client's lane.
+        finish_with(request.wait(), finish)
     }
 }
 
@@ -79,12 +81,19 @@ impl<T> Future for Operation<T> {
     /// When polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let result = ready!(Pin::new(&mut self.request).poll(cx));
-        let finish = self.finish.take();
-        Poll::Ready(result.and_then(|reply| match finish {
-            Some(finish) => finish(reply),
-            // Only a failed request has no `finish`.
-            None => Err(RequestError::Shutdown),
-        }))
+        Poll::Ready(finish_with(result, self.finish.take()))
+    }
+}
+
+fn finish_with<T>(
+    result: Result<Reply, RequestError>,
+    finish: Option<Finish<T>>,
+) -> Result<T, RequestError> {
+    let reply = result?;
+    match finish {
+        Some(finish) => finish(reply),
+        // Only a failed request has no `finish`.
+        None => Err(RequestError::Shutdown),
     }
 }
 
@@ -144,15 +153,21 @@ impl Connecting {
     ///
     /// # Errors
     /// See [`ConnectError`].
-    pub fn wait(self) -> Result<Client, ConnectError> {
-        match on_lane::is_lane() {
-            true => Err(ConnectError::OnLane),
-            false => {
-                let client = self.started.as_ref().and_then(|it| it.as_ref().ok());
-                let lane = client.map(|it| it.inner.link.lane().clone());
-                lane.unwrap_or_default().block_on(self)
-            }
+    ///
+    /// # Panics
+    /// When it was ready before, as a future.
+    pub fn wait(mut self) -> Result<Client, ConnectError> {
+        if on_lane::is_lane() {
+            return Err(ConnectError::OnLane);
         }
+        let Some(started) = self.started.take() else {
+            panic!("{TAKEN}");
+        };
+        let client = started?;
+        let link = &client.inner.link;
+        // A client that failed is dropped after this thread has left its lane.
+        link.lane().block_on(poll_fn(|cx| link.poll_first(cx)))?;
+        Ok(client)
     }
 }
 
@@ -171,7 +186,7 @@ impl Future for Connecting {
         }
         match self.started.take() {
             Some(started) => Poll::Ready(started),
-            None => panic!("`Connecting` was polled after it was ready"),
+            None => panic!("{TAKEN}"),
         }
     }
 }
@@ -207,3 +222,6 @@ impl Drop for Closing {
         self.client.inner.link.events.forget(&mut self.waiter);
     }
 }
+
+/// The panic of a future that was used after it was ready.
+const TAKEN: &str = "`Connecting` was polled after it was ready";

@@ -22,7 +22,6 @@ use super::link::Link;
 use super::reply::{PIECES_MAX, Reply, give_back};
 use super::slots::SlotId;
 use super::submissions::{RequestHead, WhenWindowFull};
-use super::waiting::ClientLane;
 use crate::limits::nanoseconds;
 use crate::on_lane;
 use crate::session::SendError;
@@ -284,14 +283,6 @@ impl Request {
         // A wait without a time limit ends with a result.
         let result = result.unwrap_or_else(|| Err(Box::new(RequestError::Shutdown)));
         result.map_err(|error| *error)
-    }
-
-    /// The lane that brings the reply. A request that was not queued needs none.
-    pub(super) fn lane(&self) -> ClientLane {
-        match &self.state {
-            State::Sent { link, .. } => link.lane().clone(),
-            State::Failed(_) | State::Done => ClientLane::default(),
-        }
     }
 
     /// Returns the reply or the error, if it has arrived. It never blocks and makes no system call. A task that waits

@@ -115,7 +115,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             submissions.push_request(head, name, payload);
             Ok(slot)
         };
-        self.add_and(push, P::Waker::wake_poller)
+        self.add_and(push, ASKED, P::Waker::wake_poller)
     }
 
     /// Submits a control with a slot for its outcome, which `make` gets. Wakes the lane if it sleeps.
@@ -162,13 +162,14 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         &self,
         push: impl FnOnce(&mut TableShared<C>) -> Result<T, SendError>,
     ) -> Result<T, SendError> {
-        self.add_and(push, P::Waker::wake)
+        self.add_and(push, NEW, P::Waker::wake)
     }
 
     #[inline(always)]
     fn add_and<T>(
         &self,
         push: impl FnOnce(&mut TableShared<C>) -> Result<T, SendError>,
+        news: u32,
         wake: impl FnOnce(&P::Waker),
     ) -> Result<T, SendError> {
         // Checked first, because in a child no thread unlocks the locks of other threads.
@@ -180,7 +181,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             return Err(SendError::Ended);
         }
         let added = push(&mut shared)?;
-        let is_new = self.note_news();
+        let is_new = self.note_news(news);
         drop(shared);
         if is_new {
             wake(&self.waker);
@@ -253,7 +254,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
             self.count_abandoned(1);
             if !self.has_ended() {
                 shared.submissions.push(Submission::Abandon(slot));
-                is_new = self.note_news();
+                is_new = self.note_news(NEW);
             }
         } else {
             self.slots.note_done(slot);
@@ -261,7 +262,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
                 && !self.has_ended()
             {
                 shared.submissions.push(Submission::Undo(undo));
-                is_new = self.note_news();
+                is_new = self.note_news(NEW);
             }
         }
         drop(shared);
@@ -287,7 +288,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     /// Whether submissions wait for [`refill`](Self::refill).
     #[inline]
     pub(super) fn is_occupied(&self) -> bool {
-        matches!(self.news.load(Ordering::Acquire), SEEN | NEW)
+        matches!(self.news.load(Ordering::Acquire), SEEN | ASKED | NEW)
     }
 
     /// Whether a submission waits that needs a connection.
@@ -301,7 +302,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
 
     /// Whether a submission came since the last [`refill`](Self::refill) or [`expire`](Self::expire).
     pub(super) fn has_news(&self) -> bool {
-        self.news.load(Ordering::Acquire) == NEW
+        matches!(self.news.load(Ordering::Acquire), ASKED | NEW)
     }
 
     /// Whether `list` has another submission. At its end the waiting submissions become the new list, until the turn
@@ -470,15 +471,17 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
 
     /// Records that there is a new submission. Returns whether the caller must wake the lane. Call it with the lock.
     ///
-    /// If `news` is `NEW` already, the thread that stored it has woken the lane or is about to. A lane that takes the
+    /// `news` is `NEW`, or `ASKED` if a lane at rest need not be called. If the table has that already, the thread that
+    /// stored it has woken the lane or is about to. A lane that takes the
     /// submissions before the wake also takes this one, because the lane needs the lock that the caller holds.
     /// `Relaxed` is enough: the lock protects the list, and the wake begins with a fence. The fence ensures that the
     /// lane sees the news or the caller sees that the lane sleeps.
     #[inline]
-    fn note_news(&self) -> bool {
-        let is_new = self.news.load(Ordering::Relaxed) != NEW;
+    fn note_news(&self, news: u32) -> bool {
+        let known = self.news.load(Ordering::Relaxed);
+        let is_new = known != NEW && known != news;
         if is_new {
-            self.news.store(NEW, Ordering::Relaxed);
+            self.news.store(news, Ordering::Relaxed);
         }
         is_new
     }
@@ -521,11 +524,14 @@ const NOTHING: u32 = 0;
 /// Submissions wait. The lane has seen them and could not take them.
 const SEEN: u32 = 1;
 
-/// Submissions wait that the lane has not seen.
-const NEW: u32 = 2;
+/// Requests wait that the lane has not seen. A lane at rest was not called for them.
+const ASKED: u32 = 2;
+
+/// Submissions wait that the lane has not seen. It was called.
+const NEW: u32 = 3;
 
 /// The lane has taken its last submission.
-const ENDED: u32 = 3;
+const ENDED: u32 = 4;
 
 #[cfg(test)]
 mod model;

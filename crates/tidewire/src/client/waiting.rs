@@ -28,7 +28,8 @@ struct Shared {
 #[derive(Debug)]
 struct Running {
     waker: Weak<LaneWaker>,
-    seat: Weak<dyn Lead>,
+    /// `None` if only the lane's own thread may run it.
+    seat: Option<Weak<dyn Lead>>,
 }
 
 /// A thread or task that waits for an outcome or an event.
@@ -41,9 +42,9 @@ pub(super) struct Waiting {
 
 impl ClientLane {
     /// Sets the lane, which runs from now on.
-    pub(super) fn set(&self, waker: &Arc<LaneWaker>, seat: &Arc<dyn Lead>) {
+    pub(super) fn set(&self, waker: &Arc<LaneWaker>, seat: Option<&Arc<dyn Lead>>) {
         let waker = Arc::downgrade(waker);
-        let seat = Arc::downgrade(seat);
+        let seat = seat.map(Arc::downgrade);
         // A client has one lane, so this is called once.
         let _ = self.0.lane.set(Running { waker, seat });
     }
@@ -60,11 +61,11 @@ impl ClientLane {
         until_ns: Option<u64>,
         poll: &mut dyn FnMut(Option<&Waker>) -> bool,
     ) -> bool {
-        let seat = self.0.lane.get().and_then(|it| it.seat.upgrade());
+        let seat = self.0.lane.get().and_then(|it| it.seat.as_ref()?.upgrade());
         if let Some(seat) = seat {
             return seat.wait(until_ns, poll);
         }
-        // The lane has ended, so the outcome is there or is being told.
+        // The lane has ended, and the outcome is there or is being told. Or its own thread brings the outcome.
         while !poll(Some(&this_thread())) {
             match until_ns.map(|until_ns| until_ns.saturating_sub(now_ns())) {
                 None => thread::park(),

@@ -9,16 +9,17 @@
 //! ```text
 //!   thread that waits          lane's own thread
 //!   ─────────────────          ─────────────────
-//!   seat free? ── lead ──▶ turns until its own outcome ──▶ leave: the lead goes to a follower,
-//!        │                                                  to the own thread if tasks or work wait,
-//!        no                 leads while no thread waits      or to nobody: the lane rests
+//!   seat free? ── lead ──▶ turns until its own outcome ──▶ leave: the lead goes to the own thread if a
+//!        │                                                  task waits, else to a follower, else to the own
+//!        no                 leads while no thread waits      thread if work waits, else to nobody: the lane rests
 //!        ▼                     │ hands on ▲
 //!   follow: parked ◀───────────┘          └─ called: by a message, a control, a task, the end,
 //!                                            or one lease after the last lead
 //! ```
 //!
-//! Between two leads the lane rests: no thread watches its sockets. So a loop of calls wakes no other thread. While the
-//! lane rests nobody waits for it, and a thread that brings work other than a request calls the lane's own thread, by
+//! Between two leads the lane rests: no thread watches its sockets. So a call in a loop wakes no other thread; the own
+//! thread looks once a lease whether the loop goes on. While the lane rests nobody waits for it, and a thread that
+//! brings work other than a request calls the lane's own thread, by
 //! [`LaneWaker::wake`](tidewire_io::waker::LaneWaker::wake). Timers, requests without a waiting thread and messages of
 //! the peer wait for the next lead, at most two [leases](LEASE). A task of an executor cannot lead, because its thread
 //! has other tasks. While a task waits, the lane's own thread leads.
@@ -187,6 +188,8 @@ impl<L: Turns> Seat<L> {
                 return outcome;
             }
             self.crew.rest(&mut seen);
+            // A thread that leaves sees the call that ended this rest, or this thread sees that the seat is free.
+            fence(Ordering::SeqCst);
         }
     }
 
@@ -351,11 +354,15 @@ impl Crew {
     /// the seat is free.
     #[inline]
     fn hand_on(&self, has_work: bool) {
+        fence(Ordering::SeqCst);
         let needs_own = self.tasks.are_waiting();
+        // A wake before the seat was free has called the own thread, which then found the seat taken.
+        let was_called = !self.waker.is_resting();
         if !needs_own && let Some(follower) = self.next_follower() {
             follower.unpark();
-        } else if needs_own || has_work {
-            self.waker.wake_resting();
+        } else if needs_own || has_work || was_called {
+            self.waker.after_rest();
+            self.waker.unpark();
         } else if self.sleeps_long.load(Ordering::Relaxed) {
             self.waker.unpark();
         }
@@ -460,9 +467,9 @@ impl Tasks {
     }
 }
 
-/// The time after a lead in which the lane's own thread does not take the seat. A program that calls again and again
-/// then wakes no other thread. It is longer than most programs think between two calls, and shorter than a tick of a
-/// timer that the library promises.
+/// The time after a lead in which the lane's own thread does not take the seat. The calls of a program that calls again
+/// and again then wake no other thread. It is longer than most programs think between two calls, and shorter than a
+/// tick of a timer that the library promises.
 const LEASE: Duration = Duration::from_millis(1);
 
 #[cfg(all(test, tidewire_model))]

@@ -106,8 +106,8 @@ impl LaneThread {
 
     /// Waits for the end of a lane that was asked to end. Returns the reason if it failed.
     ///
-    /// On the lane's own thread it does not wait. A lane may call it there: it drops the waker of a task that owns the
-    /// last client, and so the lane of that client drops its own server in the middle of a turn.
+    /// On the thread that runs the lane it does not wait. A lane may call it there: it drops the waker of a task that
+    /// owns the last client, and so the lane of that client drops its own server in the middle of a turn.
     pub(crate) fn join(self) -> Option<String> {
         if self.is_current() {
             return None;

@@ -63,7 +63,7 @@ fn threads_of_one_client_get_their_own_replies() {
     assert_eq!(metrics.sessions_opened, 1);
 }
 
-/// A task cannot run the lane, and a thread that could ends its wait first.
+/// A task cannot run the lane. The threads that ran it before have ended their waits when the answer comes.
 #[test]
 fn a_task_is_woken_while_threads_come_and_go() {
     let (server, kept) = keeper();

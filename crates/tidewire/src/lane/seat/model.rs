@@ -1,4 +1,4 @@
-//! The seat under a model checker, which tries every interleaving of the lane's own thread and of the threads that wait.
+//! The seat under a model checker, which tries every interleaving of the lane's own thread and of threads that wait.
 //!
 //! A model has no time, so no lease ends: each outcome must come because somebody was woken for it.
 
@@ -84,7 +84,9 @@ impl Desk {
     }
 
     fn stop(&self) {
+        let requests = self.requests.lock().unwrap();
         self.stops.store(true, Ordering::SeqCst);
+        drop(requests);
         self.waker.wake();
     }
 }
@@ -254,4 +256,26 @@ fn a_message_that_nobody_waits_for_is_taken_without_a_lease() {
 #[should_panic(expected = "deadlock")]
 fn negative_control_a_leader_that_leaves_without_a_look_leaves_a_message() {
     a_message_is_taken::<false>(2);
+}
+
+/// Regression: a call between the rest and the free seat found the seat taken, and then nobody led.
+#[test]
+fn a_call_while_the_leader_leaves_is_answered() {
+    check(2, || {
+        let model = Model::start::<true>(1);
+        let caller = loom::thread::spawn({
+            let desk = Arc::clone(&model.desk);
+            move || {
+                desk.ask(0);
+                desk.waker.wake();
+            }
+        });
+        // A lead without a turn.
+        model.seat.lead(None, &mut || true);
+        while !model.desk.poll(0, Some(&this_thread()), None) {
+            thread::park();
+        }
+        caller.join().unwrap();
+        model.end();
+    });
 }
