@@ -10,7 +10,6 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-
 use super::super::course::{News, hear_connected, hear_found, tell};
 use crate::contract::{Measured, Work};
 use crate::plan::RoleError;
