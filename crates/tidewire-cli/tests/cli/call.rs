@@ -349,6 +349,9 @@ fn a_sleeper_does_not_keep_a_server_from_stopping() {
         "{}",
         ended.text()
     );
+    // On a busy machine the sleeper may come when the server is about to end, and is refused.
+    let expected = if is_cut_off { 3..=3 } else { 3..=4 };
     let ended = sleeper.wait();
-    assert_eq!(ended.status.code(), Some(3), "{}", ended.text());
+    let code = ended.status.code().unwrap();
+    assert!(expected.contains(&code), "{code}: {}", ended.text());
 }
