@@ -137,14 +137,15 @@ impl LaneWaker {
         let _ = self.shared.thread.set(thread);
     }
 
-    /// Announces that no thread runs the lane from now on. The caller then looks at all the lane's queues once more,
-    /// and calls [`wake_resting`](Self::wake_resting) if they are not empty.
+    /// Announces that no thread runs the lane from now on. The caller then looks at all the lane's queues once more. If
+    /// they are not empty, it calls [`after_rest`](Self::after_rest) and [`unpark`](Self::unpark).
     #[inline]
     pub fn before_rest(&self) {
         self.shared.sleep.announce(RESTING);
     }
 
-    /// Announces that the calling thread runs the lane from now on. Call it before looking at the queues.
+    /// Announces that the calling thread runs the lane from now on, or that it calls the lane's own thread. Call it
+    /// before looking at the queues.
     #[inline]
     pub fn after_rest(&self) {
         self.shared.sleep.take(RESTING);

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
+use tidewire_io::clock::now_ns;
+
 #[cfg(tidewire_model)]
 pub(crate) use loom::{
     sync::{Mutex, MutexGuard, atomic},
@@ -31,6 +33,16 @@ pub(crate) fn park_for(time: Duration) {
         let _ = time;
         thread::park();
     }
+}
+
+/// Parks this thread until it is unparked, at most until this time. Returns false at once if the time has come.
+pub(crate) fn park_until(until_ns: Option<u64>) -> bool {
+    match until_ns.map(|until_ns| until_ns.saturating_sub(now_ns())) {
+        None => thread::park(),
+        Some(0) => return false,
+        Some(left_ns) => park_for(Duration::from_nanos(left_ns)),
+    }
+    true
 }
 
 /// The waker that unparks the calling thread.

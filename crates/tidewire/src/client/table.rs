@@ -23,8 +23,8 @@
 //! - A payload is written before its slot is stored with `Release`, and read after the slot is loaded with `Acquire`.
 //! - A thread registers its waker under the lock, and only if the slot is pending then. `complete` takes the lock after
 //!   the slots were stored. So the thread sees the reply, or the lane sees the waker.
-//! - The thread that changes `news` to `NEW` wakes the lane. That wake begins with a fence, and so does the lane's
-//!   sleep.
+//! - The thread that changes `news` to `NEW` wakes the lane. The thread that changes it to `ASKED` wakes a lane that
+//!   sleeps, and not a lane that rests. Each wake begins with a fence, and so does the lane's sleep.
 //!
 //! The decision records 0002 and 0028 follow a request through these functions, and have what was rejected.
 
@@ -472,10 +472,10 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     /// Records that there is a new submission. Returns whether the caller must wake the lane. Call it with the lock.
     ///
     /// `news` is `NEW`, or `ASKED` if a lane at rest need not be called. If the table has that already, the thread that
-    /// stored it has woken the lane or is about to. A lane that takes the
-    /// submissions before the wake also takes this one, because the lane needs the lock that the caller holds.
-    /// `Relaxed` is enough: the lock protects the list, and the wake begins with a fence. The fence ensures that the
-    /// lane sees the news or the caller sees that the lane sleeps.
+    /// stored it has woken the lane or is about to. A lane that takes the submissions before the wake also takes this
+    /// one, because the lane needs the lock that the caller holds. `Relaxed` is enough: the lock protects the list, and
+    /// the wake begins with a fence. The fence ensures that the lane sees the news or the caller sees that the lane
+    /// sleeps.
     #[inline]
     fn note_news(&self, news: u32) -> bool {
         let known = self.news.load(Ordering::Relaxed);

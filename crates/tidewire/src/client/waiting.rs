@@ -5,14 +5,12 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
 
-use tidewire_io::clock::now_ns;
 use tidewire_io::waker::LaneWaker;
 
 use super::sync::WakeLane;
 use crate::lane::{Lead, Task, Tasks};
-use crate::sync::{park_for, this_thread, thread};
+use crate::sync::{park_until, this_thread};
 
 /// The way to a client's lane: its waker and its seat, set once when the lane runs. Clones are the same way.
 #[derive(Clone, Debug, Default)]
@@ -67,10 +65,8 @@ impl ClientLane {
         }
         // The lane has ended, and the outcome is there or is being told. Or its own thread brings the outcome.
         while !poll(Some(&this_thread())) {
-            match until_ns.map(|until_ns| until_ns.saturating_sub(now_ns())) {
-                None => thread::park(),
-                Some(0) => return false,
-                Some(left_ns) => park_for(Duration::from_nanos(left_ns)),
+            if !park_until(until_ns) {
+                return false;
             }
         }
         true

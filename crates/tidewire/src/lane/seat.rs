@@ -1,4 +1,4 @@
-//! Whoever waits does the work: the threads that wait for a lane run its turns, one of them at a time.
+//! The threads that wait for a lane run its turns, one of them at a time.
 //!
 //! Problem: a thread that waits for a reply sleeps while the lane's own thread is woken, works, and wakes it again.
 //! That is two changes of thread for each call, 5 to 40 µs each. Approach: leader and followers. The thread that holds
@@ -41,7 +41,7 @@ use crate::engine::panic_text;
 use crate::on_lane;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::thread::{self, Thread};
-use crate::sync::{Mutex, MutexGuard, TryGuard, TryMutex, park_for, this_thread};
+use crate::sync::{Mutex, MutexGuard, TryGuard, TryMutex, park_for, park_until, this_thread};
 
 /// A lane, as the thread that leads it sees it.
 pub(crate) trait Turns: Send {
@@ -150,10 +150,8 @@ impl dyn Lead {
             if following.is_some() {
                 self.crew().ask_for_lead();
             }
-            match until_ns.map(|until_ns| until_ns.saturating_sub(now_ns())) {
-                None => thread::park(),
-                Some(0) => break false,
-                Some(left_ns) => park_for(Duration::from_nanos(left_ns)),
+            if !park_until(until_ns) {
+                break false;
             }
         };
         if following.take().is_some() {
@@ -235,7 +233,7 @@ impl<L: Turns> Seat<L> {
         Some(held)
     }
 
-    /// Leaves the seat to whoever must have it.
+    /// Leaves the seat, and wakes the thread that must lead next.
     #[inline]
     fn leave(&self, held: TryGuard<'_, Held<L>>) {
         let Held { lane, failure } = &*held;

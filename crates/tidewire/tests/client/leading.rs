@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::{
-    Backoff, Client, Context, Deferred, Event, Message, PubSub, RequestError, Server,
+    Backoff, Client, Context, Deferred, Event, Message, PubSub, Reply, RequestError, Server,
     ServerBuilder, TopicEvent,
 };
 use tidewire_testkit::fixtures::{echo, tw1};
@@ -30,6 +30,20 @@ fn keeper_of(builder: ServerBuilder) -> (TestServer, mpsc::Receiver<Deferred>) {
         }
     });
     (server, kept)
+}
+
+/// Threads that wait while the connection ends.
+const THREADS: usize = 3;
+
+fn repeated(client: &Client) -> Result<Reply, RequestError> {
+    client.request(b"keep").idempotent().wait()
+}
+
+/// Takes the requests of all these threads, and ends their connection before it answers.
+fn lose(server: &TestServer, kept: &mpsc::Receiver<Deferred>) -> [Deferred; THREADS] {
+    let lost = [(); THREADS].map(|()| kept.recv().unwrap());
+    server.server().sessions().list()[0].close().unwrap();
+    lost
 }
 
 fn pauses() -> Backoff {
@@ -175,16 +189,12 @@ fn a_server_that_hangs_after_its_first_answer_costs_the_timeout() {
 
 #[test]
 fn a_reconnect_while_three_threads_wait_brings_all_replies() {
-    const THREADS: usize = 3;
     let (server, kept) = keeper();
     let client = Client::builder().reconnect(pauses());
     let client = client.connect(&server.url()).wait().unwrap();
     thread::scope(|scope| {
-        let waiting: Vec<_> = (0..THREADS)
-            .map(|_| scope.spawn(|| client.request(b"keep").idempotent().wait()))
-            .collect();
-        let lost: Vec<Deferred> = (0..THREADS).map(|_| kept.recv().unwrap()).collect();
-        server.server().sessions().list()[0].close().unwrap();
+        let waiting = [(); THREADS].map(|()| scope.spawn(|| repeated(&client)));
+        let lost = lose(&server, &kept);
         for _ in 0..THREADS {
             kept.recv().unwrap().reply(b"again").unwrap();
         }
@@ -224,7 +234,6 @@ fn a_client_dropped_or_closed_during_waits_ends_them() {
 /// The thread that waits runs the callback that panics. It gets an error, as all others do, and goes on.
 #[test]
 fn a_panic_in_a_callback_ends_the_client_and_not_the_thread_that_waits() {
-    const THREADS: usize = 3;
     let (server, kept) = keeper_of(Server::builder().layers(|_| layers_of(1, XorLayer::accepting)));
     let has_connected = Arc::new(AtomicBool::new(false));
     let client = Client::builder().reconnect(pauses()).layers({
@@ -240,11 +249,8 @@ fn a_panic_in_a_callback_ends_the_client_and_not_the_thread_that_waits() {
     let client = client.connect(&server.url()).wait().unwrap();
     has_connected.store(true, Ordering::SeqCst);
     thread::scope(|scope| {
-        let waiting: Vec<_> = (0..THREADS)
-            .map(|_| scope.spawn(|| client.request(b"keep").idempotent().wait()))
-            .collect();
-        let _lost: Vec<Deferred> = (0..THREADS).map(|_| kept.recv().unwrap()).collect();
-        server.server().sessions().list()[0].close().unwrap();
+        let waiting = [(); THREADS].map(|()| scope.spawn(|| repeated(&client)));
+        let _lost = lose(&server, &kept);
         for thread in waiting {
             let outcome = thread.join().expect("the thread did not panic");
             assert_eq!(outcome.unwrap_err(), RequestError::Shutdown);

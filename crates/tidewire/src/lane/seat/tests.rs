@@ -12,7 +12,6 @@ struct CountingLane {
     turns: Arc<AtomicU32>,
     /// The threads that ran a turn, each after the one before it.
     threads: Arc<Mutex<Vec<thread::ThreadId>>>,
-    waker: Arc<LaneWaker>,
     stops: Arc<AtomicBool>,
     /// Panics in the turn after this many.
     panics_after: u32,
@@ -54,7 +53,6 @@ impl Turns for CountingLane {
     }
 
     fn end(self, outcome: Result<(), LaneError>) -> Result<(), LaneError> {
-        self.waker.wake();
         outcome
     }
 }
@@ -68,7 +66,6 @@ impl Rig {
         let lane = CountingLane {
             turns: Arc::clone(&turns),
             threads: Arc::clone(&threads),
-            waker: Arc::clone(&waker),
             stops: Arc::clone(&stops),
             panics_after,
         };
