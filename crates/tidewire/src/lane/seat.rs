@@ -48,7 +48,7 @@ pub(crate) trait Turns: Send {
     /// Runs a turn without a wait. It is called when a thread begins to lead.
     fn take_over(&mut self);
 
-    /// Waits for events, at most until this time, and runs a turn.
+    /// Waits for events, at most until this time, handles them, and runs a turn. With 0 it only looks for events.
     fn step(&mut self, until_ns: Option<u64>) -> Result<(), LaneError>;
 
     /// Whether the lane must end.
@@ -205,8 +205,11 @@ impl<L: Turns> Seat<L> {
                 if !lane.stops() {
                     lane.take_over();
                 }
-                while !lane.stops() && !self.crew.must_hand_on() {
+                while !lane.stops() {
                     lane.step(None)?;
+                    if self.crew.must_hand_on() {
+                        break;
+                    }
                 }
                 Ok(())
             }),
@@ -254,19 +257,27 @@ impl<L: Turns> Lead for Seat<L> {
         let Some(mut held) = self.take() else {
             return Led::Busy;
         };
+        let mut is_done = false;
         let led = match &mut *held {
             Held {
                 lane: Some(lane),
                 failure: None,
             } => {
                 let _here = on_lane::enter(self.id());
+                let is_ready = &mut || {
+                    is_done = is_done || is_ready();
+                    is_done
+                };
                 contain(|| lead_until(lane, until_ns, is_ready))
             }
             _ => Ok(Led::Ended),
         };
         let led = led.unwrap_or_else(|failure| {
             held.failure = Some(failure);
-            Led::Ended
+            match is_done {
+                true => Led::Ready,
+                false => Led::Ended,
+            }
         });
         self.leave(held);
         led
@@ -281,6 +292,8 @@ impl<L: Turns> Lead for Seat<L> {
     }
 }
 
+/// Runs turns until the caller is ready or its time has come. Each lead looks at the sockets at least once: the own
+/// thread does not while leads go on, and a loop of short waits would keep the lane from its peer.
 fn lead_until<L: Turns>(
     lane: &mut L,
     until_ns: Option<u64>,
@@ -292,18 +305,22 @@ fn lead_until<L: Turns>(
     if !lane.stops() {
         lane.take_over();
     }
-    loop {
+    while !lane.stops() {
+        lane.step(match is_ready() {
+            true => Some(0),
+            false => until_ns,
+        })?;
         if is_ready() {
             return Ok(Led::Ready);
-        }
-        if lane.stops() {
-            return Ok(Led::Ended);
         }
         if until_ns.is_some_and(|until_ns| now_ns() >= until_ns) {
             return Ok(Led::TimedOut);
         }
-        lane.step(until_ns)?;
     }
+    Ok(match is_ready() {
+        true => Led::Ready,
+        false => Led::Ended,
+    })
 }
 
 /// Runs turns. A panic of a turn becomes an error, and the thread that led goes on.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier, OnceLock, mpsc};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tidewire::{
     Backoff, Client, Context, Deferred, Event, Message, PubSub, Reply, RequestError, Server,
@@ -331,4 +331,39 @@ fn waits_of_every_kind_share_the_lane() {
     let metrics = server.stop();
     assert_eq!(metrics.published, 2 * u64::from(MESSAGES));
     assert_eq!(metrics.room_delivered, metrics.room_offered);
+}
+
+/// Regression: each short wait ran a turn and did not look at the sockets, and the lane's own thread did not either
+/// while such waits went on. So a client whose requests failed one after another never came back.
+#[test]
+fn a_loop_of_short_waits_does_not_keep_a_client_from_its_server() {
+    let (sender, received) = mpsc::channel();
+    let server = TestServer::over_tcp(Server::builder(), &tw1(), move |_| {
+        let sender = sender.clone();
+        move |cx: &mut Context<'_>, message: Message<'_>| {
+            sender.send(cx.id()).unwrap();
+            cx.reply(message.payload)
+        }
+    });
+    let client = Client::builder().reconnect(pauses());
+    let client = client.connect(&server.url()).wait().unwrap();
+    client.request(b"here").wait().unwrap();
+    let first = received.recv().unwrap();
+    server.server().sessions().list()[0].close().unwrap();
+    let began = Instant::now();
+    // No pause: each request fails at once while there is no connection.
+    while client.request(b"back").wait().is_err() || received.recv().unwrap() == first {
+        assert!(began.elapsed() < DEADLINE, "the client never came back");
+    }
+    while client.next_event().wait_for(Duration::ZERO).is_some() {}
+    server.server().sessions().list()[0].close().unwrap();
+    let is_closed = |event: Option<Event>| matches!(event, Some(Event::Closed { .. }));
+    while !is_closed(client.next_event().wait_for(Duration::from_nanos(1))) {
+        assert!(
+            began.elapsed() < 2 * DEADLINE,
+            "the client never saw its end"
+        );
+    }
+    client.close().wait();
+    server.stop();
 }

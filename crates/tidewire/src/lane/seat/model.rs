@@ -105,9 +105,9 @@ impl<const LOOKS: bool> Turns for EchoLane<LOOKS> {
         self.desk.move_all(RequestState::Asked, RequestState::Sent);
     }
 
-    fn step(&mut self, _: Option<u64>) -> Result<(), LaneError> {
+    fn step(&mut self, until_ns: Option<u64>) -> Result<(), LaneError> {
         self.desk.waker.before_sleep();
-        if self.is_idle() {
+        if until_ns.is_none() && self.is_idle() {
             self.desk.waker.sleep_in_model();
         }
         self.desk.waker.after_sleep();

@@ -10,6 +10,8 @@ use super::*;
 /// A lane whose turns count, and whose waits end when they are woken.
 struct CountingLane {
     turns: Arc<AtomicU32>,
+    /// How often the lane has looked at its sockets.
+    looks: Arc<AtomicU32>,
     /// The threads that ran a turn, each after the one before it.
     threads: Arc<Mutex<Vec<thread::ThreadId>>>,
     stops: Arc<AtomicBool>,
@@ -19,6 +21,7 @@ struct CountingLane {
 
 struct Rig {
     turns: Arc<AtomicU32>,
+    looks: Arc<AtomicU32>,
     threads: Arc<Mutex<Vec<thread::ThreadId>>>,
     waker: Arc<LaneWaker>,
     stops: Arc<AtomicBool>,
@@ -40,6 +43,7 @@ impl Turns for CountingLane {
 
     fn step(&mut self, _: Option<u64>) -> Result<(), LaneError> {
         thread::yield_now();
+        self.looks.fetch_add(1, Ordering::SeqCst);
         self.take_over();
         Ok(())
     }
@@ -61,10 +65,12 @@ impl Rig {
     fn start(panics_after: u32) -> Self {
         let waker = Arc::new(LaneWaker::new().unwrap());
         let turns = Arc::<AtomicU32>::default();
+        let looks = Arc::<AtomicU32>::default();
         let stops = Arc::<AtomicBool>::default();
         let threads = Arc::<Mutex<Vec<thread::ThreadId>>>::default();
         let lane = CountingLane {
             turns: Arc::clone(&turns),
+            looks: Arc::clone(&looks),
             threads: Arc::clone(&threads),
             stops: Arc::clone(&stops),
             panics_after,
@@ -76,6 +82,7 @@ impl Rig {
         });
         Self {
             turns,
+            looks,
             threads,
             waker,
             stops,
@@ -110,6 +117,28 @@ fn a_thread_that_waits_runs_the_turns() {
     // After the last lead the own thread runs the lane again.
     while rig.threads.lock().unwrap().last() != Some(&own) {
         thread::yield_now();
+    }
+    rig.end().unwrap();
+}
+
+/// Regression: such leads, one after another, kept the lane from its peer for ever.
+#[test]
+fn a_lead_that_ends_after_its_first_turn_has_looked_at_the_sockets() {
+    let rig = Rig::start(u32::MAX);
+    let mut leads = 0;
+    while leads < 20 {
+        let (turns, looks) = (&rig.turns, &rig.looks);
+        let before = [turns, looks].map(|it| it.load(Ordering::SeqCst));
+        // Ready after the turn of the first half of the leads, and never in the second half, whose time is over.
+        let mut is_ready = || leads < 10 && turns.load(Ordering::SeqCst) > before[0];
+        let led = rig.seat.lead(Some(0), &mut is_ready);
+        if led == Led::Busy {
+            // The own thread leads, and hands on the lead to a thread that follows.
+            lead_to(&rig, before[0] + 2);
+            continue;
+        }
+        leads += 1;
+        assert!(looks.load(Ordering::SeqCst) > before[1], "{led:?}");
     }
     rig.end().unwrap();
 }
