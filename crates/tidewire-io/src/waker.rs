@@ -95,12 +95,13 @@ impl LaneWaker {
     }
 
     /// Wakes the lane if it sleeps or is about to. A lane at rest is not called: the work waits for the thread that
-    /// runs the lane next.
+    /// runs the lane next. Returns whether the lane rests.
     #[inline]
-    pub fn wake_poller(&self) {
+    pub fn wake_poller(&self) -> bool {
         if self.shared.sleep.take(SLEEPING) {
             self.signal();
         }
+        self.is_resting()
     }
 
     fn signal(&self) {

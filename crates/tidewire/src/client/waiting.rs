@@ -9,7 +9,7 @@ use std::task::{Context, Poll, Waker};
 use tidewire_io::waker::LaneWaker;
 
 use super::sync::WakeLane;
-use crate::lane::{Lead, Task, Tasks};
+use crate::lane::{Lead, Task, Tasks, unsent};
 use crate::sync::{park_until, this_thread};
 
 /// The way to a client's lane: its waker and its seat, set once when the lane runs. Clones are the same way.
@@ -105,8 +105,14 @@ impl WakeLane for ClientLane {
     }
 
     fn wake_poller(&self) {
-        if let Some(waker) = self.waker() {
-            waker.wake_poller();
+        let Some(lane) = self.0.lane.get() else {
+            return;
+        };
+        if let Some(waker) = lane.waker.upgrade()
+            && waker.wake_poller()
+            && let Some(seat) = &lane.seat
+        {
+            unsent::note(seat);
         }
     }
 

@@ -47,7 +47,7 @@ use tidewire_io::poller::{Event, Events, Interest, PollerError, Token};
 use tidewire_proto::connection::Phase;
 
 use datagrams::DatagramReader;
-pub(crate) use seat::{Lead, Task, Tasks};
+pub(crate) use seat::{Lead, Task, Tasks, unsent};
 use served::ContainedService;
 #[cfg(test)]
 pub(crate) use testing::{lane, lane_of, lanes, received};

@@ -131,6 +131,7 @@ impl dyn Lead {
         until_ns: Option<u64>,
         poll: &mut dyn FnMut(Option<&Waker>) -> bool,
     ) -> bool {
+        unsent::send_elsewhere(self.id());
         let mut following = None;
         let is_ready = loop {
             let led = self.lead(until_ns, &mut || poll(None));
@@ -491,3 +492,4 @@ const LEASE: Duration = Duration::from_millis(1);
 mod model;
 #[cfg(test)]
 mod tests;
+pub(crate) mod unsent;

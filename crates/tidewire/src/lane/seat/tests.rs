@@ -61,6 +61,21 @@ impl Turns for CountingLane {
     }
 }
 
+/// A lane at rest, and the number of its turns. It has no thread of its own.
+fn at_rest() -> (Arc<dyn Lead>, Arc<AtomicU32>) {
+    let waker = Arc::new(LaneWaker::new().unwrap());
+    waker.before_rest();
+    let turns = Arc::<AtomicU32>::default();
+    let lane = CountingLane {
+        turns: Arc::clone(&turns),
+        looks: Arc::default(),
+        threads: Arc::default(),
+        stops: Arc::default(),
+        panics_after: u32::MAX,
+    };
+    (Seat::new(lane, Crew::new(&waker, Arc::default())), turns)
+}
+
 impl Rig {
     fn start(panics_after: u32) -> Self {
         let waker = Arc::new(LaneWaker::new().unwrap());
@@ -180,4 +195,41 @@ fn a_panic_of_a_turn_becomes_the_end_of_the_lane() {
     let outcome = rig.own.join().unwrap();
     assert!(matches!(outcome, Err(LaneError::ServicePanicked(text)) if text == "a turn panics"));
     assert_eq!(rig.seat.lead(None, &mut || true), Led::Ended);
+}
+
+#[test]
+fn a_thread_that_waits_first_runs_the_lanes_at_rest_that_have_its_requests() {
+    let (waited_for, turns) = at_rest();
+    let others = [at_rest(), at_rest()];
+    for (seat, _) in &others {
+        unsent::note(&Arc::downgrade(seat));
+    }
+    unsent::note(&Arc::downgrade(&waited_for));
+    let have_run = || {
+        let ran = |turns: &AtomicU32| turns.load(Ordering::SeqCst) > 0;
+        others.iter().all(|(_, turns)| ran(turns))
+    };
+    assert!(waited_for.wait(None, &mut |_| {
+        assert!(have_run(), "a lane with requests is at rest");
+        turns.load(Ordering::SeqCst) > 0
+    }));
+
+    let before = others[0].1.load(Ordering::SeqCst);
+    assert!(waited_for.wait(None, &mut |_| true));
+    assert_eq!(
+        others[0].1.load(Ordering::SeqCst),
+        before,
+        "it has nothing to send"
+    );
+}
+
+#[test]
+fn a_thread_that_never_waits_notes_each_living_lane_a_few_times_at_most() {
+    let (lasting, _) = at_rest();
+    for _ in 0..1_000 {
+        let (dropped, _) = at_rest();
+        unsent::note(&Arc::downgrade(&dropped));
+        unsent::note(&Arc::downgrade(&lasting));
+    }
+    assert!(unsent::noted() <= 8, "{}", unsent::noted());
 }
