@@ -12,7 +12,7 @@ use tidewire_proto::layer::Layer;
 use super::dialing::Dialing;
 use super::event_queue::{EventBounds, WhenEventsFull};
 use super::link::Link;
-use super::moving::{Mover, secured};
+use super::moving::Mover;
 use super::operation::Connecting;
 use super::service::ClientService;
 use super::submissions::WhenWindowFull;
@@ -20,10 +20,10 @@ use super::table::RequestTable;
 use super::{Client, Inner};
 use crate::address::Address;
 use crate::auth::Credentials;
-use crate::dial::{Backoff, Target};
+use crate::dial::{Backoff, Dialer, Target};
 use crate::limits::{CLIENT_LINGER_DEFAULT, ConnectionLimits, Limits};
 use crate::server::{ServeError, Server, adapt, frame};
-use crate::tls::{ClientConfigs, ClientTls};
+use crate::tls::{ClientConfigs, ClientTls, Connector};
 use crate::transport::ConnectError;
 use crate::transport::LayerFactory;
 
@@ -337,7 +337,9 @@ impl ClientBuilder {
             tls: tls.clone(),
             codec: self.codec.clone(),
         });
-        let layers = secured(address, tls.as_ref(), &self.codec, self.layers.take())?;
+        let connector = Connector::to(address, tls.as_ref()).map_err(ServeError::from)?;
+        let layers = self.layers.take();
+        let layers = LayerFactory::of_address(address, connector.as_ref(), &self.codec, layers);
         let layers = layers.and_then(|factory| factory.layers(address));
         if layers.is_some() && !address.is_stream_socket() {
             let address = address.clone();
@@ -350,16 +352,15 @@ impl ClientBuilder {
         let table = RequestTable::new(self.limits.queue_bytes_max(), is_single);
         let link = Arc::new(Link::new(table, self.event_bounds));
         let codec = self.codec;
-        let dialing = Dialing::new(
-            target,
-            self.wait_for_server,
-            self.backoff,
-            is_lazy,
-            self.credentials,
-            (mover, tls),
+        let follows_moves = mover.is_some();
+        let (backoff, timeout) = (
+            self.backoff.unwrap_or_default(),
+            self.limits.handshake_timeout(),
         );
-        let follows_moves = dialing.follows_moves();
-        let service = ClientService::new(Arc::clone(&link), dialing, ids, self.pending_max);
+        let dialer = Dialer::new(target, self.credentials, tls, backoff, timeout);
+        let dialing = Dialing::new(dialer, mover, self.wait_for_server, is_lazy);
+        let (pending_max, reconnects) = (self.pending_max, self.backoff.is_some());
+        let service = ClientService::new(Arc::clone(&link), dialing, ids, pending_max, reconnects);
         let limits = Limits {
             connections: self.limits,
             ..Limits::default()

@@ -143,12 +143,13 @@ impl ClientService {
                 result
             }
         };
+        let session = self.session();
         let completions = &mut self.pending.completions;
         let channel = match result {
             Ok(channel) => channel,
             Err(error) => return completions.fail(head.slot, error),
         };
-        let undo = match (effect.subscription(), self.session) {
+        let undo = match (effect.subscription(), session) {
             (None, Some(session)) => Undo::of(session, head.kind, channel),
             // A subscription is undone when its handle is dropped.
             _ => None,

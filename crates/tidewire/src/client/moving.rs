@@ -11,17 +11,13 @@
 use std::sync::Arc;
 
 use tidewire_proto::codec::AnyCodec;
-use tidewire_proto::layer::Stack;
 use tidewire_proto::text::escaped;
 
 use super::dialing::Dialing;
 use crate::address::{Address, Successor};
 use crate::dial::Target;
-use crate::server::ServeError;
-use crate::tls::{ClientConfigs, Connector, protocol};
-use crate::transport::ConnectError;
-use crate::transport::{LayerFactory, Layers};
-use crate::websocket::WebSocketConnector;
+use crate::tls::{ClientConfigs, Connector};
+use crate::transport::LayerFactory;
 
 /// The settings of a client that follows moves.
 #[derive(Clone, Debug)]
@@ -31,32 +27,19 @@ pub(super) struct Mover {
     pub(super) codec: AnyCodec,
 }
 
-/// The server that the client was sent to.
-#[derive(Debug)]
-pub(super) struct NewServer {
-    pub(super) target: Target,
-    layers: Option<Layers>,
-}
-
-impl NewServer {
-    /// The layers of a connection there, if it has some.
-    pub(super) fn stack(&self) -> Option<Stack> {
-        self.layers.as_ref().map(Layers::stack)
-    }
-}
-
 impl Mover {
-    fn follow(&self, home: &Address, to: &str) -> Result<NewServer, String> {
+    fn follow(&self, home: &Address, to: &str) -> Result<Target, String> {
         let successor: Successor = to.parse().map_err(|error| format!("{error}"))?;
         if !successor.is_like(home) {
             return Err(format!("its transport is not that of {home}"));
         }
         let address = successor.address().clone();
-        let layers = secured(&address, self.tls.as_ref(), &self.codec, None);
-        let layers = layers.map_err(|error| error.to_string())?;
+        let tls = Connector::to(&address, self.tls.as_ref());
+        let tls = tls.map_err(|error| error.to_string())?;
+        let layers = LayerFactory::of_address(&address, tls.as_ref(), &self.codec, None);
         let layers = layers.and_then(|factory| factory.layers(&address));
         let target = Target::of(address).map_err(|error| error.to_string())?;
-        Ok(NewServer { target, layers })
+        Ok(target.with_layers(layers))
     }
 }
 
@@ -66,10 +49,10 @@ impl Dialing {
         let Some(mover) = &self.mover else {
             return;
         };
-        match mover.follow(self.home.address(), to) {
-            Ok(moved) => {
+        match mover.follow(self.dialer.home(), to) {
+            Ok(target) => {
                 tracing::debug!(to, "the server sends this client to another one");
-                self.moved = Some(moved);
+                self.dialer.move_to(target);
             }
             Err(why) => {
                 // Both texts may contain text of the peer.
@@ -78,27 +61,4 @@ impl Dialing {
             }
         }
     }
-}
-
-/// Makes the layers of an address: the program's layers, over WebSocket and TLS if the address requires them. `tls` is
-/// the configuration for an address with TLS, and `None` for others.
-pub(super) fn secured(
-    address: &Address,
-    tls: Option<&Arc<ClientConfigs>>,
-    codec: &AnyCodec,
-    mut layers: Option<LayerFactory>,
-) -> Result<Option<LayerFactory>, ConnectError> {
-    if let Some(connector) = WebSocketConnector::new(address, codec) {
-        layers = Some(LayerFactory::beneath(layers, move |_| {
-            Some(connector.layer())
-        }));
-    }
-    let (Some(host), Some(tls)) = (address.host(), tls) else {
-        return Ok(layers);
-    };
-    let protocol = protocol(address.websocket_path().is_some(), codec);
-    let connector = Connector::new(tls, host, Some(protocol));
-    let connector = connector.map_err(ServeError::from)?;
-    let secure = move |_: &Address| Some(connector.layer());
-    Ok(Some(LayerFactory::beneath(layers, secure)))
 }

@@ -10,7 +10,6 @@ use tidewire_io::clock::Moment;
 use super::dialing::look_up;
 use super::events::Event;
 use super::service::ClientService;
-use crate::dial::Lookup;
 use crate::limits::nanoseconds;
 use crate::service::Context;
 use crate::session::SessionId;
@@ -58,7 +57,7 @@ impl ClientService {
     /// Plans the renewal of credentials after the server confirmed them or changed their expiry.
     pub(super) fn plan_renewal(&mut self, cx: &mut Context<'_>) {
         let now_ns = cx.now().as_ns();
-        let expires_ns = self.session.and_then(|id| expires_ns(cx, id));
+        let expires_ns = self.session().and_then(|id| expires_ns(cx, id));
         let step = expires_ns.map_or(Step::None, |expires_ns| {
             let left_ns = expires_ns.saturating_sub(now_ns);
             let at_ns = now_ns.saturating_add(left_ns - left_ns / SHARE_LEFT);
@@ -99,9 +98,7 @@ impl ClientService {
                 let left = Duration::from_nanos(left_ns);
                 self.link.events.push(Event::CredentialsExpire { left });
                 self.dialing.renewal.step = Step::None;
-                let address = self.dialing.home.address().clone();
-                let lookup = Lookup::of_credentials(address, self.dialing.provider()?);
-                match look_up(lookup, &self.link) {
+                match look_up(self.dialing.dialer.renewal()?, &self.link) {
                     Ok(()) => self.dialing.renewal.step = Step::Asked,
                     Err(error) => {
                         return self.try_again((now_ns, moment_ns), left_ns, &error.to_string());

@@ -26,7 +26,6 @@ use crate::transport::ConnectError;
 pub(crate) struct ClientService {
     pub(super) link: Arc<Link>,
     pub(super) dialing: Dialing,
-    pub(super) session: Option<SessionId>,
     pub(super) ever_open: bool,
     /// Submissions wait, because the session's output is full or the connection is not open yet.
     is_backed_up: bool,
@@ -46,12 +45,12 @@ impl ClientService {
         dialing: Dialing,
         ids: RequestIds,
         pending_max: usize,
+        reconnects: bool,
     ) -> Self {
-        let pending = Pending::new(Arc::clone(&link), ids, pending_max, dialing.reconnects());
+        let pending = Pending::new(Arc::clone(&link), ids, pending_max, reconnects);
         Self {
             link,
             dialing,
-            session: None,
             ever_open: false,
             is_backed_up: false,
             is_reading_paused: false,
@@ -61,6 +60,12 @@ impl ClientService {
             listening: Listening::default(),
             rooms: RoomPositions::default(),
         }
+    }
+
+    /// The session of the open connection.
+    #[inline]
+    pub(super) fn session(&self) -> Option<SessionId> {
+        self.dialing.dialer.open_session()
     }
 
     /// Processes the next submissions of the list: a block of requests, or one other submission.
@@ -107,10 +112,11 @@ impl ClientService {
     fn close(&mut self, cx: &mut Context<'_>, farewell: Option<Box<Farewell>>) {
         self.closing = true;
         self.pending.reconnects = false;
-        match self.session {
+        match self.session() {
             Some(session) => cx.connections().end(session, farewell),
             None => {
-                self.end_race(cx);
+                self.dialing.dialer.cancel();
+                self.dial(cx);
                 cx.stop_lane();
             }
         }
@@ -160,6 +166,7 @@ impl ClientService {
             }
             // The submission may have come after `dial_if_due` looked.
             if self.dialing.is_lazily_idle() && self.list.wants_connection() {
+                self.dialing.dialer.begin(now_ns());
                 self.dial(cx);
                 continue;
             }
@@ -203,7 +210,7 @@ impl ClientService {
     fn resume_if_released(&mut self, cx: &mut Context<'_>) {
         if self.is_reading_paused && !self.link.holds_reading() {
             self.is_reading_paused = false;
-            if let Some(session) = self.session {
+            if let Some(session) = self.session() {
                 cx.resume_reading(session);
             }
         }
@@ -219,10 +226,11 @@ impl ClientService {
         while let Some(undo) = self.pending.completions.undos.pop() {
             self.pending.undo(cx, undo);
         }
+        let session = self.session();
         let completions = &mut self.pending.completions;
         if completions.has_wakers() {
             // Flush before the wake: a woken task may take the processor, and the server then already has work.
-            if let Some(session) = self.session {
+            if let Some(session) = session {
                 cx.flush(session);
             }
             completions.wake();
@@ -316,12 +324,11 @@ impl Service for ClientService {
     }
 
     fn on_close(&mut self, cx: &mut Context<'_>, reason: CloseReason) {
-        if self.session != Some(cx.id()) {
+        if self.session() != Some(cx.id()) {
             // The session of another address was open first.
             return;
         }
-        self.session = None;
-        self.note_end(reason);
+        self.dialing.dialer.note_end(now_ns(), reason);
         self.is_reading_paused = false;
         self.stay_away_if_told(reason);
         let farewell = cx.session().peer_farewell();
@@ -342,7 +349,9 @@ impl Service for ClientService {
     }
 
     fn on_connect_failed(&mut self, cx: &mut Context<'_>, failure: ConnectError) {
-        self.handle_failure(cx, failure);
+        if self.dialing.dialer.note_failure(cx.id(), failure) {
+            self.dial(cx);
+        }
     }
 
     /// Ends the lane: calls and subscriptions of the client must not wait for replies that the panic has lost.
@@ -401,7 +410,7 @@ impl Service for ClientService {
         [
             renew_at_ns,
             close_at_ns,
-            self.dialing.wake_at_ns(),
+            self.dialing.dialer.wake_ns(),
             waiting_deadline_ns,
             join_by_ns,
             self.pending.next_deadline_ns(),
@@ -466,7 +475,7 @@ impl Drop for ClientService {
         let completions = &mut self.pending.completions;
         self.link.table.complete(completions);
         completions.wake();
-        let error = match self.dialing.is_refused() {
+        let error = match self.dialing.dialer.is_refused() {
             true => self.pending.not_connected(),
             false => RequestError::Shutdown,
         };

@@ -13,9 +13,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use tidewire_proto::layer::Stack;
+
 use crate::address::{Address, AddressError, Endpoint};
 use crate::auth::{Credentials, Token};
 use crate::tls::ClientConfigs;
+use crate::transport::Layers;
 
 /// A server's address and the endpoints that it resolves to.
 #[derive(Clone, Debug)]
@@ -27,6 +30,8 @@ pub(crate) struct Target {
     endpoints: Vec<Endpoint>,
     /// The endpoint of the last connection that was open.
     last_good: Option<Endpoint>,
+    /// The layers of connections there, if they are not those that the lane has for such an address.
+    layers: Option<Layers>,
 }
 
 /// Resolves an address to all endpoints of its host. It may take seconds.
@@ -74,26 +79,35 @@ impl Target {
             resolver,
             endpoints,
             last_good: None,
+            layers: None,
         }
+    }
+
+    pub(crate) fn with_layers(self, layers: Option<Layers>) -> Self {
+        Self { layers, ..self }
     }
 
     pub(crate) fn address(&self) -> &Address {
         &self.address
     }
 
+    pub(super) fn stack(&self) -> Option<Stack> {
+        self.layers.as_ref().map(Layers::stack)
+    }
+
     /// The lookups that the next attempt needs. `None` if it needs none. A host name has this time.
-    pub(crate) fn lookup(
+    pub(super) fn lookup(
         &self,
         timeout: Duration,
         credentials: Option<Credentials>,
-        tls: Option<&Arc<ClientConfigs>>,
+        tls: Option<Arc<ClientConfigs>>,
     ) -> Option<Lookup> {
         let resolver = self.resolver.filter(|_| self.endpoints.is_empty());
         let lookup = Lookup {
             address: self.address.clone(),
             resolver: resolver.map(|resolver| (resolver, timeout)),
             credentials,
-            tls: tls.filter(|tls| tls.has_files()).cloned(),
+            tls: tls.filter(|tls| tls.has_files()),
         };
         let is_needed =
             lookup.resolver.is_some() || lookup.credentials.is_some() || lookup.tls.is_some();
@@ -101,17 +115,17 @@ impl Target {
     }
 
     /// Whether the host name is still to be resolved.
-    pub(crate) fn is_unresolved(&self) -> bool {
+    pub(super) fn is_unresolved(&self) -> bool {
         self.endpoints.is_empty()
     }
 
     /// Stores the endpoints that a lookup has found.
-    pub(crate) fn set_endpoints(&mut self, endpoints: Vec<Endpoint>) {
+    pub(super) fn set_endpoints(&mut self, endpoints: Vec<Endpoint>) {
         self.endpoints = endpoints;
     }
 
     /// The endpoints in the order of attempts: the last good endpoint, then the others in the resolver's order.
-    pub(crate) fn in_order(&self) -> Vec<Endpoint> {
+    pub(super) fn in_order(&self) -> Vec<Endpoint> {
         let mut endpoints = self.endpoints.clone();
         if let Some(good) = &self.last_good
             && let Some(index) = endpoints.iter().position(|it| it == good)
@@ -121,13 +135,13 @@ impl Target {
         endpoints
     }
 
-    pub(crate) fn note_good(&mut self, endpoint: Endpoint) {
+    pub(super) fn note_good(&mut self, endpoint: Endpoint) {
         self.last_good = Some(endpoint);
     }
 
     /// Drops the resolved endpoints after an attempt has failed with all of them. The server may have moved, so its
     /// name is looked up again.
-    pub(crate) fn forget_addresses(&mut self) {
+    pub(super) fn forget_addresses(&mut self) {
         if self.resolver.is_some() {
             self.endpoints.clear();
         }
@@ -135,7 +149,7 @@ impl Target {
 }
 
 impl Lookup {
-    pub(crate) fn of_credentials(address: Address, credentials: Credentials) -> Self {
+    pub(super) fn of_credentials(address: Address, credentials: Credentials) -> Self {
         Self {
             address,
             resolver: None,

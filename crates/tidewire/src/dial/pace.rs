@@ -34,7 +34,7 @@ pub struct Backoff {
 
 /// Decides when the next attempt to connect may begin.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(super) struct Pace {
     backoff: Backoff,
     /// Attempts since the last connection that lasted.
     attempts: u32,
@@ -69,7 +69,7 @@ impl Backoff {
 }
 
 impl Pace {
-    pub(crate) fn new(backoff: Backoff) -> Self {
+    pub(super) fn new(backoff: Backoff) -> Self {
         Self {
             backoff,
             attempts: 0,
@@ -79,13 +79,13 @@ impl Pace {
         }
     }
 
-    pub(crate) fn note_open(&mut self, now_ns: u64) {
+    pub(super) fn note_open(&mut self, now_ns: u64) {
         self.opened_ns = now_ns;
         self.timeouts = 0;
     }
 
     /// Notes the end of the open connection. Returns whether the connection lasted longer than the longest pause.
-    pub(crate) fn note_end(&mut self, now_ns: u64, reason: CloseReason) -> bool {
+    pub(super) fn note_end(&mut self, now_ns: u64, reason: CloseReason) -> bool {
         let lasted_ns = now_ns.saturating_sub(self.opened_ns);
         let has_lasted = lasted_ns >= nanoseconds(self.backoff.max);
         match reason {
@@ -97,7 +97,7 @@ impl Pace {
     }
 
     /// Notes the end of an attempt that led to no open connection.
-    pub(crate) fn note_failure(&mut self, failure: &ConnectError) {
+    pub(super) fn note_failure(&mut self, failure: &ConnectError) {
         match failure {
             ConnectError::Refused { reason, .. } if is_refusal(*reason) => {
                 self.refusals = self.refusals.saturating_add(1);
@@ -110,12 +110,12 @@ impl Pace {
     }
 
     /// Whether no pause was asked for since the last connection that lasted.
-    pub(crate) fn is_fresh(&self) -> bool {
+    pub(super) fn is_fresh(&self) -> bool {
         self.attempts == 0
     }
 
     /// The pause before the next attempt, which this call counts.
-    pub(crate) fn next_pause(&mut self) -> Duration {
+    pub(super) fn next_pause(&mut self) -> Duration {
         let jitter = fastrand::f64();
         let mut pause = self.backoff.delay(self.attempts, jitter);
         if let Some(earlier) = self.refusals.checked_sub(1) {

@@ -5,37 +5,29 @@
 //! next address begins [`STAGGER_NS`] after the previous address, or at once if that failed. The first address to end
 //! its handshake wins, and the others are closed. One timeout holds for all of them.
 //!
-//! A server that refuses is the right server: no further address begins. Those that have begun may still win.
+//! A server that refuses is the right server: no further address begins. Those that have begun may still win, unless
+//! the server refuses for good.
 
+use super::DialStep;
 use crate::address::Endpoint;
 use crate::session::{CloseReason, SessionId};
 use crate::transport::ConnectError;
 
 /// The addresses of one attempt to connect, and their progress.
 #[derive(Debug)]
-pub(crate) struct Race {
+pub(super) struct Race {
     /// The addresses that have not begun, the next address last.
     waiting: Vec<Endpoint>,
     running: Vec<(SessionId, Endpoint)>,
     /// When the next address begins, even if earlier addresses continue.
     next_ns: u64,
     deadline_ns: u64,
-    /// The failure to report if no address wins.
+    /// The failure to report if no address wins: of an address with a server that answered, else of the last address.
     failure: Option<ConnectError>,
 }
 
-/// The next step of a [`Race`].
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    /// Connect to this address, and then call [`Race::note_started`] or [`Race::note_failure`].
-    Connect(Endpoint),
-    Wait,
-    /// No address has won.
-    Lost,
-}
-
 impl Race {
-    pub(crate) fn new(mut endpoints: Vec<Endpoint>, now_ns: u64, timeout_ns: u64) -> Self {
+    pub(super) fn new(mut endpoints: Vec<Endpoint>, now_ns: u64, timeout_ns: u64) -> Self {
         endpoints.reverse();
         let deadline_ns = match endpoints.len() {
             // The session has the same timeout, and reports what it waited for.
@@ -51,48 +43,56 @@ impl Race {
         }
     }
 
-    pub(crate) fn step(&mut self, now_ns: u64) -> Step {
-        if now_ns >= self.deadline_ns {
-            return Step::Lost;
+    /// Returns the next step: the next address, a wait, or the failure of all of them.
+    pub(super) fn step(&mut self, now_ns: u64) -> DialStep {
+        if now_ns < self.deadline_ns {
+            if (self.running.is_empty() || now_ns >= self.next_ns)
+                && let Some(endpoint) = self.waiting.pop()
+            {
+                self.next_ns = now_ns.saturating_add(STAGGER_NS);
+                return DialStep::Connect(endpoint);
+            }
+            if !self.running.is_empty() {
+                return DialStep::Wait;
+            }
         }
-        if (self.running.is_empty() || now_ns >= self.next_ns)
-            && let Some(endpoint) = self.waiting.pop()
-        {
-            self.next_ns = now_ns.saturating_add(STAGGER_NS);
-            return Step::Connect(endpoint);
-        }
-        match self.running.is_empty() {
-            true => Step::Lost,
-            false => Step::Wait,
-        }
+        DialStep::Failed(match self.failure.take() {
+            // A server may have been there and too slow.
+            Some(failure) if self.running.is_empty() || !is_without_server(&failure) => failure,
+            _ => ConnectError::Closed(CloseReason::HandshakeTimeout),
+        })
     }
 
     /// When the next step is due, unless a session ends before.
-    pub(crate) fn wake_ns(&self) -> u64 {
+    pub(super) fn wake_ns(&self) -> u64 {
         match self.waiting.is_empty() {
             true => self.deadline_ns,
             false => self.next_ns.min(self.deadline_ns),
         }
     }
 
-    pub(crate) fn note_started(&mut self, id: SessionId, endpoint: Endpoint) {
+    pub(super) fn note_started(&mut self, id: SessionId, endpoint: Endpoint) {
         self.running.push((id, endpoint));
     }
 
     /// Whether this session belongs to the race and has not ended.
-    pub(crate) fn has(&self, id: SessionId) -> bool {
+    pub(super) fn has(&self, id: SessionId) -> bool {
         self.running.iter().any(|(running, _)| *running == id)
     }
 
     /// Notes that a session has ended without being open. Returns its address, or `None` if it does not belong to the
     /// race.
-    pub(crate) fn take(&mut self, id: SessionId) -> Option<Endpoint> {
+    pub(super) fn take(&mut self, id: SessionId) -> Option<Endpoint> {
         let index = self.running.iter().position(|(it, _)| *it == id)?;
         Some(self.running.swap_remove(index).1)
     }
 
     /// Notes why an address failed. The next address begins at once.
-    pub(crate) fn note_failure(&mut self, failure: ConnectError) {
+    pub(super) fn note_failure(&mut self, failure: ConnectError) {
+        tracing::debug!(%failure, "an address cannot be connected to");
+        if is_final(&failure) {
+            return self.end(failure);
+        }
         self.next_ns = 0;
         if ends_search(&failure) {
             self.waiting.clear();
@@ -103,19 +103,23 @@ impl Race {
         }
     }
 
-    /// The sessions that have not ended.
-    pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionId> {
-        self.running.iter().map(|(id, _)| *id)
+    /// Lets the next step be that no address has won, because of this failure.
+    pub(super) fn end(&mut self, failure: ConnectError) {
+        self.deadline_ns = 0;
+        self.failure = Some(failure);
     }
 
-    /// The failure of the whole attempt: of an address with a server that answered, else of the last address.
-    pub(crate) fn into_failure(self) -> ConnectError {
-        let timeout = ConnectError::Closed(CloseReason::HandshakeTimeout);
-        match self.failure {
-            // A server may have been there and too slow.
-            Some(failure) if self.running.is_empty() || !is_without_server(&failure) => failure,
-            _ => timeout,
-        }
+    /// The sessions that have not ended.
+    pub(super) fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.running.iter().map(|(id, _)| *id)
+    }
+}
+
+/// Whether the server refused this side for good.
+pub(super) fn is_final(failure: &ConnectError) -> bool {
+    match failure {
+        ConnectError::Refused { reason, .. } | ConnectError::Closed(reason) => reason.is_final(),
+        _ => false,
     }
 }
 
@@ -169,44 +173,63 @@ mod tests {
         }
     }
 
+    /// The address to connect to now.
+    fn next(race: &mut Race, now_ns: u64) -> Endpoint {
+        match race.step(now_ns) {
+            DialStep::Connect(endpoint) => endpoint,
+            step => panic!("{step:?}"),
+        }
+    }
+
+    fn waits(race: &mut Race, now_ns: u64) -> bool {
+        matches!(race.step(now_ns), DialStep::Wait)
+    }
+
     /// Regression: a silent first address cost a whole timeout at each connect.
     #[test]
     fn a_silent_address_does_not_delay_the_next_ones_for_long() {
         let mut race = Race::new(vec![at(1), at(2), at(3)], 0, TIMEOUT_NS);
-        assert_eq!(race.step(0), Step::Connect(at(1)));
+        assert_eq!(next(&mut race, 0), at(1));
         race.note_started(session(1), at(1));
-        assert_eq!((race.step(0), race.wake_ns()), (Step::Wait, STAGGER_NS));
-        assert_eq!(race.step(STAGGER_NS), Step::Connect(at(2)));
+        assert!(waits(&mut race, 0));
+        assert_eq!(race.wake_ns(), STAGGER_NS);
+        assert_eq!(next(&mut race, STAGGER_NS), at(2));
         race.note_started(session(2), at(2));
         // The second address fails, so the third begins at once.
         assert_eq!(race.take(session(2)), Some(at(2)));
         race.note_failure(nobody());
-        assert_eq!(race.step(STAGGER_NS + 1), Step::Connect(at(3)));
+        assert_eq!(next(&mut race, STAGGER_NS + 1), at(3));
         race.note_started(session(3), at(3));
-        assert_eq!(race.step(STAGGER_NS + 1), Step::Wait);
+        assert!(waits(&mut race, STAGGER_NS + 1));
         assert_eq!(race.wake_ns(), TIMEOUT_NS);
         assert!(race.has(session(1)) && race.has(session(3)) && !race.has(session(2)));
-        assert_eq!(race.step(TIMEOUT_NS), Step::Lost, "one timeout for all");
-        assert!(matches!(
-            race.into_failure(),
-            ConnectError::Closed(CloseReason::HandshakeTimeout)
-        ));
+        let failed = race.step(TIMEOUT_NS);
+        assert!(
+            matches!(
+                failed,
+                DialStep::Failed(ConnectError::Closed(CloseReason::HandshakeTimeout))
+            ),
+            "one timeout for all: {failed:?}"
+        );
     }
 
     #[test]
     fn a_server_that_refuses_ends_the_search_and_its_words_are_reported() {
         let mut race = Race::new(vec![at(1), at(2), at(3)], 0, TIMEOUT_NS);
-        assert_eq!(race.step(0), Step::Connect(at(1)));
+        assert_eq!(next(&mut race, 0), at(1));
         race.note_started(session(1), at(1));
-        assert_eq!(race.step(STAGGER_NS), Step::Connect(at(2)));
+        assert_eq!(next(&mut race, STAGGER_NS), at(2));
         race.note_started(session(2), at(2));
         race.take(session(2));
         race.note_failure(refused());
         // The first address has begun and may still win.
-        assert_eq!(race.step(STAGGER_NS), Step::Wait);
+        assert!(waits(&mut race, STAGGER_NS));
         race.take(session(1));
         race.note_failure(nobody());
-        assert_eq!(race.step(STAGGER_NS), Step::Lost);
-        assert!(matches!(race.into_failure(), ConnectError::Refused { .. }));
+        let failed = race.step(STAGGER_NS);
+        assert!(
+            matches!(failed, DialStep::Failed(ConnectError::Refused { .. })),
+            "{failed:?}"
+        );
     }
 }

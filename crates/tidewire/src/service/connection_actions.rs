@@ -4,7 +4,6 @@ use std::any::Any;
 
 use tidewire_io::clock::Moment;
 use tidewire_proto::connection::Farewell;
-use tidewire_proto::layer::Stack;
 
 use super::Context;
 use crate::address::Endpoint;
@@ -41,15 +40,6 @@ impl ConnectionActions<'_, '_> {
         self.cx.core.connect(endpoint, false, None)
     }
 
-    /// Starts a connection with these layers, which are those of the address.
-    pub(crate) fn connect_over(
-        &mut self,
-        endpoint: &Endpoint,
-        stack: Option<Stack>,
-    ) -> Result<SessionId, ConnectError> {
-        self.cx.core.connect(endpoint, false, stack)
-    }
-
     /// Attaches a value to a connection that [`Self::connect`] has started, as [`Context::set_state`] does for the
     /// session of a call. The calls about the connection, `on_connect_failed` too, find the value. Returns the former
     /// value of this type. A value for a session that has ended, or that is on another lane, is dropped.
@@ -77,29 +67,21 @@ impl ConnectionActions<'_, '_> {
     /// [`ConnectError::PlaintextCredentials`] or [`ConnectError::LongCredentials`]: nothing is sent, and the
     /// session ends.
     pub fn set_credentials(&mut self, id: SessionId, token: Token) -> Result<bool, ConnectError> {
-        let Some(slot) = self.cx.core.sessions.table.slot_of(id) else {
+        let core = &mut *self.cx.core;
+        let Some(slot) = core.sessions.table.slot_of(id) else {
             return Ok(false);
         };
-        let session = &mut self.cx.core.sessions[slot];
+        let session = &mut core.sessions[slot];
         if let Some(endpoint) = &session.profile.peer
-            && let Err(failure) = self
-                .cx
-                .core
-                .shared
-                .outgoing
-                .check_credentials(endpoint, &token)
+            && let Err(failure) = core.shared.outgoing.check_credentials(endpoint, &token)
         {
-            self.cx
-                .core
-                .sessions
-                .table
-                .close(slot, CloseReason::Service);
+            core.sessions.table.close(slot, CloseReason::Service);
             return Err(failure);
         }
         session.profile.attach().set_credentials(token);
         let renews = session.connection.renew();
         if renews {
-            self.cx.core.sessions.transmit(slot);
+            core.sessions.transmit(slot);
         }
         Ok(renews)
     }
@@ -123,19 +105,6 @@ impl ConnectionActions<'_, '_> {
         self.cx
             .call
             .end_session(&mut self.cx.core.sessions, id, farewell);
-    }
-
-    /// Refuses an address to which [`Self::set_credentials`] would not send.
-    pub(crate) fn check_credentials(
-        &self,
-        endpoint: &Endpoint,
-        token: &Token,
-    ) -> Result<(), ConnectError> {
-        self.cx
-            .core
-            .shared
-            .outgoing
-            .check_credentials(endpoint, token)
     }
 
     /// Whether the server of a session that this lane made finds out who its clients are.

@@ -59,9 +59,9 @@ impl Attached {
         self.is_upstream
     }
 
-    /// Notes that this lane connects to an upstream, with these credentials.
-    pub(crate) fn set_upstream(&mut self, credentials: Option<Token>) {
-        (self.is_upstream, self.credentials) = (true, credentials);
+    /// Notes that this lane makes the connection, with these credentials.
+    pub(crate) fn set_dialed(&mut self, is_upstream: bool, credentials: Option<Token>) {
+        (self.is_upstream, self.credentials) = (is_upstream, credentials);
     }
 
     pub(super) fn credentials(&self) -> Option<&Token> {

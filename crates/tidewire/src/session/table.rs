@@ -128,6 +128,13 @@ impl SessionTable {
         self.change(slot, |connection| connection.close(reason));
     }
 
+    /// Ends a session as [`close`](Self::close) does, unless it has closed already.
+    pub(crate) fn close_by_id(&mut self, id: SessionId, reason: CloseReason) {
+        if let Some(slot) = self.slot_of(id) {
+            self.close(slot, reason);
+        }
+    }
+
     /// Whether a session waits for its removal.
     #[inline]
     pub(crate) fn has_closed(&self) -> bool {

@@ -19,6 +19,7 @@ use super::error::{PemPart, TlsError};
 use super::layer::{TlsLayer, failed};
 use super::pem::Pem;
 use super::provider::{provider, versions};
+use crate::address::Address;
 use crate::observe::QuietLog;
 use tidewire_io::trusted::FileState;
 
@@ -206,6 +207,16 @@ impl Connector {
             protocol,
             server: server_name(name)?,
         })
+    }
+
+    /// Makes the layers of connections to the host of an address. `None` if it has no host or no configuration.
+    pub(crate) fn to(
+        address: &Address,
+        configs: Option<&Arc<ClientConfigs>>,
+    ) -> Result<Option<Self>, TlsError> {
+        let at_host = configs.zip(address.host());
+        let connector = at_host.map(|(configs, host)| Self::new(configs, host, None));
+        connector.transpose()
     }
 
     /// A connector that offers another name and shares the tickets.

@@ -8,10 +8,12 @@ use tidewire_proto::codec::RequestIds;
 
 use super::*;
 
-use crate::address::Address;
+use crate::address::{Address, Endpoint};
+use crate::auth::{Credentials, Token};
 use crate::client::event_queue::EventBounds;
 use crate::client::table::RequestTable;
 use crate::client::{Client, ClientBuilder, Connecting};
+use crate::dial::{Backoff, DialStep, LookupResult, Target};
 use crate::service::Service;
 
 /// Starts to connect to a host whose name resolves to these endpoints.
@@ -81,18 +83,24 @@ fn the_addresses_of_a_name_are_tried_in_order() {
 fn a_lane_does_not_sleep_while_the_results_of_its_lookup_wait() {
     let table = RequestTable::new(1 << 20, false);
     let link = Arc::new(Link::new(table, EventBounds::default()));
-    let target = Target::of("tcp://127.0.0.1:1".parse().unwrap()).unwrap();
-    let dialing = Dialing::new(target, false, None, false, None, (None, None));
-    let mut service = ClientService::new(Arc::clone(&link), dialing, RequestIds::Bits32, 1);
+    let address = "tcp://server.example:1".parse().unwrap();
+    let target = Target::new(address, Some(|_| Ok(Vec::new())), Vec::new());
+    let dialer = Dialer::new(target, None, None, Backoff::default(), Duration::MAX);
+    let dialing = Dialing::new(dialer, None, false, false);
+    let mut service = ClientService::new(Arc::clone(&link), dialing, RequestIds::Bits32, 1, false);
     let found = || LookupResult {
         endpoints: None,
         token: None,
     };
-    service.dialing.state = State::Resolving;
+    assert!(service.dialing.dialer.begin(0));
+    assert!(matches!(
+        service.dialing.dialer.step(0),
+        DialStep::LookUp(_)
+    ));
     assert!(!service.has_work());
     link.set_found(found());
     assert!(service.has_work());
-    service.dialing.state = State::Open;
+    service.dialing.dialer.cancel();
     assert!(!service.has_work(), "late results are not awaited");
 }
 

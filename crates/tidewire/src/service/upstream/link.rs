@@ -1,25 +1,25 @@
 //! The connection of one lane to one upstream, and its pending requests.
 
-mod connecting;
-
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
 use tidewire_io::timer::TimerId;
-use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::correlate::Correlator;
 use tidewire_proto::message::{Kind, Message};
 
 use super::{PAUSE_FIRST, Upstream, UpstreamError, UpstreamRequest};
-use crate::auth::Token;
-use crate::dial::{Backoff, Pace, Race, Target};
-use crate::engine::Core;
+use crate::address::AddressError;
+use crate::config::Config;
+use crate::dial::{Backoff, Dialer, Lookup, LookupResult, Target};
+use crate::engine::{Core, Owner};
+use crate::mailbox::LaneMessage;
 use crate::observe::QuietLog;
 use crate::service::{Context, Deferred};
-use crate::session::{SendError, SessionId, TimerKey};
-use crate::tls::{Connector, protocol};
-use crate::websocket::WebSocketConnector;
+use crate::session::{CloseReason, SendError, SessionId, TimerKey};
+use crate::tls::Connector;
+use crate::transport::{ConnectError, LayerFactory};
 
 pub(super) type Callback = Box<dyn FnOnce(&mut Context<'_>, Result<&[u8], UpstreamError>) + Send>;
 
@@ -53,60 +53,48 @@ impl Waiting {
     }
 }
 
-#[derive(Debug)]
-enum State {
-    Idle,
-    /// The name of the host, credentials, or changed files of TLS are being looked up.
-    LookingUp,
-    Connecting(Race),
-    Open(SessionId),
-}
-
 /// The connection to one upstream; see the module.
 #[derive(Debug)]
 pub(super) struct UpstreamLink {
     upstream: Upstream,
-    target: Target,
-    /// Makes the layers of TLS, with the name of this lane's codec.
-    tls: Option<Connector>,
-    websocket: Option<WebSocketConnector>,
-    /// The credentials of the next connection.
-    token: Option<Token>,
-    state: State,
+    dialer: Dialer,
     sent: Correlator<UpstreamRequest>,
     /// Requests that wait to be sent, oldest first.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
+    /// Requests that have failed and whose askers do not know it yet.
+    failed: Vec<(UpstreamError, UpstreamRequest)>,
     timer: Option<(TimerId, u64)>,
-    pace: Pace,
-    /// Earliest time of the next attempt.
-    retry_ns: u64,
     /// Limits the log lines about an upstream that cannot be reached.
     log: QuietLog,
 }
 
 impl UpstreamLink {
     /// Creates the link to an upstream that has an address.
-    pub(super) fn new(upstream: &Upstream, target: &Target, codec: &AnyCodec) -> Self {
-        let websocket = WebSocketConnector::new(target.address(), codec);
-        let tls = upstream.0.terms.tls.as_ref();
+    pub(super) fn new(upstream: &Upstream, target: &Target, config: &Config) -> Self {
+        let (terms, codec) = (&upstream.0.terms, &config.codec);
+        let address = target.address();
+        let layers = LayerFactory::of_address(address, terms.tls.as_ref(), codec, None);
+        let layers = layers.and_then(|factory| factory.layers(address));
         let backoff = Backoff {
             first: PAUSE_FIRST,
-            max: upstream.0.terms.pause_max,
+            max: terms.pause_max,
         };
+        let dialer = Dialer::new(
+            target.clone().with_layers(layers),
+            terms.credentials.clone(),
+            terms.tls.as_ref().map(Connector::configs).cloned(),
+            backoff,
+            config.limits.connections.handshake_timeout(),
+        );
         Self {
-            target: target.clone(),
-            tls: tls.map(|tls| tls.with_protocol(protocol(websocket.is_some(), codec))),
-            websocket,
-            token: None,
+            dialer,
             upstream: upstream.clone(),
-            state: State::Idle,
-            sent: Correlator::for_ids(codec.format().ids, upstream.0.terms.in_flight_max),
+            sent: Correlator::for_ids(codec.format().ids, terms.in_flight_max),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            failed: Vec::new(),
             timer: None,
-            pace: Pace::new(backoff),
-            retry_ns: 0,
             log: QuietLog::default(),
         }
     }
@@ -115,21 +103,8 @@ impl UpstreamLink {
         self.upstream.0.number == upstream
     }
 
-    /// The sessions with the upstream: the open one, or those of the addresses that are being tried.
-    pub(super) fn sessions(&self) -> Vec<SessionId> {
-        match &self.state {
-            State::Idle | State::LookingUp => Vec::new(),
-            State::Connecting(race) => race.sessions().collect(),
-            State::Open(id) => vec![*id],
-        }
-    }
-
-    pub(super) fn has(&self, id: SessionId) -> bool {
-        match &self.state {
-            State::Idle | State::LookingUp => false,
-            State::Connecting(race) => race.has(id),
-            State::Open(open) => *open == id,
-        }
+    pub(super) fn dialer(&self) -> &Dialer {
+        &self.dialer
     }
 
     /// Whether a sent request has no answer yet. If the codec has no ids, any message may be that answer.
@@ -169,12 +144,12 @@ impl UpstreamLink {
             let error = tidewire_proto::error::EncodeError::PayloadTooLarge { bytes, limit };
             return Err((error.into(), asked.then));
         }
-        if matches!(self.state, State::Idle) && !self.connect(core) {
+        if self.dialer.open_session().is_none() && !self.connect(core) {
             return Err((UpstreamError::Down, asked.then));
         }
         let deadline_ns = asked.deadline_ns;
-        let asked = match self.state {
-            State::Open(id) if self.waiting.is_empty() && !is_going(core, id) => {
+        let asked = match self.dialer.open_session() {
+            Some(id) if self.waiting.is_empty() && !is_going(core, id) => {
                 match self.send(core, id, call, asked) {
                     Ok(()) => None,
                     Err((None, asked)) => Some(asked),
@@ -227,14 +202,10 @@ impl UpstreamLink {
         }
     }
 
-    /// Sends the waiting requests for which there is room. Returns those that failed.
-    pub(super) fn send_waiting(
-        &mut self,
-        core: &mut Core,
-    ) -> Vec<(UpstreamError, UpstreamRequest)> {
-        let mut failed = Vec::new();
-        let State::Open(id) = self.state else {
-            return failed;
+    /// Sends the waiting requests for which there is room.
+    pub(super) fn send_waiting(&mut self, core: &mut Core) {
+        let Some(id) = self.dialer.open_session() else {
+            return;
         };
         while !is_going(core, id)
             && let Some(waiting) = self.waiting.pop_front()
@@ -248,7 +219,7 @@ impl UpstreamLink {
             let call = Message::new(Kind::Request, asked.channel, &payload).with_name(&method);
             match self.send(core, id, &call, asked) {
                 Ok(()) => {}
-                Err((Some(error), asked)) => failed.push((error, asked)),
+                Err((Some(error), asked)) => self.failed.push((error, asked)),
                 Err((None, asked)) => {
                     let waiting = Waiting {
                         asked,
@@ -261,20 +232,121 @@ impl UpstreamLink {
                 }
             }
         }
-        failed
     }
 
-    /// Takes out the requests that wait to be sent, with this error.
-    fn fail_waiting(
+    /// Begins to connect if an attempt is allowed now. Returns whether a connection is in progress.
+    fn connect(&mut self, core: &mut Core) -> bool {
+        self.dialer.begin(core.sessions.timers.now_ns()) && self.dial(core)
+    }
+
+    /// Takes the steps of the dialer that are due. Returns false if the attempt has failed.
+    fn dial(&mut self, core: &mut Core) -> bool {
+        let upstream = &self.upstream.0;
+        let look_up = |core: &Core, lookup: Lookup| {
+            let (number, mailbox) = (upstream.number, Arc::clone(&core.exchange.mailbox));
+            let started = lookup.start(move |found| {
+                // If the lane has ended, so has the upstream.
+                let _ = mailbox.post(LaneMessage::UpstreamFound(Box::new((number, found))));
+            });
+            let error = AddressError::Unresolved {
+                host: upstream.to_string(),
+                detail: format!("no thread can look it up: {}", started.err()?),
+            };
+            Some(LookupResult {
+                endpoints: Some(Err(error)),
+                token: None,
+            })
+        };
+        let failed = core.dial(&mut self.dialer, Owner::Upstream, look_up);
+        let Some(cause) = failed else {
+            if let Some(wake_ns) = self.dialer.wake_ns() {
+                self.arm_timer(core, wake_ns);
+            }
+            return true;
+        };
+        let now_ns = core.sessions.timers.now_ns();
+        if let Some(unlogged) = self.log.may_log(now_ns) {
+            tracing::warn!(
+                upstream = %self.upstream.0,
+                %cause,
+                unlogged,
+                "an upstream cannot be reached; further failures are not logged for 10 s"
+            );
+        }
+        self.dialer.pause(now_ns);
+        false
+    }
+
+    /// Goes on with an attempt that is under way.
+    fn go_on(&mut self, core: &mut Core) {
+        if !self.dial(core) {
+            self.fail_waiting(core);
+        }
+    }
+
+    /// Handles the results of a lookup.
+    pub(super) fn handle_found(&mut self, core: &mut Core, found: LookupResult) {
+        let now_ns = core.sessions.timers.now_ns();
+        if !self.dialer.handle_found(found, now_ns) {
+            return;
+        }
+        if core.ending.is_of_server() {
+            self.dialer.cancel();
+            return self.fail_waiting(core);
+        }
+        self.go_on(core);
+    }
+
+    /// Handles a session whose handshake has ended. Returns whether it is the connection: the session of another
+    /// address may have been open before.
+    pub(super) fn handle_open(&mut self, core: &mut Core, id: SessionId) -> bool {
+        let now_ns = core.sessions.timers.now_ns();
+        // The other addresses are closed.
+        self.dialer.note_open(id, now_ns).is_some() && self.dial(core)
+    }
+
+    /// Handles the end of the connection, or of an address that was tried.
+    pub(super) fn handle_end(
         &mut self,
         core: &mut Core,
-        error: &UpstreamError,
-    ) -> Vec<(UpstreamError, UpstreamRequest)> {
+        id: SessionId,
+        reason: CloseReason,
+        failure: ConnectError,
+    ) {
+        tracing::debug!(upstream = ?self.upstream, %reason, "no connection");
+        if self.dialer.note_failure(id, failure) {
+            return self.go_on(core);
+        }
+        let sent = self.sent.drain();
+        self.failed
+            .extend(sent.map(|asked| (UpstreamError::Closed(reason), asked)));
+        // The next attempt may begin at once after a connection that lasted, and after the first one that did not.
+        let now_ns = core.sessions.timers.now_ns();
+        if !self.dialer.note_end(now_ns, reason) {
+            self.dialer.pause_but_first(now_ns);
+        }
+        let may_connect = !core.ending.is_of_server() && !core.ending.stops();
+        let is_connecting = self.waiting.is_empty() || (may_connect && self.connect(core));
+        if !is_connecting {
+            self.fail_waiting(core);
+        }
+    }
+
+    /// Lets the requests fail that wait for a connection.
+    fn fail_waiting(&mut self, core: &mut Core) {
+        let error = match core.ending.is_of_server() || core.ending.stops() {
+            true => UpstreamError::ShuttingDown,
+            false => UpstreamError::Down,
+        };
         self.charge(core, self.waiting_bytes, false);
         let waiting = self.waiting.drain(..);
-        waiting
-            .map(|waiting| (error.clone(), waiting.asked))
-            .collect()
+        self.failed
+            .extend(waiting.map(|waiting| (error.clone(), waiting.asked)));
+    }
+
+    /// Takes out the requests that have failed.
+    pub(super) fn take_failed(&mut self) -> impl Iterator<Item = (UpstreamError, UpstreamRequest)> {
+        self.failed.drain(..)
     }
 
     pub(super) fn take_answered(&mut self, number: u32) -> Option<UpstreamRequest> {
@@ -294,7 +366,7 @@ impl UpstreamLink {
             let Some(asked) = self.sent.give_up(number) else {
                 continue;
             };
-            if let State::Open(id) = self.state {
+            if let Some(id) = self.dialer.open_session() {
                 let cancel = Message::with_id(Kind::Cancel, asked.channel, number, &[]);
                 let Core {
                     sessions, exchange, ..
@@ -327,27 +399,18 @@ impl UpstreamLink {
         self.timer = Some((timer, at_ns));
     }
 
-    /// Handles the timer: begins the addresses that are due, and arms the timer for the earliest deadline. Returns the
-    /// failed requests with their errors.
-    pub(super) fn handle_timer(
-        &mut self,
-        core: &mut Core,
-    ) -> Vec<(UpstreamError, UpstreamRequest)> {
+    /// Handles the timer: begins the addresses that are due, and arms the timer for the earliest deadline.
+    pub(super) fn handle_timer(&mut self, core: &mut Core) {
         self.timer = None;
-        let failed = match self.state {
-            State::Connecting(_) => {
-                let is_connecting = self.run_race(core);
-                self.fail_unless(core, is_connecting)
-            }
-            _ => Vec::new(),
-        };
+        if self.dialer.is_dialing() {
+            self.go_on(core);
+        }
         let sent = self.sent.iter().map(|(_, asked)| asked);
         let waiting = self.waiting.iter().map(|waiting| &waiting.asked);
         let next = sent.chain(waiting).map(|asked| asked.deadline_ns).min();
         if let Some(next) = next {
             self.arm_timer(core, next);
         }
-        failed
     }
 
     pub(super) fn stop_timer(&mut self, core: &mut Core) {

@@ -12,7 +12,7 @@
 //! - **When the connection ends**, requests that were sent fail, because their effect is unknown.
 //! - **Names, credentials and files of TLS** are looked up on a thread of their own, while requests wait as for a
 //!   connection.
-//! - **Attempts** are those of [`dial`](crate::dial), as a client makes them.
+//! - **Attempts** are those of [`dial`](crate::dial): a client has the same dialer.
 //! - **When the session that asked ends**, its requests are dropped, and the upstream gets a cancel if the codec has
 //!   one.
 //!
@@ -366,9 +366,8 @@ impl UpstreamError {
 
 /// Makes the layers of TLS for this address, if it asks for TLS. The codec's name is not known yet.
 fn connector(address: &Address, settings: &ClientTls) -> Result<Option<Connector>, TlsError> {
-    let host = address.host().filter(|_| address.is_tls());
-    let load = |host| Connector::new(&ClientConfigs::load(settings)?, host, None);
-    host.map(load).transpose()
+    let configs = address.is_tls().then(|| ClientConfigs::load(settings));
+    Connector::to(address, configs.transpose()?.as_ref())
 }
 
 fn next_number() -> u64 {

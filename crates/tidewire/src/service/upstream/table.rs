@@ -71,10 +71,11 @@ pub(super) fn submit(
     result
 }
 
-/// Runs `work` on the upstreams and the lane, if the lane has upstreams.
+/// Runs `work` on the upstreams and the lane, if the lane has upstreams. Then requests that have failed are answered.
 fn with(core: &mut Core, work: impl FnOnce(&mut Upstreams, &mut Core)) {
     if let Some(mut upstreams) = core.upstreams.take::<Upstreams>() {
         work(&mut upstreams, core);
+        upstreams.tell_failed(core);
         core.upstreams.put(upstreams);
     }
 }
@@ -84,7 +85,7 @@ impl Upstreams {
         let found = self.position(|link| link.is_of(upstream.0.number));
         let index = found.unwrap_or_else(|| {
             self.forget_unused(core);
-            let link = UpstreamLink::new(upstream, target, &core.config.codec);
+            let link = UpstreamLink::new(upstream, target, &core.config);
             self.links.push(link);
             self.links.len() - 1
         });
@@ -113,7 +114,7 @@ impl Upstreams {
     }
 
     fn of_session(&mut self, id: SessionId) -> Option<&mut UpstreamLink> {
-        let index = self.position(|link| link.has(id))?;
+        let index = self.position(|link| link.dialer().has(id))?;
         Some(&mut self.links[index])
     }
 
@@ -131,7 +132,7 @@ impl Upstreams {
                 return true;
             }
             link.stop_timer(core);
-            for id in link.sessions() {
+            for id in link.dialer().sessions() {
                 if let Some(slot) = core.sessions.table.slot_of(id) {
                     core.sessions.finish(slot, CloseReason::Service, None);
                 }
@@ -140,8 +141,9 @@ impl Upstreams {
         });
     }
 
-    fn fail_all(&mut self, core: &Core, failed: Vec<(UpstreamError, UpstreamRequest)>) {
-        for (error, asked) in failed {
+    fn tell_failed(&mut self, core: &Core) {
+        let failed = self.links.iter_mut().flat_map(UpstreamLink::take_failed);
+        for (error, asked) in failed.collect::<Vec<_>>() {
             core.counters.upstream_failed.add(1);
             self.answer(asked, Err(error));
         }
@@ -181,8 +183,7 @@ impl Service for UpstreamSessions {
             {
                 is_taken = true;
                 core.counters.upstream_connections.add(1);
-                let failed = link.send_waiting(core);
-                upstreams.fail_all(core, failed);
+                link.send_waiting(core);
             }
         });
         if !is_taken {
@@ -213,16 +214,16 @@ impl Service for UpstreamSessions {
             if !link.awaits_answer() && !has_ids {
                 return;
             }
-            let Some(asked) = link.take_answered(message.id) else {
-                // The answer is for a request that was given up. Its slot is now free.
-                core.counters.replies_unmatched.add(1);
-                let failed = link.send_waiting(core);
-                return upstreams.fail_all(core, failed);
-            };
-            let failed = link.send_waiting(core);
-            core.counters.upstream_answered.add(1);
-            upstreams.answer(asked, refusal.map_or(Ok(message.payload), Err));
-            upstreams.fail_all(core, failed);
+            let asked = link.take_answered(message.id);
+            // The slot of the request is free, also if it was given up.
+            link.send_waiting(core);
+            match asked {
+                Some(asked) => {
+                    core.counters.upstream_answered.add(1);
+                    upstreams.answer(asked, refusal.map_or(Ok(message.payload), Err));
+                }
+                None => core.counters.replies_unmatched.add(1),
+            }
         });
         end_idle_upstreams(cx.core);
         Ok(())
@@ -250,10 +251,8 @@ pub(crate) fn end_idle_upstreams(core: &mut Core) {
     }
     with(core, |upstreams, core| {
         let idle = upstreams.links.iter().filter(|link| link.is_idle());
-        for id in idle.flat_map(UpstreamLink::sessions) {
-            if let Some(slot) = core.sessions.table.slot_of(id) {
-                core.sessions.table.close(slot, CloseReason::Shutdown);
-            }
+        for id in idle.flat_map(|link| link.dialer().sessions()) {
+            core.sessions.table.close_by_id(id, CloseReason::Shutdown);
         }
     });
 }
@@ -267,8 +266,7 @@ pub(crate) fn handle_upstream_end(
 ) {
     with(core, |upstreams, core| {
         if let Some(link) = upstreams.of_session(id) {
-            let failed = link.handle_end(core, id, reason, failure);
-            upstreams.fail_all(core, failed);
+            link.handle_end(core, id, reason, failure);
         }
     });
 }
@@ -278,8 +276,7 @@ pub(crate) fn handle_upstream_found(core: &mut Core, number: u64, found: LookupR
     with(core, |upstreams, core| {
         let index = upstreams.position(|link| link.is_of(number));
         let Some(index) = index else { return };
-        let failed = upstreams.links[index].handle_found(core, found);
-        upstreams.fail_all(core, failed);
+        upstreams.links[index].handle_found(core, found);
     });
     end_idle_upstreams(core);
 }
@@ -315,13 +312,12 @@ pub(crate) fn handle_upstream_timer(core: &mut Core, number: u64) {
         let Some(index) = found else { return };
         let link = &mut upstreams.links[index];
         let over = link.give_up(core, |asked| asked.deadline_ns <= now_ns);
-        let mut failed = link.handle_timer(core);
-        failed.extend(link.send_waiting(core));
+        link.handle_timer(core);
+        link.send_waiting(core);
         for asked in over {
             core.counters.upstream_timed_out.add(1);
             upstreams.answer(asked, Err(UpstreamError::TimedOut));
         }
-        upstreams.fail_all(core, failed);
     });
     end_idle_upstreams(core);
 }
@@ -333,7 +329,6 @@ pub(crate) fn forget_asker(core: &mut Core, id: SessionId) {
         return;
     }
     with(core, |upstreams, core| {
-        let mut failed = Vec::new();
         for link in &mut upstreams.nodes {
             let count = link.give_up(core, |asked| asked.asker == id).len() as u64;
             core.counters.upstream_cancelled.add(count);
@@ -344,10 +339,9 @@ pub(crate) fn forget_asker(core: &mut Core, id: SessionId) {
             let over = link.give_up(core, |asked| asked.asker == id);
             core.counters.upstream_cancelled.add(over.len() as u64);
             if !over.is_empty() {
-                failed.extend(link.send_waiting(core));
+                link.send_waiting(core);
             }
         }
-        upstreams.fail_all(core, failed);
     });
     end_idle_upstreams(core);
 }

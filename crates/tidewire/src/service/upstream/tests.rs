@@ -128,6 +128,29 @@ fn requests_do_not_dial_a_backend_that_accepts_and_closes_again_and_again() {
     );
 }
 
+/// Regression: where the authorities of the system could not be read, an upstream at a `wss://` address sent its
+/// credentials and requests in plain text.
+#[test]
+fn an_upstream_without_authorities_sends_nothing() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let port = listener.local_addr().unwrap().port();
+    for scheme in ["wss", "tls"] {
+        let address = format!("{scheme}://127.0.0.1:{port}").parse().unwrap();
+        let upstream = Upstream(Arc::new(Shared {
+            number: next_number(),
+            target: Some(Target::of(address).unwrap()),
+            terms: Terms::new(None),
+        }));
+        let (gateway, client) = gateway(&upstream);
+        let refused = client.request(b"?").timeout(Duration::from_secs(60)).wait();
+        let text = refused.unwrap_err().to_string();
+        assert_eq!(text, UpstreamError::Down.to_string());
+        assert!(listener.accept().is_err(), "nothing is dialled");
+        assert_eq!(finish(gateway, &client).upstream_connections, 0);
+    }
+}
+
 #[test]
 fn the_next_address_begins_at_once_when_one_fails() {
     let held = TcpListener::bind("127.0.0.1:0").unwrap();

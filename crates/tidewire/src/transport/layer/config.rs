@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use tidewire_io::socket::Stream;
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::layer::{FailedLayer, Layer, LayerError, Stack};
 
 use super::LayeredStream;
 use crate::address::Address;
+use crate::tls::{Connector, protocol};
 use crate::transport::AnyTransport;
+use crate::websocket::WebSocketConnector;
 
 /// Makes the layers of one connection, for any address of a server or client. The first layer is next to the network.
 #[derive(Clone)]
@@ -27,6 +30,26 @@ impl LayerFactory {
         make: impl Fn(&Address) -> Vec<Box<dyn Layer>> + Send + Sync + 'static,
     ) -> Self {
         Self(Arc::new(make))
+    }
+
+    /// Puts `upper` over the layers that an address asks for: WebSocket, and TLS beneath it. `None` if there are no
+    /// layers, and if the address asks for TLS and there is none: nothing is sent there without TLS.
+    pub(crate) fn of_address(
+        address: &Address,
+        tls: Option<&Connector>,
+        codec: &AnyCodec,
+        mut upper: Option<Self>,
+    ) -> Option<Self> {
+        if let Some(websocket) = WebSocketConnector::new(address, codec) {
+            let layer = move |_: &Address| Some(websocket.layer());
+            upper = Some(Self::beneath(upper, layer));
+        }
+        if !address.is_tls() {
+            return upper;
+        }
+        let protocol = protocol(address.websocket_path().is_some(), codec);
+        let tls = tls?.with_protocol(protocol);
+        Some(Self::beneath(upper, move |_| Some(tls.layer())))
     }
 
     /// Puts a layer beneath those of `upper`, at addresses for which `make` returns one.
