@@ -131,7 +131,13 @@ impl dyn Lead {
         until_ns: Option<u64>,
         poll: &mut dyn FnMut(Option<&Waker>) -> bool,
     ) -> bool {
-        unsent::send_elsewhere(self.id());
+        if unsent::is_elsewhere(self.id()) {
+            // The outcome may be there already. Then more requests may follow, and leave together.
+            if self.lead(Some(0), &mut || poll(None)) == Led::Ready {
+                return true;
+            }
+            unsent::send_elsewhere(self.id());
+        }
         let mut following = None;
         let is_ready = loop {
             let led = self.lead(until_ns, &mut || poll(None));

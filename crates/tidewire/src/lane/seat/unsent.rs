@@ -34,6 +34,13 @@ pub(crate) fn note(seat: &Weak<dyn Lead>) {
     });
 }
 
+/// Whether a lane other than the one with this identity is noted.
+pub(super) fn is_elsewhere(own: usize) -> bool {
+    let is_other = |seat: &Weak<dyn Lead>| seat.as_ptr().addr() != own;
+    let any = UNSENT.try_with(|unsent| unsent.borrow().iter().any(is_other));
+    any.unwrap_or_default()
+}
+
 /// Runs the noted lanes except for the lane with this identity, which the caller leads next.
 pub(super) fn send_elsewhere(own: usize) {
     while let Some(seat) = UNSENT.try_with(|it| it.borrow_mut().pop()).ok().flatten() {
