@@ -18,7 +18,7 @@ use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
 
-use super::effect::Effect;
+use super::effect::{Effect, EffectKey};
 use super::error::{Disconnected, RequestError};
 use super::room_positions::recovered;
 use super::service::ClientService;
@@ -429,7 +429,10 @@ impl ClientService {
             deadline_ns,
             idempotent: false,
             when_full: WhenWindowFull::Refuse,
-            effect: Some(Effect::of_subscription(key)),
+            effect: Some(Effect::Subscription {
+                key: EffectKey::of_entry(key),
+            }),
+            is_given_up: false,
         };
         self.pending.send_one(cx, &head, flags, &body)?;
         self.listening.note_asked(key);

@@ -52,8 +52,8 @@ pub(super) struct Pending {
 
 /// A request that was sent and waits for its reply.
 #[derive(Debug)]
-pub(super) struct SentRequest {
-    pub(super) head: RequestHead,
+struct SentRequest {
+    head: RequestHead,
     /// A copy, if the request may be repeated.
     kept: Option<Box<RequestCopy>>,
 }
@@ -204,7 +204,7 @@ impl Pending {
         name: &str,
         payload: &[u8],
     ) -> Result<u32, NotSent> {
-        if head.effect == Some(Effect::FLUSH)
+        if head.effect == Some(Effect::Flush)
             && let Some(messages) = self.unconfirmed.take_lost()
         {
             return Err(NotSent::MayBeLost { messages });
@@ -237,7 +237,7 @@ impl Pending {
         block.bytes += name.len() + payload.len();
         self.note_sent(head.slot, id);
         self.note_deadline(head.deadline_ns);
-        if head.effect == Some(Effect::FLUSH) {
+        if head.effect == Some(Effect::Flush) {
             self.unconfirmed.begin_flush(head.slot);
         }
         Ok(id)
@@ -419,12 +419,11 @@ impl Pending {
     /// [effect](super::effect) stays pending without a slot until a later deadline, so that its reply can be undone.
     fn give_up(&mut self, cx: &mut Context<'_>, id: u32, error: RequestError) {
         if let Some(SentRequest { head, kept }) = self.sent.find_mut(id)
-            && let Some(effect) = head.effect
-            && !effect.is_given_up()
-            && effect != Effect::FLUSH
+            && head.effect.is_some_and(|effect| effect != Effect::Flush)
+            && !head.is_given_up
         {
             let deadline_ns = now_ns().saturating_add(nanoseconds(LATE_ANSWER_TIMEOUT));
-            (head.effect, head.deadline_ns) = (Some(effect.given_up()), deadline_ns);
+            (head.is_given_up, head.deadline_ns) = (true, deadline_ns);
             *kept = None;
             self.completions.fail(head.slot.take(), error);
             return self.note_deadline(deadline_ns);
@@ -450,7 +449,7 @@ impl Pending {
         let mut again = Vec::new();
         let mut flushes = Vec::new();
         for SentRequest { head, kept } in self.sent.drain() {
-            if head.effect == Some(Effect::FLUSH) && !self.link.table.is_abandoned(head.slot) {
+            if head.effect == Some(Effect::Flush) && !self.link.table.is_abandoned(head.slot) {
                 flushes.push(head.slot);
             }
             match kept {

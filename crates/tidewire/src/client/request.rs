@@ -146,7 +146,7 @@ impl<'a> Call<'a> {
 
     /// Makes the request a flush: its reply confirms all earlier messages.
     pub(super) fn flushing(mut self) -> Self {
-        self.effect = Some(Effect::FLUSH);
+        self.effect = Some(Effect::Flush);
         self
     }
 
@@ -198,6 +198,7 @@ impl<'a> Call<'a> {
             idempotent: self.idempotent,
             when_full: self.when_full,
             effect: self.effect,
+            is_given_up: false,
         };
         let link = &inner.link;
         match self.payload {

@@ -7,7 +7,7 @@ use tidewire_proto::body::{
 };
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message, RoomId};
 
-use super::effect::Effect;
+use super::effect::{Effect, EffectKey};
 use super::error::RequestError;
 use super::events::{Event, OwnedMessage};
 use super::link::Join;
@@ -19,10 +19,10 @@ use crate::service::Context;
 /// The rooms that a client has joined or wants to join.
 #[derive(Debug, Default)]
 pub(super) struct RoomPositions {
-    rooms: HashMap<usize, Room>,
+    rooms: HashMap<u32, Room>,
     /// The key of the latest room. Keys are not used again, because a reply may come long after its request.
-    key_last: usize,
-    by_alias: HashMap<u16, usize>,
+    key_last: u32,
+    by_alias: HashMap<u16, u32>,
     /// Joins that wait for room in the window.
     waiting: Vec<Join>,
 }
@@ -40,9 +40,9 @@ struct Room {
 
 impl RoomPositions {
     /// Notes a join. Returns the key of the room, and the position to continue from.
-    fn begin_join(&mut self, name: &str) -> (usize, Option<Position>) {
+    fn begin_join(&mut self, name: &str) -> (u32, Option<Position>) {
         let found = self.rooms.iter().find(|(_, room)| &*room.name == name);
-        let key = found.map_or_else(|| (self.key_last + 1) % KEYS_MAX, |(key, _)| *key);
+        let key = found.map_or_else(|| self.key_last.wrapping_add(1), |(key, _)| *key);
         let room = self.rooms.entry(key).or_insert_with(|| {
             self.key_last = key;
             Room {
@@ -57,7 +57,7 @@ impl RoomPositions {
     }
 
     /// Notes the outcome of a join. Forgets the room if there is nothing to know of it.
-    fn end_join(&mut self, key: usize) {
+    fn end_join(&mut self, key: u32) {
         if let Some(room) = self.rooms.get_mut(&key) {
             room.joins = room.joins.saturating_sub(1);
             if room.joins == 0 && room.position.is_none() {
@@ -69,7 +69,7 @@ impl RoomPositions {
     /// Notes the reply to a join.
     pub(super) fn handle_joined(
         &mut self,
-        key: usize,
+        key: u32,
         alias: u16,
         recovery: Option<RecoveryBody>,
     ) -> Option<Event> {
@@ -86,7 +86,7 @@ impl RoomPositions {
         })
     }
 
-    pub(super) fn handle_refused(&mut self, key: usize) {
+    pub(super) fn handle_refused(&mut self, key: u32) {
         self.end_join(key);
     }
 
@@ -177,7 +177,10 @@ impl ClientService {
             deadline_ns: join.deadline_ns,
             idempotent: false,
             when_full: join.when_full,
-            effect: Some(Effect::of_join(key)),
+            effect: Some(Effect::Join {
+                key: EffectKey::new(key),
+            }),
+            is_given_up: false,
         };
         match self.pending.send_one(cx, &head, flags, &body) {
             Ok(()) => {}
@@ -252,9 +255,6 @@ pub(super) fn recovered(recovery: Recovery) -> Option<Option<u64>> {
         Recovery::Missing(count) => Some(count),
     }
 }
-
-/// Keys of rooms. An [`Effect`] has room for this many.
-const KEYS_MAX: usize = 1 << 28;
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@ use tidewire_proto::connection::Farewell;
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 
 use super::dialing::Dialing;
+use super::effect::Effect;
 use super::error::{Disconnected, RequestError};
 use super::events::Event;
 use super::link::{Control, Link, Subscribe};
@@ -391,15 +392,12 @@ impl Service for ClientService {
         let Self {
             pending, listening, ..
         } = self;
-        pending.expire(cx, now_ns, |head| {
-            let Some((effect, key)) = head.effect.and_then(|it| Some((it, it.subscription()?)))
-            else {
-                return;
-            };
-            match effect.is_given_up() {
-                true => listening.handle_no_answer(key),
-                false => listening.handle_timeout(key),
+        pending.expire(cx, now_ns, |head| match head.effect {
+            Some(Effect::Subscription { key }) if head.is_given_up => {
+                listening.handle_no_answer(key.get() as usize);
             }
+            Some(Effect::Subscription { key }) => listening.handle_timeout(key.get() as usize),
+            _ => {}
         });
         self.pending.send_queued(cx);
         self.ask_due(cx);

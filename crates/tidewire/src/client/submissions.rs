@@ -58,8 +58,9 @@ pub(crate) struct RequestHead {
     pub(crate) deadline_ns: u64,
     pub(crate) idempotent: bool,
     pub(crate) when_full: WhenWindowFull,
-    /// The lasting effect at the server, if any.
     pub(crate) effect: Option<Effect>,
+    /// The caller gave up a request with an effect. The client still waits for the reply.
+    pub(crate) is_given_up: bool,
 }
 
 /// A request in the list, with the position of its bytes.
@@ -312,6 +313,7 @@ impl RequestHead {
             idempotent: false,
             when_full: WhenWindowFull::Refuse,
             effect: None,
+            is_given_up: false,
         }
     }
 }
