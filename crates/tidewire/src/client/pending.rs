@@ -36,8 +36,8 @@ pub(super) struct Pending {
     /// The id under which each slot's request was last sent, so that an abandoned request is found without a search. An
     /// answer does not clear its entry. So a reader checks that the request with this id still belongs to the slot.
     sent_ids: Vec<u32>,
-    /// Time of the next search for passed deadlines: the earliest deadline, or earlier.
-    due_ns: Option<u64>,
+    /// Time of the next search for passed deadlines: the earliest deadline, or earlier. `u64::MAX` if there is none.
+    due_ns: u64,
     /// Scratch list of requests whose deadlines have passed.
     expired: Vec<u32>,
     /// Outcomes that are not published yet.
@@ -104,7 +104,7 @@ impl Pending {
             sent: Correlator::for_ids(ids, pending_max),
             queued: VecDeque::new(),
             sent_ids: Vec::new(),
-            due_ns: None,
+            due_ns: u64::MAX,
             expired: Vec::new(),
             completions: Completions::default(),
             unconfirmed: Unconfirmed::default(),
@@ -363,11 +363,11 @@ impl Pending {
     }
 
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
-        self.due_ns
+        (self.due_ns < u64::MAX).then_some(self.due_ns)
     }
 
     fn note_deadline(&mut self, deadline_ns: u64) {
-        self.due_ns = Some(self.due_ns.map_or(deadline_ns, |due| due.min(deadline_ns)));
+        self.due_ns = self.due_ns.min(deadline_ns);
     }
 
     /// Fails the requests whose deadlines have passed. Calls `tell` for each of them that was sent.
@@ -381,7 +381,7 @@ impl Pending {
         now_ns: u64,
         mut tell: impl FnMut(&RequestHead),
     ) {
-        if self.due_ns.is_none_or(|due| due > now_ns) {
+        if self.due_ns > now_ns {
             return;
         }
         let mut next_ns = u64::MAX;
@@ -396,12 +396,12 @@ impl Pending {
             }
         }
         // Requests that are given up here may have a later deadline.
-        self.due_ns = None;
+        self.due_ns = u64::MAX;
         for id in expired.drain(..) {
             self.give_up(cx, id, RequestError::TimedOut);
         }
         self.expired = expired;
-        next_ns = next_ns.min(self.due_ns.unwrap_or(u64::MAX));
+        next_ns = next_ns.min(self.due_ns);
         self.queued.retain(|RequestCopy { head, .. }| {
             let is_due = head.deadline_ns <= now_ns;
             if is_due {
@@ -412,7 +412,7 @@ impl Pending {
             !is_due
         });
         // At most one search a tick, for any number of deadlines.
-        self.due_ns = (next_ns < u64::MAX).then(|| next_ns.max(now_ns + DEADLINE_TICK_NS));
+        self.due_ns = next_ns.max(now_ns + DEADLINE_TICK_NS);
     }
 
     /// Stops waiting for a reply, and sends a cancel if the codec can express it. A request with an

@@ -84,8 +84,9 @@ pub(crate) struct Submissions<C> {
     whole: usize,
     /// Bytes of one-way messages among `whole`.
     message_bytes: usize,
-    /// The earliest deadline among the submissions. It may be too early, because its submission may be gone.
-    deadline_ns: Option<u64>,
+    /// The earliest deadline among the submissions, or `u64::MAX`. It may be too early, because its submission may be
+    /// gone.
+    deadline_ns: u64,
 }
 
 /// A range of `Submissions::bytes`.
@@ -99,7 +100,7 @@ impl<C> Default for Submissions<C> {
             bytes: Vec::new(),
             whole: 0,
             message_bytes: 0,
-            deadline_ns: None,
+            deadline_ns: u64::MAX,
         }
     }
 }
@@ -195,12 +196,8 @@ impl<C: Control> Submissions<C> {
 
     #[inline]
     pub(crate) fn push(&mut self, submission: Submission<C>) {
-        if let Some((deadline_ns, _)) = submission.deadline()
-            && self
-                .deadline_ns
-                .is_none_or(|earliest| deadline_ns < earliest)
-        {
-            self.deadline_ns = Some(deadline_ns);
+        if let Some((deadline_ns, _)) = submission.deadline() {
+            self.deadline_ns = self.deadline_ns.min(deadline_ns);
         }
         self.list.push(submission);
     }
@@ -253,14 +250,14 @@ impl<C: Control> Submissions<C> {
         self.bytes.shrink_to(bytes_max);
         self.whole = 0;
         self.message_bytes = 0;
-        self.deadline_ns = None;
+        self.deadline_ns = u64::MAX;
     }
 
     /// Removes the submissions whose deadlines have passed. Returns the next deadline.
     pub(crate) fn expire(&mut self, now_ns: u64, expired: &mut Vec<SlotId>) -> Option<u64> {
-        if self.deadline_ns.is_some_and(|earliest| earliest <= now_ns) {
+        if self.deadline_ns <= now_ns {
             self.list.drain(..std::mem::take(&mut self.taken));
-            self.deadline_ns = None;
+            self.deadline_ns = u64::MAX;
             for submission in std::mem::take(&mut self.list) {
                 match submission.deadline() {
                     Some((deadline_ns, slot)) if deadline_ns <= now_ns => expired.extend(slot),
@@ -268,7 +265,7 @@ impl<C: Control> Submissions<C> {
                 }
             }
         }
-        self.deadline_ns
+        (self.deadline_ns < u64::MAX).then_some(self.deadline_ns)
     }
 
     /// Number of one-way messages that were not taken.
