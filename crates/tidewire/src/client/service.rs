@@ -18,8 +18,7 @@ use super::listening::{Listening, Step};
 use super::pending::Pending;
 use super::room_positions::RoomPositions;
 use super::submissions::{Submission, Submissions};
-use crate::service::Context;
-use crate::service::{HandlerResult, Service};
+use crate::service::{Context, HandlerResult, Service, refusal};
 use crate::session::{CloseReason, SendError, SessionId};
 use crate::transport::ConnectError;
 
@@ -217,6 +216,39 @@ impl ClientService {
         }
     }
 
+    /// Handles the reply to a request, or its refusal.
+    #[inline]
+    fn handle_answer(&mut self, cx: &mut Context<'_>, id: u32, message: &Message<'_>) {
+        let result = match message.kind {
+            Kind::Error => Err(refused(cx, message)),
+            _ => Ok(message.channel),
+        };
+        if let Err(RequestError::Refused { code, .. }) = &result
+            && *code == ErrorCode::Draining
+            && let session = cx.id()
+            && cx.connections().is_peer_going(session)
+            && self.pending.put_back(id)
+        {
+            return;
+        }
+        let Some(head) = self.pending.take_answered(id) else {
+            cx.core.counters.replies_unmatched.add(1);
+            return;
+        };
+        let completions = &mut self.pending.completions;
+        match (result, head.effect) {
+            (result, Some(effect)) => self.handle_effect(cx, &head, effect, result, message),
+            (Ok(channel), None) => {
+                let table = &self.link.table;
+                table.reply(completions, head.slot, channel, message.payload);
+            }
+            (Err(error), None) => completions.fail(head.slot, error),
+        }
+        if self.pending.completions.is_block() {
+            self.complete(cx);
+        }
+    }
+
     /// Publishes the collected completions, and wakes the tasks that wait for them.
     fn complete(&mut self, cx: &mut Context<'_>) {
         let completions = &mut self.pending.completions;
@@ -261,66 +293,26 @@ impl Service for ClientService {
     }
 
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
-        if message.kind == Kind::Deliver && cx.codec().format().registers_subscribers {
-            self.listening.handle_broadcast(&message);
-            self.pause_if_held(cx);
-            return Ok(());
-        }
-        if matches!(message.kind, Kind::Deliver | Kind::Gap)
-            && self.listening.handle_message(&message)
-        {
-            self.pause_if_held(cx);
-            return Ok(());
-        }
-        if message.kind == Kind::Position
-            || (message.kind == Kind::Deliver && message.flags & FLAG_POSITION != 0)
-        {
-            self.handle_positioned(&message);
-            self.pause_if_held(cx);
-            return Ok(());
-        }
-        if message.kind == Kind::Placement {
-            self.handle_placement(&message);
-            self.pause_if_held(cx);
-            return Ok(());
-        }
-        let Some(id) = self.pending.answered_id(&message) else {
-            let event = event_of(&mut self.pending.unconfirmed, cx, &message);
-            self.link.events.push(event);
-            self.pause_if_held(cx);
-            return Ok(());
-        };
-        let result = if message.kind == Kind::Error {
-            let (code, number, text) = refusal(cx, &message);
-            Err(RequestError::Refused { code, number, text })
-        } else {
-            Ok(message.channel)
-        };
-        if let Err(RequestError::Refused { code, .. }) = &result
-            && *code == ErrorCode::Draining
-            && let session = cx.id()
-            && cx.connections().is_peer_going(session)
-            && self.pending.put_back(id)
-        {
-            return Ok(());
-        }
-        let Some(head) = self.pending.take_answered(id) else {
-            cx.core.counters.replies_unmatched.add(1);
-            return Ok(());
-        };
-        let completions = &mut self.pending.completions;
-        match (result, head.effect) {
-            (result, Some(effect)) => self.handle_effect(cx, &head, effect, result, &message),
-            (Ok(channel), None) => {
-                let table = &self.link.table;
-                table.reply(completions, head.slot, channel, message.payload);
+        match message.kind {
+            Kind::Deliver if cx.codec().format().registers_subscribers => {
+                self.listening.handle_broadcast(&message);
             }
-            (Err(error), None) => completions.fail(head.slot, error),
+            Kind::Deliver | Kind::Gap if self.listening.handle_message(&message) => {}
+            Kind::Deliver if message.flags & FLAG_POSITION != 0 => self.handle_positioned(&message),
+            Kind::Position => self.handle_positioned(&message),
+            Kind::Placement => self.handle_placement(&message),
+            _ => match self.pending.answered_id(&message) {
+                Some(id) => {
+                    self.handle_answer(cx, id, &message);
+                    return Ok(());
+                }
+                None => {
+                    let event = event_of(&mut self.pending.unconfirmed, cx, &message);
+                    self.link.events.push(event);
+                }
+            },
         }
-        let completions = &self.pending.completions;
-        if completions.is_block() {
-            self.complete(cx);
-        }
+        self.pause_if_held(cx);
         Ok(())
     }
 
@@ -440,7 +432,8 @@ fn event_of(unconfirmed: &mut Unconfirmed, cx: &Context<'_>, message: &Message<'
     if message.kind != Kind::Error {
         return Event::of_message(message);
     }
-    let (code, number, text) = refusal(cx, message);
+    let (code, text) = refusal(cx.codec(), message);
+    let number = cx.codec().error_number(message);
     unconfirmed.note_refused(code, number, text.clone());
     let channel = message.channel;
     Event::Refused {
@@ -451,18 +444,12 @@ fn event_of(unconfirmed: &mut Unconfirmed, cx: &Context<'_>, message: &Message<'
     }
 }
 
-/// The code, the codec's own number and the text of an error frame.
-fn refusal(cx: &Context<'_>, message: &Message<'_>) -> (ErrorCode, i32, String) {
+/// The error of a request that the server refused.
+#[cold]
+fn refused(cx: &Context<'_>, message: &Message<'_>) -> RequestError {
+    let (code, text) = refusal(cx.codec(), message);
     let number = cx.codec().error_number(message);
-    let body = cx.codec().decode_error(message);
-    let (code, text) = body.map_or((ErrorCode::Internal, String::new()), |body| {
-        let text = match body.text {
-            "" => body.code.to_string(),
-            text => text.to_owned(),
-        };
-        (body.code, text)
-    });
-    (code, number, text)
+    RequestError::Refused { code, number, text }
 }
 
 impl Drop for ClientService {

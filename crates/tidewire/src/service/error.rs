@@ -15,7 +15,9 @@ use std::error::Error;
 use std::fmt;
 
 use tidewire_proto::body::ErrorCode;
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::{DecodeError, EncodeError};
+use tidewire_proto::message::Message;
 
 use super::UpstreamError;
 use crate::describe::describe;
@@ -159,6 +161,15 @@ fn code_of(error: &dyn Any) -> Option<ErrorCode> {
     None
 }
 
+/// The code and the text of an error frame of a peer.
+pub(crate) fn refusal(codec: &AnyCodec, message: &Message<'_>) -> (ErrorCode, String) {
+    match codec.decode_error(message) {
+        Ok(body) if body.text.is_empty() => (body.code, body.code.to_string()),
+        Ok(body) => (body.code, body.text.to_owned()),
+        Err(_) => (ErrorCode::Internal, "the refusal is malformed".to_owned()),
+    }
+}
+
 impl Core {
     /// Counts and logs a failure of a handler, whose details are not sent to the peer.
     pub(super) fn note_failure(&mut self, id: SessionId, cause: &(dyn Error + 'static)) {
@@ -201,14 +212,23 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use tidewire_proto::codec::Codec;
-    use tidewire_proto::message::{Kind, Message};
+    use tidewire_proto::message::Kind;
 
     use super::*;
     use crate::Context;
     use crate::lane::lane_of;
     use crate::observe::logged;
     use crate::server::Server;
+
+    /// Regression: a client had no text for a refusal without a body.
+    #[test]
+    fn a_malformed_refusal_has_a_text() {
+        let codec = AnyCodec::by_name("tw1").unwrap();
+        let message = Message::new(Kind::Error, 0, &[]);
+        let (code, text) = refusal(&codec, &message);
+        let told = "the refusal is malformed";
+        assert_eq!((code, &*text), (ErrorCode::Internal, told));
+    }
 
     #[test]
     fn errors_of_the_library_keep_code_and_text() {

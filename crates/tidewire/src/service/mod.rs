@@ -33,6 +33,7 @@ pub use call::Deferred;
 pub use chat::{Chat, ChatMessage};
 pub use connection_actions::ConnectionActions;
 pub use context::Context;
+pub(crate) use error::refusal;
 pub use error::{HandlerError, HandlerResult};
 pub use part::Part;
 pub use permission::ActionKind;

@@ -11,7 +11,7 @@ use crate::broker::NodeAnswer;
 use crate::dial::{LookupResult, Target};
 use crate::engine::Core;
 use crate::limits::nanoseconds;
-use crate::service::{Context, HandlerError, HandlerResult, Service};
+use crate::service::{Context, HandlerError, HandlerResult, Service, refusal};
 use crate::session::{CloseReason, SessionId};
 use crate::transport::ConnectError;
 
@@ -205,7 +205,10 @@ impl Service for UpstreamSessions {
         if !is_answer {
             return Ok(());
         }
-        let refusal = (message.kind == Kind::Error).then(|| refusal(cx, &message));
+        let refusal = (message.kind == Kind::Error).then(|| {
+            let (code, text) = refusal(cx.codec(), &message);
+            UpstreamError::Refused { code, text }
+        });
         let id = cx.id();
         with(cx.core, |upstreams, core| {
             let Some(link) = upstreams.of_session(id) else {
@@ -228,20 +231,6 @@ impl Service for UpstreamSessions {
         end_idle_upstreams(cx.core);
         Ok(())
     }
-}
-
-fn refusal(cx: &Context<'_>, message: &Message<'_>) -> UpstreamError {
-    let Ok(body) = cx.codec().decode_error(message) else {
-        let (code, text) = (ErrorCode::Internal, "the upstream's refusal is malformed");
-        let text = text.to_owned();
-        return UpstreamError::Refused { code, text };
-    };
-    let code = body.code;
-    let text = match body.text {
-        "" => code.to_string(),
-        text => text.to_owned(),
-    };
-    UpstreamError::Refused { code, text }
 }
 
 /// Ends the idle connections of a lane that drains, because the upstream would not end them.
