@@ -212,7 +212,8 @@ impl<C: Control> Submissions<C> {
         }
         self.bytes.extend_from_slice(payload);
         self.whole = self.bytes.len();
-        self.push(Submission::Request(Queued {
+        self.deadline_ns = self.deadline_ns.min(head.deadline_ns);
+        self.list.push(Submission::Request(Queued {
             head,
             from,
             name_bytes: name.len(),
@@ -236,7 +237,7 @@ impl<C: Control> Submissions<C> {
             range.end = self.whole;
         } else {
             let range = from..self.whole;
-            self.push(Submission::Messages { count: 1, range });
+            self.list.push(Submission::Messages { count: 1, range });
         }
         Ok(())
     }
