@@ -164,7 +164,7 @@ impl UpstreamLink {
                 method: call.name.to_owned(),
                 payload: call.payload.to_vec(),
             };
-            self.charge(core, waiting.bytes(), true);
+            self.charge(core, self.waiting_bytes + waiting.bytes());
             self.waiting.push_back(waiting);
         }
         self.arm_timer(core, deadline_ns);
@@ -208,29 +208,19 @@ impl UpstreamLink {
             return;
         };
         while !is_going(core, id)
-            && let Some(waiting) = self.waiting.pop_front()
+            && let Some(mut waiting) = self.waiting.pop_front()
         {
-            self.charge(core, waiting.bytes(), false);
-            let Waiting {
-                asked,
-                method,
-                payload,
-            } = waiting;
-            let call = Message::new(Kind::Request, asked.channel, &payload).with_name(&method);
-            match self.send(core, id, &call, asked) {
+            let (bytes, channel) = (waiting.bytes(), waiting.asked.channel);
+            let call = Message::new(Kind::Request, channel, &waiting.payload);
+            match self.send(core, id, &call.with_name(&waiting.method), waiting.asked) {
                 Ok(()) => {}
                 Err((Some(error), asked)) => self.failed.push((error, asked)),
                 Err((None, asked)) => {
-                    let waiting = Waiting {
-                        asked,
-                        method,
-                        payload,
-                    };
-                    self.charge(core, waiting.bytes(), true);
-                    self.waiting.push_front(waiting);
-                    break;
+                    waiting.asked = asked;
+                    return self.waiting.push_front(waiting);
                 }
             }
+            self.charge(core, self.waiting_bytes - bytes);
         }
     }
 
@@ -338,7 +328,7 @@ impl UpstreamLink {
             true => UpstreamError::ShuttingDown,
             false => UpstreamError::Down,
         };
-        self.charge(core, self.waiting_bytes, false);
+        self.charge(core, 0);
         let waiting = self.waiting.drain(..);
         self.failed
             .extend(waiting.map(|waiting| (error.clone(), waiting.asked)));
@@ -381,7 +371,7 @@ impl UpstreamLink {
             if !is_over(&waiting.asked) {
                 index += 1;
             } else if let Some(waiting) = self.waiting.remove(index) {
-                self.charge(core, waiting.bytes(), false);
+                self.charge(core, self.waiting_bytes - waiting.bytes());
                 over.push(waiting.asked);
             }
         }
@@ -419,14 +409,10 @@ impl UpstreamLink {
         }
     }
 
-    /// Adds or subtracts waiting bytes, here and in the memory account of the server.
-    fn charge(&mut self, core: &mut Core, bytes: usize, more: bool) {
-        let before = self.waiting_bytes;
-        self.waiting_bytes = match more {
-            true => before + bytes,
-            false => before - bytes,
-        };
-        core.sessions.relief.charge(before, self.waiting_bytes);
+    /// Notes how many bytes wait, here and in the memory account of the server.
+    fn charge(&mut self, core: &mut Core, bytes: usize) {
+        core.sessions.relief.charge(self.waiting_bytes, bytes);
+        self.waiting_bytes = bytes;
     }
 }
 
