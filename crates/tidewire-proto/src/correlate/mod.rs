@@ -101,6 +101,8 @@ impl<T> Correlator<T> {
 
     /// Takes the request that an arriving answer with this id belongs to. Without ids, the id is ignored and the
     /// request is the oldest. Returns `None` for an answer that no request waits for.
+    // Inlined into the caller, which needs a part of the value.
+    #[inline(always)]
     pub fn answer(&mut self, id: u32) -> Option<T> {
         match &mut self.matcher {
             Matcher::Bits32(slots) => slots.take(id),
