@@ -183,10 +183,13 @@ impl<P: Primitives> Slots<P> {
 
     #[inline(always)]
     fn slot(&self, id: SlotId) -> &Slot<P> {
+        // Chunk k has `SLOTS_MIN << k` slots, and `SLOTS_MIN` is a power of two. So the highest bit of the position
+        // says the chunk, and the other bits say the place in it.
         let position = id.index() + P::SLOTS_MIN;
-        let chunk = (position.ilog2() - P::SLOTS_MIN.ilog2()) as usize;
+        let highest = position.ilog2();
+        let chunk = (highest - P::SLOTS_MIN.ilog2()) as usize;
         let slots = self.chunks[chunk].get_or_init(|| new_chunk(chunk));
-        &slots[position - (P::SLOTS_MIN << chunk)]
+        &slots[position ^ (1 << highest)]
     }
 }
 
