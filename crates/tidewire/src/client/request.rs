@@ -200,17 +200,15 @@ impl<'a> Call<'a> {
             effect: self.effect,
             is_given_up: false,
         };
-        let link = &inner.link;
-        match self.payload {
-            Payload::Borrowed(payload) => {
-                Request::new(link, link.table.submit(head, self.name, payload))
-            }
-            Payload::Spare(payload) => {
-                let sent = link.table.submit(head, self.name, &payload);
-                give_back(payload);
-                Request::new(link, sent)
-            }
+        let payload = match &self.payload {
+            Payload::Borrowed(payload) => payload,
+            Payload::Spare(payload) => &payload[..],
+        };
+        let sent = inner.link.table.submit(head, self.name, payload);
+        if let Payload::Spare(payload) = self.payload {
+            give_back(payload);
         }
+        Request::new(&inner.link, sent)
     }
 
     /// Sends the request and blocks until its reply. On a lane it fails at once, with [`RequestError::OnLane`].
