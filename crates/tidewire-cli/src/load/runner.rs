@@ -1,6 +1,5 @@
 //! Runs of a scenario, each with a server of its own if it needs one: the common part of `load`, `search` and `sweep`.
 
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
@@ -194,10 +193,8 @@ impl<'a> Runner<'a> {
             }
             RunTargets::Running(addresses) => {
                 let security = self.arguments.security.or(&scenario.trust);
-                let targets = addresses
-                    .iter()
-                    .map(resolve_running)
-                    .collect::<anyhow::Result<_>>()?;
+                let targets = addresses.iter().map(resolve);
+                let targets = targets.collect::<anyhow::Result<_>>()?;
                 let mut options = self.options(targets, client_cores);
                 options.names.clone_from(addresses);
                 options.tls = tls_of(&security, addresses)?;
@@ -327,38 +324,15 @@ fn app(scenario: &Scenario) -> anyhow::Result<&'static str> {
     Ok(first)
 }
 
-/// Returns the endpoint of a server that is not started yet.
+/// Returns an endpoint of a server. Of a name with several addresses, the plan takes the one that a client reaches.
 fn resolve(target: &Address) -> anyhow::Result<Endpoint> {
-    Ok(resolve_all(target)?.swap_remove(0))
-}
-
-/// Returns the endpoint of a server that runs: of a name with several addresses the first at which somebody listens, as
-/// a client finds it.
-fn resolve_running(target: &Address) -> anyhow::Result<Endpoint> {
-    let mut endpoints = resolve_all(target)?;
-    let listening = match endpoints.len() {
-        // A connection that only tests the only address would be noise in the log of the server.
-        1 => None,
-        _ => endpoints.iter().position(is_listening),
-    };
-    Ok(endpoints.swap_remove(listening.unwrap_or(0)))
-}
-
-/// Whether somebody accepts connections there; `false` where there are no connections.
-fn is_listening(endpoint: &Endpoint) -> bool {
-    let is_datagrams = matches!(endpoint, Endpoint::Udp(_));
-    let address = endpoint.socket_address().filter(|_| !is_datagrams);
-    address.is_some_and(|address| TcpStream::connect_timeout(&address, LISTENING_MAX).is_ok())
-}
-
-fn resolve_all(target: &Address) -> anyhow::Result<Vec<Endpoint>> {
     if target.framing().is_some() {
         let what = "the codec of a load test sets the framing of streams, not its target";
         let remedy =
             "leave ?framing= out, and write codec = \"uvrpc:legacy_unframed\" in the scenario";
         return Err(Failure::configuration(what, remedy).into());
     }
-    Ok(target.resolve_all()?)
+    Ok(target.resolve_all()?.swap_remove(0))
 }
 
 /// Begins to answer scrapes, and prints the address.
@@ -407,32 +381,8 @@ fn way_out(scenario: &Scenario) -> Duration {
     WAY_OUT + drains.max().unwrap_or_default()
 }
 
-/// The time for an address of a name to accept a connection before the next one is tried.
-const LISTENING_MAX: Duration = Duration::from_millis(250);
-
 /// The address of a server that is started when nothing names one.
 const FREE_PORT: &str = "tcp://127.0.0.1:0";
 
 /// The maximum time of a run to end, in addition to its drain.
 const WAY_OUT: Duration = Duration::from_secs(15);
-
-#[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-
-    use super::*;
-
-    /// Regression: the agents connected to the first address of a name, where nobody listened.
-    #[test]
-    fn of_several_addresses_the_one_at_which_somebody_listens_is_taken() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        // The name may have an address of each family, and the first may be the one without a server.
-        let target: Address = format!("tcp://localhost:{port}").parse().unwrap();
-        let found = resolve_running(&target).unwrap();
-        assert_eq!(found.socket_address(), Some(listener.local_addr().unwrap()));
-        assert!(is_listening(&found));
-        drop(listener);
-        assert!(!is_listening(&resolve_running(&target).unwrap()));
-    }
-}

@@ -42,9 +42,13 @@ impl View {
         } else {
             format!("{} steps", self.steps)
         };
+        let names: Vec<String> = options.names.iter().map(ToString::to_string).collect();
+        let targets = match names.is_empty() {
+            true => options.addresses(),
+            false => names.join(", "),
+        };
         output::note(format!(
-            "load test of {}: {steps}, about {:.0} s, seed {}",
-            options.addresses(),
+            "load test of {targets}: {steps}, about {:.0} s, seed {}",
             secs + 2.0 * self.steps as f64,
             options.seed
         ));
