@@ -78,7 +78,7 @@ thread_local! {
 /// A mutex for which nobody waits.
 #[cfg(not(tidewire_model))]
 mod try_mutex {
-    use std::sync::{Mutex, MutexGuard, TryLockError};
+    use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
     #[derive(Debug)]
     pub(crate) struct TryMutex<T>(Mutex<T>);
@@ -98,6 +98,11 @@ mod try_mutex {
                 Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
                 Err(TryLockError::WouldBlock) => None,
             }
+        }
+
+        /// Locks the value, and waits for that if need be.
+        pub(crate) fn lock(&self) -> TryGuard<'_, T> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }
 }
@@ -129,6 +134,17 @@ mod try_mutex {
                 home: self,
                 value: Some(value),
             })
+        }
+    }
+
+    impl<T> TryMutex<T> {
+        pub(crate) fn lock(&self) -> TryGuard<'_, T> {
+            loop {
+                if let Some(guard) = self.try_lock() {
+                    return guard;
+                }
+                loom::thread::yield_now();
+            }
         }
     }
 

@@ -9,7 +9,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -69,6 +69,10 @@ impl EpollPoller {
 impl Poller for EpollPoller {
     fn kind(&self) -> PollerKind {
         PollerKind::Epoll
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.epoll.as_fd())
     }
 
     fn add(

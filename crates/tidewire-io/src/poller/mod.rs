@@ -66,7 +66,8 @@ use std::ops::Index;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::time::Duration;
 
-use rustix::event::Timespec;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
 
 pub use kind::{POLLER_VARIABLE, PollerChoice, PollerKind};
 
@@ -74,6 +75,11 @@ pub use kind::{POLLER_VARIABLE, PollerChoice, PollerKind};
 pub trait Poller: Send + Debug {
     /// The kind of this backend.
     fn kind(&self) -> PollerKind;
+
+    /// A descriptor that is readable while a wait would return events at once. `None` if this backend has none.
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 
     /// Starts reporting a descriptor under a token.
     ///
@@ -354,6 +360,24 @@ fn open_kind(kind: PollerKind) -> Result<Box<dyn Poller>, PollerError> {
 }
 
 /// Converts a timeout to the kernel's form, cut to the maximum of all kernel interfaces.
+/// Blocks until a descriptor is readable, for at most `timeout`, or until a signal arrives.
+///
+/// # Errors
+///
+/// [`PollerError::Wait`] when the kernel refuses.
+pub fn wait_readable(
+    descriptor: BorrowedFd<'_>,
+    timeout: Option<Duration>,
+) -> Result<(), PollerError> {
+    let mut asked = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
+    match rustix::event::poll(&mut asked, timeout.map(timespec).as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(cause) => Err(PollerError::Wait {
+            source: cause.into(),
+        }),
+    }
+}
+
 fn timespec(timeout: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(timeout.as_secs())

@@ -23,6 +23,8 @@ mod mirror;
 mod sleep;
 mod spsc;
 mod stream;
+mod summons;
 
 pub use spsc::{Consumer, Producer, ring};
 pub use stream::{Readiness, RingStream};
+pub use summons::{Attendant, Summons};

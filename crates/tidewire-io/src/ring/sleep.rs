@@ -50,22 +50,23 @@ impl<F: Flags, C: Counter> ReadySignal<F, C> {
         }
     }
 
-    /// Wakes the owner if it sleeps on one of `directions`. The peer calls it after it made the owner ready in them.
-    /// While the owner does not sleep, the call costs a fence and a load.
+    /// Takes the announcement of an owner that sleeps on one of `directions`. If it returns true, the caller must
+    /// [`send`](Self::send) the signal. The peer calls it after it made the owner ready in them. While the owner does
+    /// not sleep, the call costs a fence and a load.
     #[inline]
-    pub(super) fn wake(&self, directions: usize) {
+    pub(super) fn takes(&self, directions: usize) -> bool {
         F::fence();
-        if self.announced.0.load() & directions != 0 {
-            self.signal_sleeper();
-        }
+        self.announced.0.load() & directions != 0 && self.take()
     }
 
     #[cold]
-    fn signal_sleeper(&self) {
+    fn take(&self) -> bool {
         // The owner may have changed its announcement since the load: one signal too many is allowed.
-        if self.announced.0.swap(0) != 0 {
-            self.counter.increment();
-        }
+        self.announced.0.swap(0) != 0
+    }
+
+    pub(super) fn send(&self) {
+        self.counter.increment();
     }
 
     pub(super) fn counter(&self) -> &C {
@@ -136,6 +137,17 @@ impl Watch {
             signal.counter.increment();
             self.undrained.note();
         }
+    }
+
+    /// Ends a sleep whose announcement the peer has taken and whose signal is not sent. Returns whether the signal must
+    /// not be sent any more. Else the owner expects it.
+    pub(super) fn answer<F: Flags, C: Counter>(&mut self, signal: &ReadySignal<F, C>) -> bool {
+        let is_asleep = self.undrained.is_none() && self.announced != 0;
+        let is_summoned = is_asleep && signal.announced.0.load() == 0;
+        if is_summoned {
+            self.announced = 0;
+        }
+        is_summoned
     }
 
     fn retract<F: Flags, C: Counter>(&mut self, signal: &ReadySignal<F, C>) {
@@ -240,7 +252,9 @@ mod tests {
                         _ => &far_rings.room,
                     };
                     made.fetch_add(1, Ordering::Release);
-                    far_signal.wake(direction);
+                    if far_signal.takes(direction) {
+                        far_signal.send();
+                    }
                 }
             });
             let mut watch = Watch::default();
@@ -290,6 +304,74 @@ mod tests {
         the_signal_reports_all_work::<Modelled<false>>(&[READ], 1);
     }
 
+    /// An owner that sleeps, and a peer that does the owner's work itself if it finds the announcement. When `OWNER_WAKES`
+    /// the owner wakes meanwhile for another reason. At the end no work is left without a signal.
+    fn the_peer_answers_for_the_owner(owner_wakes: bool) {
+        let mut checker = loom::model::Builder::new();
+        checker.preemption_bound = Some(4);
+        checker.check(move || {
+            let signal = Arc::new(ReadySignal::<Modelled<true>, _>::new(ModelledU64::new(0)));
+            let incoming = Arc::new(ModelledUsize::new(0));
+            // The owner's state, and the work that was done. Who leads the owner's lane holds the lock.
+            let owner = Arc::new(loom::sync::Mutex::new((Watch::default(), 0)));
+            let ready = |incoming: &ModelledUsize, done: usize| {
+                usize::from(incoming.load(Ordering::Acquire) > done) * READ
+            };
+            let look = move |owner: &mut (Watch, usize),
+                             signal: &ReadySignal<_, _>,
+                             incoming: &ModelledUsize| {
+                let (watch, done) = owner;
+                while watch.rearm(signal, READ, || ready(incoming, *done)) != 0 {
+                    *done += 1;
+                }
+            };
+            look(&mut owner.lock().unwrap(), &signal, &incoming);
+            let peer = {
+                let (signal, incoming, owner) = (signal.clone(), incoming.clone(), owner.clone());
+                loom::thread::spawn(move || {
+                    for _ in 0..2 {
+                        incoming.fetch_add(1, Ordering::Release);
+                        if !signal.takes(READ) {
+                            continue;
+                        }
+                        let mut owner = owner.lock().unwrap();
+                        if owner.0.answer(&signal) {
+                            look(&mut owner, &signal, &incoming);
+                        } else {
+                            drop(owner);
+                            signal.send();
+                        }
+                    }
+                })
+            };
+            if owner_wakes {
+                look(&mut owner.lock().unwrap(), &signal, &incoming);
+            }
+            peer.join().unwrap();
+            let mut owner = owner.lock().unwrap();
+            let is_set = signal.counter.load(Ordering::Relaxed) > 0;
+            let left = ready(&incoming, owner.1);
+            assert!(
+                is_set || left == 0,
+                "the owner sleeps on work that is there"
+            );
+            look(&mut owner, &signal, &incoming);
+            assert_eq!(owner.1, 2);
+            let is_set = signal.counter.load(Ordering::Relaxed) > 0;
+            assert!(!is_set, "the signal is clear when the work is done");
+            assert!(
+                owner.0.is_armed(&signal, READ),
+                "no signal is expected for ever"
+            );
+        });
+    }
+
+    #[test]
+    fn a_peer_that_does_the_owners_work_takes_the_signal_back() {
+        the_peer_answers_for_the_owner(false);
+        the_peer_answers_for_the_owner(true);
+    }
+
     /// A counter that the test can read.
     #[derive(Debug, Default)]
     struct Counted(std::cell::Cell<u64>);
@@ -304,6 +386,12 @@ mod tests {
         }
     }
 
+    fn wake(signal: &ReadySignal<AtomicUsize, Counted>, directions: usize) {
+        if signal.takes(directions) {
+            signal.send();
+        }
+    }
+
     fn new_signal() -> ReadySignal<AtomicUsize, Counted> {
         ReadySignal::new(Counted::default())
     }
@@ -311,14 +399,14 @@ mod tests {
     #[test]
     fn only_a_sleeper_is_woken_and_only_for_announced_directions() {
         let (signal, mut watch) = (new_signal(), Watch::default());
-        signal.wake(READ | WRITE);
+        wake(&signal, READ | WRITE);
         assert_eq!(signal.counter.0.get(), 0, "awake");
         assert_eq!(watch.rearm(&signal, READ, || 0), 0);
         assert!(watch.is_armed(&signal, READ));
-        signal.wake(WRITE);
+        wake(&signal, WRITE);
         assert_eq!(signal.counter.0.get(), 0, "not what it waits for");
-        signal.wake(READ);
-        signal.wake(READ);
+        wake(&signal, READ);
+        wake(&signal, READ);
         assert_eq!(signal.counter.0.get(), 1, "once is enough");
         assert!(!watch.is_armed(&signal, READ));
     }
@@ -327,7 +415,7 @@ mod tests {
     fn the_signal_stays_set_until_the_work_is_done() {
         let (signal, mut watch) = (new_signal(), Watch::default());
         assert_eq!(watch.rearm(&signal, READ | WRITE, || 0), 0);
-        signal.wake(WRITE);
+        wake(&signal, WRITE);
         assert_eq!(watch.rearm(&signal, READ | WRITE, || WRITE), WRITE);
         assert_eq!(signal.counter.0.get(), 1);
         assert_eq!(watch.rearm(&signal, READ | WRITE, || 0), 0);
@@ -335,7 +423,7 @@ mod tests {
         assert!(watch.is_armed(&signal, READ | WRITE));
         // Without interest the signal is clear even though there is work, and the peer does not signal.
         assert_eq!(watch.rearm(&signal, 0, || WRITE), 0);
-        signal.wake(WRITE);
+        wake(&signal, WRITE);
         assert_eq!(signal.counter.0.get(), 0);
         // With interest again, the owner learns about the waiting work.
         assert_eq!(watch.rearm(&signal, WRITE, || WRITE), WRITE);

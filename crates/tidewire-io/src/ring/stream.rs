@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicUsize;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::sleep::{READ, ReadySignal, WRITE, Watch};
+use super::summons::{Attendant, Bell, Summons};
 use super::{Consumer, Producer, ring};
 use crate::poller::Interest;
 
@@ -57,8 +58,8 @@ use crate::poller::Interest;
 pub struct RingStream {
     outgoing: Producer,
     incoming: Consumer,
-    own: Arc<EventFdSignal>,
-    peer: Arc<EventFdSignal>,
+    own: Arc<Bell>,
+    peer: Arc<Bell>,
     watch: Watch,
     /// The directions of interest.
     wanted: usize,
@@ -84,18 +85,13 @@ impl RingStream {
     pub fn pair(capacity: usize) -> io::Result<(Self, Self)> {
         let (near_out, far_in) = ring(capacity)?;
         let (far_out, near_in) = ring(capacity)?;
-        let (near_signal, far_signal) = (Arc::new(new_signal()?), Arc::new(new_signal()?));
-        let near = Self::new(near_out, near_in, &near_signal, &far_signal);
-        let far = Self::new(far_out, far_in, &far_signal, &near_signal);
+        let (near_bell, far_bell) = (Bell::new(new_signal()?), Bell::new(new_signal()?));
+        let near = Self::new(near_out, near_in, &near_bell, &far_bell);
+        let far = Self::new(far_out, far_in, &far_bell, &near_bell);
         Ok((near, far))
     }
 
-    fn new(
-        outgoing: Producer,
-        incoming: Consumer,
-        own: &Arc<EventFdSignal>,
-        peer: &Arc<EventFdSignal>,
-    ) -> Self {
+    fn new(outgoing: Producer, incoming: Consumer, own: &Arc<Bell>, peer: &Arc<Bell>) -> Self {
         let mut stream = Self {
             outgoing,
             incoming,
@@ -226,7 +222,7 @@ impl RingStream {
     #[inline]
     pub fn commit(&mut self, count: usize) {
         self.outgoing.commit(count);
-        self.peer.wake(READ);
+        self.peer.ring(READ);
     }
 
     /// Tells the peer that this end sends no more. The peer's bytes can still be read.
@@ -236,7 +232,7 @@ impl RingStream {
     /// Never fails. The signature is that of a socket.
     pub fn shutdown_write(&self) -> io::Result<()> {
         self.outgoing.close();
-        self.peer.wake(READ);
+        self.peer.ring(READ);
         Ok(())
     }
 
@@ -272,6 +268,20 @@ impl RingStream {
         }
     }
 
+    /// Sets who gets the signals to this end before they are sent. Only the first call has an effect.
+    pub fn set_attendant(&self, attendant: Arc<dyn Attendant>) {
+        let _ = self.own.attendant.set(attendant);
+    }
+
+    /// Takes a signal in place of the poller. The stream may be ready from now on, in a direction of interest, without
+    /// a report of the descriptor: the caller reads until `WouldBlock`, or replaces the interest. A signal to another
+    /// stream is sent.
+    pub fn answer(&mut self, summons: Summons) {
+        if summons.is_for(&self.own) && self.watch.answer(&self.own.signal) {
+            summons.withdraw();
+        }
+    }
+
     /// Whether the peer is gone, or sends no more. Bytes may still wait to be read.
     #[must_use]
     pub fn is_closed(&self) -> bool {
@@ -304,7 +314,7 @@ impl RingStream {
     /// Announces that this end sleeps, if the direction is of interest and not ready.
     fn sleep_on(&mut self, direction: usize) -> io::Result<()> {
         let is_ready = self.wanted & direction != 0
-            && !self.watch.is_armed(&self.own, self.wanted)
+            && !self.watch.is_armed(&self.own.signal, self.wanted)
             && self.rearm() & direction != 0;
         if is_ready {
             Ok(())
@@ -315,7 +325,7 @@ impl RingStream {
 
     fn rearm(&mut self) -> usize {
         let (outgoing, incoming) = (&self.outgoing, &self.incoming);
-        self.watch.rearm(&self.own, self.wanted, || {
+        self.watch.rearm(&self.own.signal, self.wanted, || {
             let is_readable = !incoming.is_empty() || incoming.is_closed();
             let is_writable =
                 outgoing.is_closed() || outgoing.free() >= low_water(outgoing.capacity());
@@ -340,7 +350,7 @@ impl RingStream {
     #[inline]
     fn tell_of_room(&self) {
         if self.incoming.free_at_most() >= low_water(self.incoming.capacity()) {
-            self.peer.wake(WRITE);
+            self.peer.ring(WRITE);
         }
     }
 }
@@ -349,7 +359,7 @@ impl AsFd for RingStream {
     /// An eventfd that is readable while the stream is ready in a direction of interest. Only the stream itself reads
     /// or writes it.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.own.counter().as_fd()
+        self.own.signal.counter().as_fd()
     }
 }
 
@@ -357,11 +367,11 @@ impl Drop for RingStream {
     fn drop(&mut self) {
         self.outgoing.close();
         self.incoming.close();
-        self.peer.wake(READ | WRITE);
+        self.peer.ring(READ | WRITE);
     }
 }
 
-type EventFdSignal = ReadySignal<AtomicUsize, OwnedFd>;
+pub(super) type EventFdSignal = ReadySignal<AtomicUsize, OwnedFd>;
 
 fn new_signal() -> io::Result<EventFdSignal> {
     let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;

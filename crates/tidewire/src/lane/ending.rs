@@ -14,6 +14,7 @@ use std::time::Duration;
 use tidewire_io::clock::now_ns;
 
 use super::Lane;
+use super::errands;
 use super::messages::MessageBudget;
 use crate::mailbox::LaneMessage;
 use crate::service::Service;
@@ -38,6 +39,7 @@ impl<S: Service> Lane<S> {
             self.core.counters.sessions_cut_off.add(unfinished);
         }
         self.close_all();
+        errands::send();
         self.core.exchange.post_batches();
         self.core.pass_on_all(others);
     }
@@ -53,6 +55,7 @@ impl<S: Service> Lane<S> {
         self.core.rooms().deliveries().sweep_due();
         self.core.exchange.post_batches();
         self.remove_closed();
+        errands::send();
         let core = &self.core;
         if core.exchange.has_batches() {
             return false;

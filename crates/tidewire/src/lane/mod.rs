@@ -17,6 +17,7 @@ mod authentication;
 mod control;
 mod datagrams;
 mod ending;
+mod errands;
 mod messages;
 mod metered;
 mod partial;
@@ -33,10 +34,11 @@ mod testing;
 mod thread;
 mod timers;
 mod translated;
+mod turns;
 mod wait;
 mod waiting;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -60,7 +62,7 @@ use crate::room::EARLY_SWEEP_BYTES;
 use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
 use crate::session::{CloseReason, TimerKey};
 use crate::transport::Transport;
-use seat::{Crew, Seat, Turns, contain};
+use seat::{Crew, Seat};
 use wait::SpinControl;
 
 /// A lane with its service, ready to run on a thread.
@@ -79,6 +81,14 @@ pub(crate) struct Lane<S> {
     expired: Vec<TimerKey>,
     /// When the next turn is due.
     wake_ns: Option<u64>,
+    /// The last look at the sockets without a wait.
+    polled_ns: u64,
+    /// The frames that had come before the last wait.
+    frames_seen: u64,
+    /// The descriptor for sleeps outside of the seat. `None` if other lanes may not run this one.
+    readiness: Option<Arc<OwnedFd>>,
+    /// The time until which the lane's own thread sleeps outside of the seat.
+    offered_until_ns: Option<u64>,
     /// The allocations of the thread that leads, at the last look.
     allocations: Option<Allocations>,
 }
@@ -94,80 +104,24 @@ pub(crate) enum LaneError {
     ServicePanicked(String),
 }
 
-impl<S: Service> Turns for Lane<S> {
-    fn take_over(&mut self) {
-        self.allocations = thread_allocations();
-        self.wake_ns = self.turn();
-    }
-
-    #[inline]
-    fn step(&mut self, until_ns: Option<u64>) -> Result<(), LaneError> {
-        self.wait(earlier(self.wake_ns, until_ns))?;
-        self.handle_events();
-        self.wake_ns = self.turn();
-        Ok(())
-    }
-
-    #[inline]
-    fn stops(&self) -> bool {
-        self.core.ending.stops()
-    }
-
-    #[inline]
-    fn has_work(&self) -> bool {
-        self.core.exchange.has_messages() || self.service.get().has_work()
-    }
-
-    fn end(mut self, outcome: Result<(), LaneError>) -> Result<(), LaneError> {
-        let outcome = outcome.and_then(|()| {
-            contain(|| {
-                self.end_in_order();
-                Ok(())
-            })
-        });
-        self.core.exchange.mailbox.retire();
-        // A panic may have left the lane's own state half changed. The lane still tries to close its sessions in order,
-        // so that peers, rooms and counters learn of the end. If that fails, peers learn of it when the sockets are
-        // closed.
-        let taken_apart = contain(|| {
-            // Listeners go first, so that peers that lose their sessions here can connect again at once.
-            self.core.hand_over();
-            self.core.ports.count_drops(&mut self.core.sessions);
-            if let Err(error) = &outcome {
-                tracing::error!(%error, lane = self.core.exchange.lane, "a lane failed");
-                self.core.abandon();
-            }
-            self.core.discard_messages();
-            Ok(())
-        });
-        // A lane that failed is silent, too: no other lane must wait for it.
-        self.core
-            .exchange
-            .lanes
-            .note_silent(self.core.exchange.lane);
-        if taken_apart.is_err() {
-            tracing::error!(
-                lane = self.core.exchange.lane,
-                "a failed lane could not close its sessions"
-            );
-        }
-        outcome
-    }
-}
-
 impl<S: Service> Lane<S> {
     /// Makes a lane that is ready to run. `tasks` has the number of tasks that wait for it.
     pub(crate) fn new(
         mut core: Core,
         service: S,
         spin: Spin,
-        tasks: Arc<Tasks>,
+        tasks: Option<Arc<Tasks>>,
     ) -> Result<Self, PollerError> {
         let waker = Arc::clone(&core.exchange.mailbox.waker);
         let poller = &mut core.sessions.poller;
         poller.add(waker.as_fd(), WAKER, Interest::READ)?;
+        // The lane of a client is run by the threads that wait for it.
+        let readiness = poller.readiness().filter(|_| tasks.is_none());
+        let readiness = readiness
+            .and_then(|it| it.try_clone_to_owned().ok())
+            .map(Arc::new);
         Ok(Self {
-            crew: Crew::new(&waker, tasks),
+            crew: Crew::new(&waker, tasks.unwrap_or_default()),
             core,
             service: ContainedService::new(service),
             receive: ReceiveBuffer::new(RECEIVE_BYTES),
@@ -177,8 +131,17 @@ impl<S: Service> Lane<S> {
             spinning: SpinControl::new(spin),
             expired: Vec::with_capacity(EXPIRED_USUAL),
             wake_ns: None,
+            polled_ns: 0,
+            frames_seen: 0,
+            readiness,
+            offered_until_ns: None,
             allocations: None,
         })
+    }
+
+    /// Whether other lanes may run this one while it sleeps.
+    fn may_be_attended(&self) -> bool {
+        self.readiness.is_some()
     }
 
     /// Runs a turn without its reads: messages of other threads, timers, the service's own work, flushes and sweeps.

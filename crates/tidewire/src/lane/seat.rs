@@ -28,20 +28,23 @@
 //! this code under a model checker. Decision 0107 has the measurements and what was rejected.
 
 use std::fmt;
+use std::iter::{from_fn, once};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
-use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
-use tidewire_io::waker::LaneWaker;
+
+pub(crate) use crew::{Crew, Task, Tasks};
 
 use super::LaneError;
+use super::errands::{self, Errand};
 use crate::engine::panic_text;
 use crate::on_lane;
-use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
-use crate::sync::thread::{self, Thread};
-use crate::sync::{Mutex, MutexGuard, TryGuard, TryMutex, park_for, park_until, this_thread};
+use crate::sync::atomic::{AtomicBool, Ordering, fence};
+use crate::sync::{TryGuard, TryMutex, park_until, this_thread};
+use crew::Following;
 
 /// A lane, as the thread that leads it sees it.
 pub(crate) trait Turns: Send {
@@ -50,6 +53,25 @@ pub(crate) trait Turns: Send {
 
     /// Waits for events, at most until this time, handles them, and runs a turn. With 0 it only looks for events.
     fn step(&mut self, until_ns: Option<u64>) -> Result<(), LaneError>;
+
+    /// Begins a sleep outside of the seat if the lane has nothing to do and other lanes may run it meanwhile. Else it
+    /// makes a step and returns `None`, as a lane does that nobody may visit.
+    fn step_or_offer(&mut self) -> Result<Option<Offer>, LaneError> {
+        self.step(None)?;
+        Ok(None)
+    }
+
+    /// Ends that sleep: looks for events, handles them, and runs a turn.
+    fn end_offer(&mut self) -> Result<(), LaneError> {
+        self.step(Some(0))
+    }
+
+    /// Handles the signals to sessions during that sleep, and runs a turn. Returns whether the lane's own thread must
+    /// be woken.
+    fn attend(&mut self, errands: &mut dyn Iterator<Item = Errand>) -> bool {
+        // Each errand that is dropped becomes a signal.
+        errands.count() > 0
+    }
 
     /// Whether the lane must end.
     fn stops(&self) -> bool;
@@ -64,6 +86,8 @@ pub(crate) trait Turns: Send {
 /// A lane, and the right to run its turns.
 pub(crate) struct Seat<L> {
     held: TryMutex<Held<L>>,
+    /// The lane's own thread sleeps outside of the seat, and other lanes may run this one. It changes under the lock.
+    is_offered: AtomicBool,
     crew: Arc<Crew>,
 }
 
@@ -74,30 +98,12 @@ struct Held<L> {
     failure: Option<LaneError>,
 }
 
-/// The threads and tasks that wait for a lane.
-#[derive(Debug)]
-pub(crate) struct Crew {
-    waker: Arc<LaneWaker>,
-    /// Parked threads that can lead.
-    followers: Mutex<Vec<Thread>>,
-    /// Their number, for a look without the lock.
-    follower_count: AtomicUsize,
-    tasks: Arc<Tasks>,
-    /// Whether the lane's own thread leads.
-    is_led_by_own: AtomicBool,
-    /// Number of leads so far. Only the leader changes it.
-    leads: AtomicU64,
-    /// Whether the lane's own thread sleeps without a lease, because another thread leads for long.
-    sleeps_long: AtomicBool,
+/// A sleep outside of the seat.
+pub(crate) struct Offer {
+    /// The descriptor that is readable when the lane has events.
+    pub(crate) readiness: Arc<OwnedFd>,
+    pub(crate) until_ns: Option<u64>,
 }
-
-/// The number of tasks that wait for a lane.
-#[derive(Debug, Default)]
-pub(crate) struct Tasks(AtomicUsize);
-
-/// A task that waits. Dropping it counts it out.
-#[derive(Debug)]
-pub(crate) struct Task(Arc<Tasks>);
 
 /// The outcome of an attempt to lead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,6 +124,10 @@ pub(crate) trait Lead: Send + Sync + fmt::Debug {
     fn lead(&self, until_ns: Option<u64>, is_ready: &mut dyn FnMut() -> bool) -> Led;
 
     fn crew(&self) -> &Crew;
+
+    /// Runs the lane for a session with a signal, if its own thread sleeps outside of the seat. Else the errand is
+    /// dropped, which sends the signal.
+    fn attend(&self, errand: Errand);
 
     /// Tells this lane from all others of the process.
     fn id(&self) -> usize;
@@ -177,6 +187,7 @@ impl<L: Turns> Seat<L> {
         };
         Arc::new(Self {
             held: TryMutex::new(held),
+            is_offered: AtomicBool::new(false),
             crew,
         })
     }
@@ -199,30 +210,49 @@ impl<L: Turns> Seat<L> {
     }
 
     /// Leads on the lane's own thread until a thread wants the lead, or to the lane's end.
-    fn run_turns(&self, mut held: TryGuard<'_, Held<L>>) -> Option<Result<(), LaneError>> {
-        let Held { lane, failure } = &mut *held;
-        let Some(lane) = lane else {
-            return Some(Ok(()));
-        };
+    fn run_turns<'a>(&'a self, mut held: TryGuard<'a, Held<L>>) -> Option<Result<(), LaneError>> {
         self.crew.is_led_by_own.store(true, Ordering::SeqCst);
-        let mut outcome = match failure.take() {
-            Some(failure) => Err(failure),
-            None => contain(|| {
+        let mut outcome = match &mut *held {
+            Held { lane: None, .. } => return Some(Ok(())),
+            Held {
+                failure: Some(_), ..
+            } => Ok(()),
+            Held {
+                lane: Some(lane), ..
+            } => contain(|| {
                 // A lane that stops has had its last turn.
                 if !lane.stops() {
                     lane.take_over();
                 }
-                while !lane.stops() {
-                    lane.step(None)?;
-                    if self.crew.must_hand_on() {
-                        break;
-                    }
-                }
                 Ok(())
             }),
         };
+        loop {
+            let Held { lane, failure } = &mut *held;
+            if let Some(failure) = failure.take() {
+                outcome = Err(failure);
+            }
+            let Some(lane) = lane.as_mut().filter(|_| outcome.is_ok()) else {
+                break;
+            };
+            match contain(|| self.run_to_offer(lane)) {
+                Ok(Some(offer)) => {
+                    self.is_offered.store(true, Ordering::Relaxed);
+                    drop(held);
+                    let slept = self.crew.sleep(&offer);
+                    held = self.held.lock();
+                    self.is_offered.store(false, Ordering::Relaxed);
+                    // A lane whose turn has failed has no further turn.
+                    let Held { lane, failure } = &mut *held;
+                    let lane = lane.as_mut().filter(|_| failure.is_none());
+                    outcome = slept.and_then(|()| contain(|| lane.map_or(Ok(()), L::end_offer)));
+                }
+                Ok(None) => break,
+                Err(failure) => outcome = Err(failure),
+            }
+        }
         self.crew.is_led_by_own.store(false, Ordering::SeqCst);
-        if outcome.is_ok() && !lane.stops() {
+        if outcome.is_ok() && held.lane.as_ref().is_some_and(|lane| !lane.stops()) {
             self.leave(held);
             return None;
         }
@@ -233,6 +263,20 @@ impl<L: Turns> Seat<L> {
             outcome = lane.end(outcome);
         }
         Some(outcome)
+    }
+
+    /// Runs turns until the lane sleeps outside of the seat, or until its own thread must leave the seat.
+    fn run_to_offer(&self, lane: &mut L) -> Result<Option<Offer>, LaneError> {
+        while !lane.stops() {
+            let offer = lane.step_or_offer()?;
+            if offer.is_some() {
+                return Ok(offer);
+            }
+            if self.crew.must_hand_on() {
+                break;
+            }
+        }
+        Ok(None)
     }
 
     /// Takes the seat if it is free.
@@ -246,6 +290,7 @@ impl<L: Turns> Seat<L> {
     /// Leaves the seat, and wakes the thread that must lead next.
     #[inline]
     fn leave(&self, held: TryGuard<'_, Held<L>>) {
+        errands::send();
         let Held { lane, failure } = &*held;
         let going_on = lane.as_ref().filter(|it| !it.stops() && failure.is_none());
         let Some(lane) = going_on else {
@@ -288,6 +333,34 @@ impl<L: Turns> Lead for Seat<L> {
         });
         self.leave(held);
         led
+    }
+
+    fn attend(&self, errand: Errand) {
+        if !self.is_offered.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(mut held) = self.held.try_lock() else {
+            return;
+        };
+        let Held {
+            lane: Some(lane),
+            failure: None,
+        } = &mut *held
+        else {
+            return;
+        };
+        if !self.is_offered.load(Ordering::Relaxed) {
+            return;
+        }
+        let _here = on_lane::enter(self.id());
+        let next = from_fn(|| errands::take_of(self.id()));
+        let attended = contain(|| Ok(lane.attend(&mut once(errand).chain(next))));
+        if !matches!(attended, Ok(false)) {
+            held.failure = attended.err();
+            // From now on the lane is its own thread's.
+            self.is_offered.store(false, Ordering::Relaxed);
+            self.crew.waker.wake();
+        }
     }
 
     fn crew(&self) -> &Crew {
@@ -343,157 +416,7 @@ impl<L> fmt::Debug for Seat<L> {
     }
 }
 
-impl Crew {
-    pub(crate) fn new(waker: &Arc<LaneWaker>, tasks: Arc<Tasks>) -> Arc<Self> {
-        Arc::new(Self {
-            waker: Arc::clone(waker),
-            followers: Mutex::default(),
-            follower_count: AtomicUsize::new(0),
-            tasks,
-            is_led_by_own: AtomicBool::new(false),
-            leads: AtomicU64::new(0),
-            sleeps_long: AtomicBool::new(false),
-        })
-    }
-
-    /// Whether the lane's own thread leads and must give the lead to a thread that waits. While a task waits, it keeps
-    /// the lead: else the two would change after each call.
-    #[inline]
-    pub(super) fn must_hand_on(&self) -> bool {
-        self.follower_count.load(Ordering::Relaxed) > 0
-            && self.is_led_by_own.load(Ordering::Relaxed)
-            && !self.tasks.are_waiting()
-    }
-
-    #[inline]
-    fn note_lead(&self) {
-        self.waker.after_rest();
-        let leads = self.leads.load(Ordering::Relaxed);
-        self.leads.store(leads.wrapping_add(1), Ordering::Relaxed);
-    }
-
-    /// Gives the lead to a follower, or calls the lane's own thread if tasks or work wait. The lane rests already, and
-    /// the seat is free.
-    #[inline]
-    fn hand_on(&self, has_work: bool) {
-        fence(Ordering::SeqCst);
-        let needs_own = self.tasks.are_waiting();
-        // A wake before the seat was free has called the own thread, which then found the seat taken.
-        let was_called = !self.waker.is_resting();
-        if !needs_own && let Some(follower) = self.next_follower() {
-            follower.unpark();
-        } else if needs_own || has_work || was_called {
-            self.waker.after_rest();
-            self.waker.unpark();
-        } else if self.sleeps_long.load(Ordering::Relaxed) {
-            self.waker.unpark();
-        }
-    }
-
-    /// The lock orders this look against a follower that comes: the follower then finds the seat free.
-    fn next_follower(&self) -> Option<Thread> {
-        self.lock().first().cloned()
-    }
-
-    /// Makes the lane's own thread hand on the lead if it sleeps on the poller.
-    fn ask_for_lead(&self) {
-        fence(Ordering::SeqCst);
-        if self.must_hand_on() {
-            self.waker.wake();
-        }
-    }
-
-    /// Waits on the lane's own thread until it must try to lead. `seen` is the number of leads at its last look.
-    fn rest(&self, seen: &mut u64) {
-        loop {
-            let leads = self.leads.load(Ordering::Relaxed);
-            if *seen != leads {
-                *seen = leads;
-                park_for(LEASE);
-                if !self.waker.is_resting() {
-                    return;
-                }
-                continue;
-            }
-            // After this look the lease begins again.
-            *seen = leads.wrapping_sub(1);
-            if self.waker.is_resting() {
-                // The lease is over.
-                return;
-            }
-            // Another thread leads for long, perhaps for hours. It unparks this thread when it leaves.
-            self.sleeps_long.store(true, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
-            if !self.waker.is_resting() {
-                thread::park();
-            }
-            self.sleeps_long.store(false, Ordering::Relaxed);
-            if !self.waker.is_resting() {
-                // It was called, or yet another thread leads.
-                return;
-            }
-        }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Vec<Thread>> {
-        // No code under the lock panics.
-        let locked = self.followers.lock();
-        locked.unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-}
-
-/// A thread that is among the followers.
-struct Following<'a>(&'a Crew);
-
-impl<'a> Following<'a> {
-    fn begin(crew: &'a Crew) -> Self {
-        let mut followers = crew.lock();
-        followers.push(thread::current());
-        crew.follower_count
-            .store(followers.len(), Ordering::Relaxed);
-        Self(crew)
-    }
-}
-
-impl Drop for Following<'_> {
-    fn drop(&mut self) {
-        let own = thread::current().id();
-        let mut followers = self.0.lock();
-        if let Some(index) = followers.iter().position(|it| it.id() == own) {
-            // The next in the row stays the next.
-            followers.remove(index);
-        }
-        self.0
-            .follower_count
-            .store(followers.len(), Ordering::Relaxed);
-    }
-}
-
-impl Task {
-    pub(crate) fn begin(tasks: &Arc<Tasks>) -> Self {
-        tasks.0.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(tasks))
-    }
-}
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-impl Tasks {
-    #[inline]
-    pub(crate) fn are_waiting(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 0
-    }
-}
-
-/// The time after a lead in which the lane's own thread does not take the seat. The calls of a program that calls again
-/// and again then wake no other thread. It is longer than most programs think between two calls, and shorter than a
-/// tick of a timer that the library promises.
-const LEASE: Duration = Duration::from_millis(1);
-
+mod crew;
 #[cfg(all(test, tidewire_model))]
 mod model;
 #[cfg(test)]

@@ -61,7 +61,7 @@ fn lanes_of<S: Service>(
     let lane = |(index, ((poller, mailbox), counters))| {
         let mut core = Core::new(index, Arc::clone(&shared), mailbox, poller, counters);
         core.sessions.pass_time(0);
-        Lane::new(core, make(index), Spin::Never, Arc::default()).unwrap()
+        Lane::new(core, make(index), Spin::Never, None).unwrap()
     };
     parts.map(lane).collect()
 }

@@ -1,12 +1,13 @@
 //! The server's handle to the thread of a lane.
 
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::Waker;
 use std::thread::{self, JoinHandle};
 
 use tidewire_io::process::Process;
 
+use super::errands::LaneDoors;
 use super::{Lane, LaneError, Lead, Seat};
 use crate::on_lane;
 use crate::service::Service;
@@ -73,7 +74,12 @@ impl LaneThread {
         let name = format!("tidewire-lane-{index}");
         let mailbox = Arc::clone(&lane.core.exchange.mailbox);
         let crew = Arc::clone(&lane.crew);
+        let is_attended = lane.may_be_attended();
         let seat = Seat::new(lane, crew);
+        if is_attended {
+            let weak: Weak<dyn Lead> = Arc::<Seat<_>>::downgrade(&seat);
+            mailbox.set_doors(Box::new(LaneDoors(weak)));
+        }
         let own = Arc::clone(&seat);
         let handle = thread::Builder::new().name(name).spawn(move || {
             mailbox.load.begin();

@@ -27,11 +27,11 @@ mod load;
 mod message;
 mod queue;
 
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, OnceLock, PoisonError};
 
 use crossbeam_utils::CachePadded;
 use tidewire_io::process::Process;
-use tidewire_io::ring::RingStream;
+use tidewire_io::ring::{Attendant, RingStream};
 use tidewire_io::waker::LaneWaker;
 
 pub(crate) use batch::{BatchEntry, SpareBatches, messages_of};
@@ -46,7 +46,7 @@ pub(crate) use queue::MessageQueue;
 use crate::observe::LaneCounters;
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
-use crate::transport::inproc::Party;
+use crate::transport::inproc::{Doors, Party};
 
 /// The way into a lane for other threads. See the module.
 #[derive(Debug)]
@@ -59,6 +59,8 @@ pub(crate) struct Mailbox {
     /// The lane has ended and takes no more messages. Written under the lock.
     retired: AtomicBool,
     pub(crate) waker: Arc<LaneWaker>,
+    /// Who takes the signals to the lane's in-process sessions, if other lanes may run the lane while it sleeps.
+    doors: OnceLock<Box<dyn Doors>>,
     /// How much the lane has to do.
     pub(crate) load: LaneLoad,
     counters: Arc<CachePadded<LaneCounters>>,
@@ -74,10 +76,22 @@ impl Mailbox {
             held_bytes: AtomicUsize::new(0),
             retired: AtomicBool::new(false),
             waker: Arc::new(LaneWaker::new()?),
+            doors: OnceLock::new(),
             load: LaneLoad::default(),
             counters,
             process: Process::this(),
         }))
+    }
+
+    /// Lets other lanes run this lane while it sleeps.
+    pub(crate) fn set_doors(&self, doors: Box<dyn Doors>) {
+        // A lane begins once.
+        let _ = self.doors.set(doors);
+    }
+
+    /// Who takes the signals to the in-process session in this slot.
+    pub(crate) fn door(&self, slot: usize) -> Option<Arc<dyn Attendant>> {
+        self.doors.get().map(|it| it.door(slot))
     }
 
     /// Posts a message and wakes the lane if it sleeps. Gives the message back if the lane has ended, or if the message

@@ -119,8 +119,8 @@ pub struct ServerBuilder {
     proxies: Vec<Network>,
     forwarders: Vec<Network>,
     spin_us: Option<u32>,
-    /// The tasks that wait for the lane of a client.
-    tasks: Arc<Tasks>,
+    /// The tasks that wait for the lane of a client. `None` for a server.
+    tasks: Option<Arc<Tasks>>,
     datagrams: DatagramOptions,
     trusts_datagram_peers: bool,
     agent: Option<String>,
@@ -367,7 +367,7 @@ impl Default for ServerBuilder {
             proxies: Vec::new(),
             forwarders: Vec::new(),
             spin_us: None,
-            tasks: Arc::default(),
+            tasks: None,
             datagrams: default_datagram_options(),
             trusts_datagram_peers: false,
             agent: None,

@@ -30,10 +30,10 @@ impl ServerBuilder {
         mut make: impl FnMut(usize) -> Result<S, ServeError>,
     ) -> Result<Server, ServeError> {
         let spin = Spin::chosen(self.spin_us);
-        let tasks = Arc::clone(&self.tasks);
+        let tasks = self.tasks.clone();
         let (mut server, cores) = self.prepare()?;
         for (index, core) in cores.into_iter().enumerate() {
-            let lane = Lane::new(core, make(index)?, spin, Arc::clone(&tasks))?;
+            let lane = Lane::new(core, make(index)?, spin, tasks.clone())?;
             server.threads.push(
                 LaneThread::start(index, lane, server.stopper.ended()).map_err(ServeError::Lane)?,
             );

@@ -51,7 +51,7 @@ impl ServerBuilder {
         allow_plaintext_credentials: bool,
         follows_moves: bool,
     ) -> Self {
-        self.tasks = tasks;
+        self.tasks = Some(tasks);
         self.outgoing_layers = layers;
         self.spin_us = spin_us;
         self.allow_plaintext_credentials = allow_plaintext_credentials;

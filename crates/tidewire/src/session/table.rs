@@ -182,6 +182,12 @@ impl SessionTable {
         self.awake.capacity()
     }
 
+    /// Whether the table has had in-process sessions, whose peers may run this lane.
+    #[inline]
+    pub(crate) fn has_doors(&self) -> bool {
+        self.awake.capacity() > 0
+    }
+
     #[inline]
     pub(crate) fn has_awake(&self) -> bool {
         !self.awake.is_empty()

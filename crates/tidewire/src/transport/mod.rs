@@ -248,6 +248,14 @@ impl fmt::Display for TransportKind {
 }
 
 impl AnyTransport {
+    /// The end of a ring, if it is one.
+    pub(crate) fn as_inproc(&mut self) -> Option<&mut InprocStream> {
+        match self {
+            Self::Inproc(stream) => Some(stream),
+            _ => None,
+        }
+    }
+
     pub(crate) fn kind(&self) -> TransportKind {
         match (self, self.socket()) {
             (Self::Inproc(_), _) => TransportKind::Inproc,

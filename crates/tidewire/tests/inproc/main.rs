@@ -6,6 +6,7 @@
 mod caller;
 mod ends;
 mod names;
+mod visits;
 mod waiting;
 
 use tidewire::address::Address;

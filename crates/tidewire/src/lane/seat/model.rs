@@ -2,7 +2,12 @@
 //!
 //! A model has no time, so no lease ends: each outcome must come because somebody was woken for it.
 
+use std::os::fd::AsFd;
+
+use tidewire_io::waker::LaneWaker;
+
 use super::*;
+use crate::sync::{Mutex, thread};
 
 /// The part that the threads and the lane of a model share.
 struct Desk {
@@ -130,6 +135,62 @@ impl<const LOOKS: bool> Turns for EchoLane<LOOKS> {
     }
 }
 
+/// A lane that offers its seat while it sleeps. Without `CALLS`, a visit forgets to call the lane's own thread.
+struct VisitedLane<const CALLS: bool>(EchoLane<true>, Visits);
+
+/// Counts the visits.
+type Visits = Arc<std::sync::atomic::AtomicUsize>;
+
+impl<const CALLS: bool> Turns for VisitedLane<CALLS> {
+    fn take_over(&mut self) {
+        self.0.take_over();
+    }
+
+    fn step(&mut self, until_ns: Option<u64>) -> Result<(), LaneError> {
+        self.0.step(until_ns)
+    }
+
+    fn step_or_offer(&mut self) -> Result<Option<Offer>, LaneError> {
+        self.0.desk.waker.before_sleep();
+        if self.0.is_idle() {
+            let readiness = self.0.desk.waker.as_fd().try_clone_to_owned().unwrap();
+            return Ok(Some(Offer {
+                readiness: Arc::new(readiness),
+                until_ns: None,
+            }));
+        }
+        self.end_offer()?;
+        Ok(None)
+    }
+
+    fn end_offer(&mut self) -> Result<(), LaneError> {
+        self.0.desk.waker.after_sleep();
+        let desk = &self.0.desk;
+        desk.move_all(RequestState::Sent, RequestState::Answered);
+        self.take_over();
+        Ok(())
+    }
+
+    fn attend(&mut self, errands: &mut dyn Iterator<Item = Errand>) -> bool {
+        errands.for_each(drop);
+        self.1.fetch_add(1, Ordering::Relaxed);
+        self.take_over();
+        CALLS && !self.0.is_idle()
+    }
+
+    fn stops(&self) -> bool {
+        self.0.stops()
+    }
+
+    fn has_work(&self) -> bool {
+        self.0.has_work()
+    }
+
+    fn end(self, outcome: Result<(), LaneError>) -> Result<(), LaneError> {
+        outcome
+    }
+}
+
 struct Model {
     desk: Arc<Desk>,
     seat: Arc<dyn Lead>,
@@ -140,6 +201,13 @@ struct Model {
 impl Model {
     /// Starts a lane for this many requests.
     fn start<const LOOKS: bool>(requests: usize) -> Self {
+        Self::of(requests, |lane: EchoLane<LOOKS>| lane)
+    }
+
+    fn of<const LOOKS: bool, L: Turns + 'static>(
+        requests: usize,
+        make: impl FnOnce(EchoLane<LOOKS>) -> L,
+    ) -> Self {
         let desk = Desk::new(requests);
         let tasks = Arc::<Tasks>::default();
         let crew = Crew::new(&desk.waker, Arc::clone(&tasks));
@@ -147,7 +215,7 @@ impl Model {
             desk: Arc::clone(&desk),
             crew: Arc::clone(&crew),
         };
-        let seat = Seat::new(lane, crew);
+        let seat = Seat::new(make(lane), crew);
         let own = loom::thread::spawn({
             let seat = Arc::clone(&seat);
             move || seat.run()
@@ -278,4 +346,43 @@ fn a_call_while_the_leader_leaves_is_answered() {
         caller.join().unwrap();
         model.end();
     });
+}
+
+/// Two threads write to a lane that offers its seat, and visit it or else call it.
+fn a_visit_leaves_no_work<const CALLS: bool>(preemptions: usize) {
+    check(preemptions, || {
+        let visits = Visits::default();
+        let model = Model::of(2, |lane| VisitedLane::<CALLS>(lane, Arc::clone(&visits)));
+        let write = move |desk: &Desk, seat: &Arc<dyn Lead>, index| {
+            desk.ask(index);
+            let before = visits.load(Ordering::Relaxed);
+            seat.attend(Errand::in_model(Arc::downgrade(seat)));
+            if visits.load(Ordering::Relaxed) == before {
+                // The errand became a signal.
+                desk.waker.wake();
+            }
+            while !desk.poll(index, Some(&this_thread()), None) {
+                thread::park();
+            }
+        };
+        let other = loom::thread::spawn({
+            let (desk, seat) = (Arc::clone(&model.desk), Arc::clone(&model.seat));
+            let write = write.clone();
+            move || write(&desk, &seat, 1)
+        });
+        write(&model.desk, &model.seat, 0);
+        other.join().unwrap();
+        model.end();
+    });
+}
+
+#[test]
+fn no_visit_leaves_work_without_a_thread() {
+    a_visit_leaves_no_work::<true>(2);
+}
+
+#[test]
+#[should_panic(expected = "deadlock")]
+fn negative_control_a_visit_that_calls_nobody_leaves_work() {
+    a_visit_leaves_no_work::<false>(2);
 }

@@ -2,8 +2,12 @@
 
 #![cfg(not(tidewire_model))]
 
+use std::sync::Mutex;
 use std::sync::atomic::AtomicU32;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tidewire_io::waker::LaneWaker;
 
 use super::*;
 

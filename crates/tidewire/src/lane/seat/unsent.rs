@@ -13,7 +13,7 @@ use crate::sync::thread_local;
 
 thread_local! {
     /// A lane comes here with the first request after its last turn. A thread that never waits fills the list.
-    static UNSENT: RefCell<Vec<Weak<dyn Lead>>> = RefCell::new(Vec::new());
+    static UNSENT: RefCell<Vec<Weak<dyn Lead>>> = RefCell::default();
 }
 
 /// Notes a lane at rest that has a request of this thread.
@@ -54,5 +54,5 @@ pub(super) fn send_elsewhere(own: usize) {
 
 #[cfg(test)]
 pub(super) fn noted() -> usize {
-    UNSENT.with_borrow(Vec::len)
+    UNSENT.with(|unsent| unsent.borrow().len())
 }

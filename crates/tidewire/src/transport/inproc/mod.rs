@@ -17,12 +17,13 @@
 
 mod registry;
 
+use std::fmt;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use tidewire_io::poller::{Event, Interest, Poller, PollerError, Token};
-use tidewire_io::ring::RingStream;
+use tidewire_io::ring::{Attendant, RingStream, Summons};
 use tidewire_io::socket::SocketError;
 
 pub(crate) use registry::WaitingEnd;
@@ -42,6 +43,11 @@ pub(crate) struct InprocStream {
     wanted: Interest,
     /// The lane reads without events.
     awake: bool,
+}
+
+/// Makes those who take the signals to the in-process sessions of a lane.
+pub(crate) trait Doors: fmt::Debug + Send + Sync {
+    fn door(&self, slot: usize) -> Arc<dyn Attendant>;
 }
 
 /// Connects a session of a lane to a name. With `waiter`, the connection waits for a server of that name, and the lane
@@ -78,6 +84,18 @@ impl InprocStream {
 
     pub(crate) fn set_placed(&mut self) {
         self.waiting = None;
+    }
+
+    /// Sets who gets the signals to this end.
+    pub(crate) fn set_attendant(&self, attendant: Arc<dyn Attendant>) {
+        self.ring.set_attendant(attendant);
+    }
+
+    /// Takes a signal in place of the poller. The lane reads this end from now on without events.
+    pub(crate) fn answer(&mut self, summons: Summons) {
+        self.ring.answer(summons);
+        self.awake = true;
+        self.announce();
     }
 
     /// Sets the events for which the peer wakes this lane.

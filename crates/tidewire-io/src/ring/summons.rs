@@ -1,0 +1,79 @@
+//! A signal to the sleeping owner of a ring that another thread may make unnecessary.
+//!
+//! A signal costs two system calls, and the change to another thread. The thread that wrote to the ring can often do
+//! the owner's work itself. So the end of a ring may have an [`Attendant`], which gets the signal as a [`Summons`]
+//! before it is sent.
+
+use std::fmt::Debug;
+use std::sync::{Arc, OnceLock};
+
+use super::stream::EventFdSignal;
+
+/// Gets the signals to the owner of an end of a ring, see [`RingStream::set_attendant`](super::RingStream).
+pub trait Attendant: Debug + Send + Sync {
+    /// Takes a signal before it is sent. The peer's thread calls it after it has made the owner ready.
+    fn summon(&self, summons: Summons);
+}
+
+/// A signal that was not sent yet. Dropping it sends it.
+#[derive(Debug)]
+pub struct Summons(Option<Arc<Bell>>);
+
+/// How the peer of an end wakes its owner.
+#[derive(Debug)]
+pub(super) struct Bell {
+    pub(super) signal: EventFdSignal,
+    pub(super) attendant: OnceLock<Arc<dyn Attendant>>,
+}
+
+impl Bell {
+    pub(super) fn new(signal: EventFdSignal) -> Arc<Self> {
+        Arc::new(Self {
+            signal,
+            attendant: OnceLock::new(),
+        })
+    }
+
+    /// Wakes the owner if it sleeps on one of `directions`, as [`ReadySignal::takes`](super::sleep::ReadySignal) says.
+    #[inline]
+    pub(super) fn ring(self: &Arc<Self>, directions: usize) {
+        if self.signal.takes(directions) {
+            self.summon();
+        }
+    }
+
+    #[cold]
+    fn summon(self: &Arc<Self>) {
+        let summons = Summons(Some(Arc::clone(self)));
+        if let Some(attendant) = self.attendant.get() {
+            attendant.summon(summons);
+        }
+    }
+}
+
+impl Summons {
+    /// A signal to nobody.
+    #[cfg(tidewire_model)]
+    #[must_use]
+    pub fn in_model() -> Self {
+        Self(None)
+    }
+
+    /// Whether this is a signal to the end with this bell.
+    pub(super) fn is_for(&self, bell: &Arc<Bell>) -> bool {
+        self.0.as_ref().is_some_and(|it| Arc::ptr_eq(it, bell))
+    }
+
+    /// Takes the signal back.
+    pub(super) fn withdraw(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Summons {
+    fn drop(&mut self) {
+        if let Some(bell) = &self.0 {
+            bell.signal.send();
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The sleeping lanes of this process that the turn of a lane has made work for.
+//!
+//! A turn that writes to a ring of a sleeping lane would wake that lane's thread. That costs two changes of thread for a
+//! call. So the turn notes an [`Errand`] in place of the signal. Before its lane sleeps or waits, the thread runs the
+//! turns of the noted lanes itself, if their own threads still sleep. Else it sends the signals.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use tidewire_io::ring::{Attendant, Summons};
+
+use super::Lead;
+use crate::on_lane;
+use crate::sync::thread_local;
+use crate::transport::inproc::Doors;
+
+/// A signal to a session of a lane.
+#[derive(Debug)]
+pub(crate) struct Errand {
+    lane: Weak<dyn Lead>,
+    pub(super) slot: usize,
+    pub(super) summons: Summons,
+}
+
+impl Errand {
+    /// An errand whose signal nobody waits for.
+    #[cfg(all(test, tidewire_model))]
+    pub(super) fn in_model(lane: Weak<dyn Lead>) -> Self {
+        let summons = Summons::in_model();
+        Self {
+            lane,
+            slot: 0,
+            summons,
+        }
+    }
+}
+
+/// Takes the signals to a session.
+#[derive(Debug)]
+struct Door {
+    lane: Weak<dyn Lead>,
+    slot: usize,
+}
+
+/// Makes the doors of a lane.
+#[derive(Debug)]
+pub(super) struct LaneDoors(pub(super) Weak<dyn Lead>);
+
+impl Doors for LaneDoors {
+    fn door(&self, slot: usize) -> Arc<dyn Attendant> {
+        let lane = Weak::clone(&self.0);
+        Arc::new(Door { lane, slot })
+    }
+}
+
+impl Attendant for Door {
+    fn summon(&self, summons: Summons) {
+        // A thread that runs no lane has no end of a turn, and the signal is sent at once.
+        if on_lane::is_lane() {
+            let errand = Errand {
+                lane: Weak::clone(&self.lane),
+                slot: self.slot,
+                summons,
+            };
+            let _ = ERRANDS.try_with(|errands| errands.borrow_mut().push_back(errand));
+        }
+    }
+}
+
+thread_local! {
+    static ERRANDS: RefCell<VecDeque<Errand>> = RefCell::default();
+}
+
+/// Runs the lanes of the errands. The lane that runs on this thread gets its own errands by `answer`. Lanes that call
+/// each other without end do not keep this thread: after some errands the others become signals.
+#[inline]
+pub(super) fn run(mut answer: impl FnMut(Errand)) {
+    for _ in 0..ERRANDS_AT_ONCE {
+        let Some(errand) = take() else {
+            return;
+        };
+        if on_lane::is_on(errand.lane.as_ptr().addr()) {
+            answer(errand);
+        } else if let Some(lane) = errand.lane.upgrade() {
+            lane.attend(errand);
+        }
+    }
+    send();
+}
+
+/// Sends the signals of all errands.
+#[inline]
+pub(super) fn send() {
+    while take().is_some() {}
+}
+
+/// Takes an errand to the lane with this identity, if it is the next.
+pub(super) fn take_of(lane: usize) -> Option<Errand> {
+    let next = ERRANDS.try_with(|errands| {
+        let is_here = |it: &mut Errand| it.lane.as_ptr().addr() == lane;
+        errands.borrow_mut().pop_front_if(is_here)
+    });
+    next.ok()?
+}
+
+#[inline]
+fn take() -> Option<Errand> {
+    ERRANDS.try_with(|it| it.borrow_mut().pop_front()).ok()?
+}
+
+/// More than the lanes of most processes.
+const ERRANDS_AT_ONCE: usize = 64;

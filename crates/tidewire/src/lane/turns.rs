@@ -1,0 +1,150 @@
+//! A lane's turns, as its seat drives them.
+
+use std::time::Duration;
+
+use tidewire_io::allocation::thread_allocations;
+
+use super::errands::Errand;
+use super::seat::{Offer, Turns, contain};
+use super::{Lane, LaneError};
+use crate::engine::earlier;
+use crate::service::Service;
+use crate::transport::Transport;
+
+impl<S: Service> Turns for Lane<S> {
+    fn take_over(&mut self) {
+        self.allocations = thread_allocations();
+        self.wake_ns = self.turn();
+    }
+
+    #[inline]
+    fn step(&mut self, until_ns: Option<u64>) -> Result<(), LaneError> {
+        self.wait(earlier(self.wake_ns, until_ns))?;
+        self.work();
+        Ok(())
+    }
+
+    #[inline]
+    fn step_or_offer(&mut self) -> Result<Option<Offer>, LaneError> {
+        if self.readiness.is_some() && self.core.sessions.table.has_doors() {
+            return self.step_beside_others();
+        }
+        self.step(None)?;
+        Ok(None)
+    }
+
+    fn end_offer(&mut self) -> Result<(), LaneError> {
+        self.core.exchange.mailbox.waker.after_sleep();
+        self.allocations = thread_allocations();
+        self.poll(Some(Duration::ZERO))?;
+        self.work();
+        Ok(())
+    }
+
+    fn attend(&mut self, errands: &mut dyn Iterator<Item = Errand>) -> bool {
+        self.allocations = thread_allocations();
+        self.core.sessions.timers.read_clock();
+        for errand in errands {
+            self.answer(errand);
+        }
+        let Self { core, ready, .. } = self;
+        core.sessions.table.finish_turn_of_awake(false, ready);
+        while let Some(slot) = self.ready.pop() {
+            self.start_or_read(slot);
+        }
+        self.wake_ns = self.turn();
+        let Self { core, ready, .. } = self;
+        let has_more = core.sessions.table.finish_turn_of_awake(true, ready);
+        let is_earlier = earlier(self.wake_ns, self.offered_until_ns) != self.offered_until_ns;
+        let is_better_alone = self.has_had_much() && self.spinning.would_adapt();
+        if !is_better_alone {
+            self.frames_seen = self.core.counters.frames_in.read();
+        }
+        has_more
+            || is_earlier
+            || is_better_alone
+            || !self.is_idle()
+            || self.has_work()
+            || self.stops()
+    }
+
+    #[inline]
+    fn stops(&self) -> bool {
+        self.core.ending.stops()
+    }
+
+    #[inline]
+    fn has_work(&self) -> bool {
+        self.core.exchange.has_messages() || self.service.get().has_work()
+    }
+
+    fn end(mut self, outcome: Result<(), LaneError>) -> Result<(), LaneError> {
+        let outcome = outcome.and_then(|()| {
+            contain(|| {
+                self.end_in_order();
+                Ok(())
+            })
+        });
+        self.core.exchange.mailbox.retire();
+        // A panic may have left the lane's own state half changed. The lane still tries to close its sessions in order,
+        // so that peers, rooms and counters learn of the end. If that fails, peers learn of it when the sockets are
+        // closed.
+        let taken_apart = contain(|| {
+            // Listeners go first, so that peers that lose their sessions here can connect again at once.
+            self.core.hand_over();
+            self.core.ports.count_drops(&mut self.core.sessions);
+            if let Err(error) = &outcome {
+                tracing::error!(%error, lane = self.core.exchange.lane, "a lane failed");
+                self.core.abandon();
+            }
+            self.core.discard_messages();
+            Ok(())
+        });
+        // A lane that failed is silent, too: no other lane must wait for it.
+        self.core
+            .exchange
+            .lanes
+            .note_silent(self.core.exchange.lane);
+        if taken_apart.is_err() {
+            tracing::error!(
+                lane = self.core.exchange.lane,
+                "a failed lane could not close its sessions"
+            );
+        }
+        outcome
+    }
+}
+
+impl<S: Service> Lane<S> {
+    /// Handles the events, and runs a turn.
+    #[inline]
+    fn work(&mut self) {
+        self.handle_events();
+        self.wake_ns = self.turn();
+    }
+
+    /// Makes a step of a lane that other lanes may run while it sleeps.
+    fn step_beside_others(&mut self) -> Result<Option<Offer>, LaneError> {
+        if !self.finds_work(self.wake_ns)? {
+            if let Some(offer) = self.begin_offer(self.wake_ns) {
+                return Ok(Some(offer));
+            }
+            self.poll(Some(Duration::ZERO))?;
+        }
+        self.work();
+        Ok(None)
+    }
+
+    /// Takes a signal to a session. The session is read without events from now on.
+    pub(super) fn answer(&mut self, errand: Errand) {
+        let (slot, summons) = (errand.slot, errand.summons);
+        let session = self.core.sessions.table.get_mut(slot);
+        if let Some(stream) = session.and_then(|session| session.stream.as_inproc()) {
+            let was_awake = stream.is_awake();
+            stream.answer(summons);
+            if !was_awake {
+                self.note_awake(slot);
+            }
+        }
+    }
+}
