@@ -225,8 +225,7 @@ impl ClientService {
         };
         if let Err(RequestError::Refused { code, .. }) = &result
             && *code == ErrorCode::Draining
-            && let session = cx.id()
-            && cx.connections().is_peer_going(session)
+            && cx.core.sessions.table.is_peer_going(cx.id())
             && self.pending.put_back(id)
         {
             return;
@@ -366,7 +365,7 @@ impl Service for ClientService {
         if self
             .pending
             .session
-            .is_some_and(|session| cx.connections().is_peer_going(session))
+            .is_some_and(|session| cx.core.sessions.table.is_peer_going(session))
         {
             // The server would refuse new requests. They wait for the next connection, or fail as without a connection.
             self.pending.session = None;

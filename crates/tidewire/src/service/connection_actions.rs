@@ -86,12 +86,6 @@ impl ConnectionActions<'_, '_> {
         Ok(renews)
     }
 
-    /// Whether the peer of a connection of this lane has announced that it closes.
-    pub(crate) fn is_peer_going(&self, id: SessionId) -> bool {
-        let session = self.cx.core.sessions.table.find(id);
-        session.is_some_and(|session| session.connection.output().is_peer_going())
-    }
-
     /// Appends whole frames to the output of a connection of this lane.
     pub(crate) fn send_frames(&mut self, id: SessionId, frames: &[u8]) -> Result<(), SendError> {
         self.cx.core.sessions.append_to(id, |_, _, out| {

@@ -123,6 +123,12 @@ impl SessionTable {
         result
     }
 
+    /// Whether the peer of a session has announced that it closes. It accepts no new requests.
+    pub(crate) fn is_peer_going(&self, id: SessionId) -> bool {
+        let session = self.find(id);
+        session.is_some_and(|session| session.connection.output().is_peer_going())
+    }
+
     /// Ends a session at the end of this turn. Its unsent output is dropped and counted.
     pub(crate) fn close(&mut self, slot: usize, reason: CloseReason) {
         self.change(slot, |connection| connection.close(reason));

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tidewire_io::timer::TimerId;
-use tidewire_proto::codec::Codec;
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::correlate::Correlator;
 use tidewire_proto::message::{Kind, Message};
 
@@ -149,7 +149,7 @@ impl UpstreamLink {
         }
         let deadline_ns = asked.deadline_ns;
         let asked = match self.dialer.open_session() {
-            Some(id) if self.waiting.is_empty() && !is_going(core, id) => {
+            Some(id) if self.waiting.is_empty() && !core.sessions.table.is_peer_going(id) => {
                 match self.send(core, id, call, asked) {
                     Ok(()) => None,
                     Err((None, asked)) => Some(asked),
@@ -187,11 +187,10 @@ impl UpstreamLink {
             id: number,
             ..*call
         };
-        let Core {
-            sessions, exchange, ..
-        } = core;
-        let sent = exchange.send_to(sessions, id, |codec, out| codec.encode(&message, out));
-        let Err(error) = sent else { return Ok(()) };
+        let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode(&message, out);
+        let Err(error) = core.exchange.send_to(&mut core.sessions, id, encode) else {
+            return Ok(());
+        };
         let error = match error {
             SendError::Encode(error) => Some(error.into()),
             _ => None,
@@ -207,7 +206,7 @@ impl UpstreamLink {
         let Some(id) = self.dialer.open_session() else {
             return;
         };
-        while !is_going(core, id)
+        while !core.sessions.table.is_peer_going(id)
             && let Some(mut waiting) = self.waiting.pop_front()
         {
             let (bytes, channel) = (waiting.bytes(), waiting.asked.channel);
@@ -358,11 +357,9 @@ impl UpstreamLink {
             };
             if let Some(id) = self.dialer.open_session() {
                 let cancel = Message::with_id(Kind::Cancel, asked.channel, number, &[]);
-                let Core {
-                    sessions, exchange, ..
-                } = &mut *core;
+                let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode(&cancel, out);
                 // A failure is ignored: the codec may have no cancel, or the upstream's queue may be full.
-                let _ = exchange.send_to(sessions, id, |codec, out| codec.encode(&cancel, out));
+                let _ = core.exchange.send_to(&mut core.sessions, id, encode);
             }
             over.push(asked);
         }
@@ -414,10 +411,4 @@ impl UpstreamLink {
         core.sessions.relief.charge(self.waiting_bytes, bytes);
         self.waiting_bytes = bytes;
     }
-}
-
-/// Whether the peer accepts no new requests.
-fn is_going(core: &Core, id: SessionId) -> bool {
-    let session = core.sessions.table.find(id);
-    session.is_some_and(|session| session.connection.output().is_peer_going())
 }
