@@ -9,7 +9,8 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -20,7 +21,7 @@ use super::{Events, Interest, Poller, PollerError, PollerKind, Token, timespec};
 
 #[derive(Debug)]
 pub(super) struct EpollPoller {
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     registered: DescriptorTable<Registration>,
 }
 
@@ -41,7 +42,7 @@ impl EpollPoller {
         )
         .map_err(unavailable)?;
         Ok(Self {
-            epoll,
+            epoll: Arc::new(epoll),
             registered: DescriptorTable::new(),
         })
     }
@@ -71,8 +72,8 @@ impl Poller for EpollPoller {
         PollerKind::Epoll
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.epoll.as_fd())
+    fn readiness(&self) -> Option<Arc<OwnedFd>> {
+        Some(Arc::clone(&self.epoll))
     }
 
     fn add(

@@ -63,7 +63,8 @@ mod uring;
 use std::fmt::Debug;
 use std::io;
 use std::ops::Index;
-use std::os::fd::{BorrowedFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -77,7 +78,7 @@ pub trait Poller: Send + Debug {
     fn kind(&self) -> PollerKind;
 
     /// A descriptor that is readable while a wait would return events at once. `None` if this backend has none.
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+    fn readiness(&self) -> Option<Arc<OwnedFd>> {
         None
     }
 

@@ -304,15 +304,15 @@ mod tests {
         the_signal_reports_all_work::<Modelled<false>>(&[READ], 1);
     }
 
-    /// An owner that sleeps, and a peer that does the owner's work itself if it finds the announcement. When `OWNER_WAKES`
-    /// the owner wakes meanwhile for another reason. At the end no work is left without a signal.
+    /// An owner that sleeps, and a peer that does the owner's work itself if it finds the announcement. The owner may
+    /// wake meanwhile for another reason. At the end no work is left without a signal.
     fn the_peer_answers_for_the_owner(owner_wakes: bool) {
         let mut checker = loom::model::Builder::new();
         checker.preemption_bound = Some(4);
         checker.check(move || {
             let signal = Arc::new(ReadySignal::<Modelled<true>, _>::new(ModelledU64::new(0)));
             let incoming = Arc::new(ModelledUsize::new(0));
-            // The owner's state, and the work that was done. Who leads the owner's lane holds the lock.
+            // The owner's state, and the work that was done. The thread that leads the owner's lane has the lock.
             let owner = Arc::new(loom::sync::Mutex::new((Watch::default(), 0)));
             let ready = |incoming: &ModelledUsize, done: usize| {
                 usize::from(incoming.load(Ordering::Acquire) > done) * READ

@@ -1,14 +1,13 @@
 //! One end of an in-process connection that looks like a socket to a lane.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::sleep::{READ, ReadySignal, WRITE, Watch};
-use super::summons::{Attendant, Bell, Summons};
+use super::summons::{Attendant, Bell, EventFdSignal, Summons};
 use super::{Consumer, Producer, ring};
 use crate::poller::Interest;
 
@@ -270,14 +269,14 @@ impl RingStream {
 
     /// Sets who gets the signals to this end before they are sent. Only the first call has an effect.
     pub fn set_attendant(&self, attendant: Arc<dyn Attendant>) {
-        let _ = self.own.attendant.set(attendant);
+        self.own.set_attendant(attendant);
     }
 
     /// Takes a signal in place of the poller. The stream may be ready from now on, in a direction of interest, without
     /// a report of the descriptor: the caller reads until `WouldBlock`, or replaces the interest. A signal to another
     /// stream is sent.
     pub fn answer(&mut self, summons: Summons) {
-        if summons.is_for(&self.own) && self.watch.answer(&self.own.signal) {
+        if summons.is_for(&self.own) && self.watch.answer(self.own.signal()) {
             summons.withdraw();
         }
     }
@@ -314,7 +313,7 @@ impl RingStream {
     /// Announces that this end sleeps, if the direction is of interest and not ready.
     fn sleep_on(&mut self, direction: usize) -> io::Result<()> {
         let is_ready = self.wanted & direction != 0
-            && !self.watch.is_armed(&self.own.signal, self.wanted)
+            && !self.watch.is_armed(self.own.signal(), self.wanted)
             && self.rearm() & direction != 0;
         if is_ready {
             Ok(())
@@ -325,7 +324,7 @@ impl RingStream {
 
     fn rearm(&mut self) -> usize {
         let (outgoing, incoming) = (&self.outgoing, &self.incoming);
-        self.watch.rearm(&self.own.signal, self.wanted, || {
+        self.watch.rearm(self.own.signal(), self.wanted, || {
             let is_readable = !incoming.is_empty() || incoming.is_closed();
             let is_writable =
                 outgoing.is_closed() || outgoing.free() >= low_water(outgoing.capacity());
@@ -359,7 +358,7 @@ impl AsFd for RingStream {
     /// An eventfd that is readable while the stream is ready in a direction of interest. Only the stream itself reads
     /// or writes it.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.own.signal.counter().as_fd()
+        self.own.signal().counter().as_fd()
     }
 }
 
@@ -370,8 +369,6 @@ impl Drop for RingStream {
         self.peer.ring(READ | WRITE);
     }
 }
-
-pub(super) type EventFdSignal = ReadySignal<AtomicUsize, OwnedFd>;
 
 fn new_signal() -> io::Result<EventFdSignal> {
     let counter = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;

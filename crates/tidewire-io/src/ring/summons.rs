@@ -5,9 +5,11 @@
 //! before it is sent.
 
 use std::fmt::Debug;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
-use super::stream::EventFdSignal;
+use super::sleep::ReadySignal;
 
 /// Gets the signals to the owner of an end of a ring, see [`RingStream::set_attendant`](super::RingStream).
 pub trait Attendant: Debug + Send + Sync {
@@ -22,9 +24,11 @@ pub struct Summons(Option<Arc<Bell>>);
 /// How the peer of an end wakes its owner.
 #[derive(Debug)]
 pub(super) struct Bell {
-    pub(super) signal: EventFdSignal,
-    pub(super) attendant: OnceLock<Arc<dyn Attendant>>,
+    signal: EventFdSignal,
+    attendant: OnceLock<Arc<dyn Attendant>>,
 }
+
+pub(super) type EventFdSignal = ReadySignal<AtomicUsize, OwnedFd>;
 
 impl Bell {
     pub(super) fn new(signal: EventFdSignal) -> Arc<Self> {
@@ -32,6 +36,15 @@ impl Bell {
             signal,
             attendant: OnceLock::new(),
         })
+    }
+
+    pub(super) fn signal(&self) -> &EventFdSignal {
+        &self.signal
+    }
+
+    /// Only the first call has an effect.
+    pub(super) fn set_attendant(&self, attendant: Arc<dyn Attendant>) {
+        let _ = self.attendant.set(attendant);
     }
 
     /// Wakes the owner if it sleeps on one of `directions`, as [`ReadySignal::takes`](super::sleep::ReadySignal) says.

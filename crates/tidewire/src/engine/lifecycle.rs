@@ -55,10 +55,11 @@ impl Core {
             tracing::error!(%error, "cannot watch a connection");
             return Err(CloseReason::Io(std::io::ErrorKind::Other));
         }
-        if let Some(stream) = session.stream.as_inproc()
-            && let Some(door) = self.exchange.mailbox.door(slot)
-        {
-            stream.set_attendant(door);
+        if let Some(stream) = session.stream.as_inproc() {
+            self.sessions.table.note_ring();
+            if let Some(door) = self.exchange.mailbox.door(slot) {
+                stream.set_attendant(door);
+            }
         }
         self.sessions.insert(session);
         self.exchange.mailbox.load.add();

@@ -242,6 +242,12 @@ impl Core {
         }
     }
 
+    /// Whether only events bring more work.
+    #[inline]
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.sessions.table.has_resumed() && !self.handshakes.are_waiting()
+    }
+
     /// Returns when the lane must wake even if nothing arrives.
     pub(crate) fn wake_ns(&self) -> Option<u64> {
         let now_ns = self.sessions.timers.now_ns();

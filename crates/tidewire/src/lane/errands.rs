@@ -1,8 +1,8 @@
 //! The sleeping lanes of this process that the turn of a lane has made work for.
 //!
-//! A turn that writes to a ring of a sleeping lane would wake that lane's thread. That costs two changes of thread for a
-//! call. So the turn notes an [`Errand`] in place of the signal. Before its lane sleeps or waits, the thread runs the
-//! turns of the noted lanes itself, if their own threads still sleep. Else it sends the signals.
+//! A turn that writes to a ring of a sleeping lane would wake that lane's thread. That costs two changes of thread for
+//! a call. So the turn notes an [`Errand`] in place of the signal. Before its lane sleeps or waits, the thread runs
+//! the turns of the noted lanes itself, if their own threads still sleep. Else it sends the signals.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -12,15 +12,17 @@ use tidewire_io::ring::{Attendant, Summons};
 
 use super::Lead;
 use crate::on_lane;
+use crate::session::SessionTable;
 use crate::sync::thread_local;
+use crate::transport::Transport;
 use crate::transport::inproc::Doors;
 
 /// A signal to a session of a lane.
 #[derive(Debug)]
 pub(crate) struct Errand {
     lane: Weak<dyn Lead>,
-    pub(super) slot: usize,
-    pub(super) summons: Summons,
+    slot: usize,
+    summons: Summons,
 }
 
 impl Errand {
@@ -36,6 +38,21 @@ impl Errand {
     }
 }
 
+impl Errand {
+    /// Takes the signal. The session is read without events from now on.
+    pub(super) fn answer(self, table: &mut SessionTable, ready: &mut Vec<usize>) {
+        let session = table.get_mut(self.slot);
+        let Some(stream) = session.and_then(|session| session.stream.as_inproc()) else {
+            return;
+        };
+        let was_awake = stream.is_awake();
+        stream.answer(self.summons);
+        if !was_awake {
+            table.note_awake(self.slot, ready);
+        }
+    }
+}
+
 /// Takes the signals to a session.
 #[derive(Debug)]
 struct Door {
@@ -45,7 +62,13 @@ struct Door {
 
 /// Makes the doors of a lane.
 #[derive(Debug)]
-pub(super) struct LaneDoors(pub(super) Weak<dyn Lead>);
+pub(super) struct LaneDoors(Weak<dyn Lead>);
+
+impl LaneDoors {
+    pub(super) fn new(lane: Weak<dyn Lead>) -> Self {
+        Self(lane)
+    }
+}
 
 impl Doors for LaneDoors {
     fn door(&self, slot: usize) -> Arc<dyn Attendant> {
@@ -74,8 +97,8 @@ thread_local! {
 
 /// Runs the lanes of the errands. The lane that runs on this thread gets its own errands by `answer`. Lanes that call
 /// each other without end do not keep this thread: after some errands the others become signals.
-#[inline]
-pub(super) fn run(mut answer: impl FnMut(Errand)) {
+#[inline(never)]
+pub(super) fn run(answer: &mut dyn FnMut(Errand)) {
     for _ in 0..ERRANDS_AT_ONCE {
         let Some(errand) = take() else {
             return;

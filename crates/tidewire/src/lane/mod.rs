@@ -1,11 +1,7 @@
 //! A lane: one thread, its poller and its sessions.
 //!
-//! ```text
-//!   poller.wait ─▶ read each ready session until a short read ─▶ decode in place ─▶ service
-//!        ▲                                                                            │ reply, say
-//!        │                                                                            ▼
-//!   waker, timers ◀── sweep due rooms ◀── flush dirty sessions ◀── on_turn ◀── session output, room logs
-//! ```
+//! ```text poller.wait ─▶ read each ready session until a short read ─▶ decode in place ─▶ service ▲ │ reply, say │ ▼
+//! waker, timers ◀── sweep due rooms ◀── flush dirty sessions ◀── on_turn ◀── session output, room logs ```
 //!
 //! No step of that way allocates in the steady state, takes a lock, or makes a system call per message. The lane drives
 //! the components of [`Core`], which own its state. `read`, `partial` and `datagrams` bring messages to the service.
@@ -35,10 +31,11 @@ mod thread;
 mod timers;
 mod translated;
 mod turns;
+mod visits;
 mod wait;
 mod waiting;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -63,6 +60,7 @@ use crate::service::{Service, forget_asker, handle_upstream_end, run_answers};
 use crate::session::{CloseReason, TimerKey};
 use crate::transport::Transport;
 use seat::{Crew, Seat};
+use visits::Visits;
 use wait::SpinControl;
 
 /// A lane with its service, ready to run on a thread.
@@ -83,12 +81,8 @@ pub(crate) struct Lane<S> {
     wake_ns: Option<u64>,
     /// The last look at the sockets without a wait.
     polled_ns: u64,
-    /// The frames that had come before the last wait.
-    frames_seen: u64,
-    /// The descriptor for sleeps outside of the seat. `None` if other lanes may not run this one.
-    readiness: Option<Arc<OwnedFd>>,
-    /// The time until which the lane's own thread sleeps outside of the seat.
-    offered_until_ns: Option<u64>,
+    /// The sleeps in which other lanes may run this one.
+    visits: Visits,
     /// The allocations of the thread that leads, at the last look.
     allocations: Option<Allocations>,
 }
@@ -115,11 +109,7 @@ impl<S: Service> Lane<S> {
         let waker = Arc::clone(&core.exchange.mailbox.waker);
         let poller = &mut core.sessions.poller;
         poller.add(waker.as_fd(), WAKER, Interest::READ)?;
-        // The lane of a client is run by the threads that wait for it.
-        let readiness = poller.readiness().filter(|_| tasks.is_none());
-        let readiness = readiness
-            .and_then(|it| it.try_clone_to_owned().ok())
-            .map(Arc::new);
+        let visits = Visits::new(&**poller, tasks.is_some());
         Ok(Self {
             crew: Crew::new(&waker, tasks.unwrap_or_default()),
             core,
@@ -132,16 +122,9 @@ impl<S: Service> Lane<S> {
             expired: Vec::with_capacity(EXPIRED_USUAL),
             wake_ns: None,
             polled_ns: 0,
-            frames_seen: 0,
-            readiness,
-            offered_until_ns: None,
+            visits,
             allocations: None,
         })
-    }
-
-    /// Whether other lanes may run this one while it sleeps.
-    fn may_be_attended(&self) -> bool {
-        self.readiness.is_some()
     }
 
     /// Runs a turn without its reads: messages of other threads, timers, the service's own work, flushes and sweeps.
@@ -171,6 +154,7 @@ impl<S: Service> Lane<S> {
         earlier(service_wake, self.core.wake_ns())
     }
 
+    #[inline(always)]
     fn handle_events(&mut self) {
         self.core.sessions.timers.read_clock();
         self.core.handshakes.begin_turn();
@@ -222,7 +206,7 @@ impl<S: Service> Lane<S> {
         let is_awake = session.stream.is_awake();
         let phase = session.connection.phase();
         if is_awake && !was_awake {
-            self.note_awake(slot);
+            self.core.sessions.table.note_awake(slot, &mut self.ready);
         }
         match phase {
             Phase::Closed(_) => {}
@@ -248,14 +232,6 @@ impl<S: Service> Lane<S> {
                 }
             }
         }
-    }
-
-    /// Notes a session that reads without events.
-    fn note_awake(&mut self, slot: usize) {
-        let awake_max = self.core.sessions.table.note_awake(slot);
-        // All of them may have input after the same turn. The reserve keeps that turn from allocating.
-        self.ready
-            .reserve(awake_max.saturating_sub(self.ready.len()));
     }
 
     fn start_or_read(&mut self, slot: usize) {

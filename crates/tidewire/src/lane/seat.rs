@@ -24,22 +24,31 @@
 //! the peer wait for the next lead, at most two [leases](LEASE). A task of an executor cannot lead, because its thread
 //! has other tasks. While a task waits, the lane's own thread leads.
 //!
-//! The lane of a server has no such threads, so its own thread leads from its start to its end. `seat/model.rs` runs
-//! this code under a model checker. Decision 0107 has the measurements and what was rejected.
+//! The lane of a server has no such threads, so its own thread leads from its start to its end. If the lane has
+//! in-process sessions, it sleeps outside of the seat, and offers the seat to the lanes that write to these sessions:
+//! see `errands.rs`. `seat/model.rs` runs this code under a model checker. The decisions 0107 and 0108 have the
+//! measurements and what was rejected.
 
 use std::fmt;
 use std::iter::{from_fn, once};
+#[cfg(not(tidewire_model))]
+use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::task::Waker;
 
 use tidewire_io::clock::now_ns;
+#[cfg(not(tidewire_model))]
+use tidewire_io::poller::wait_readable;
+use tidewire_io::waker::LaneWaker;
 
 pub(crate) use crew::{Crew, Task, Tasks};
 
 use super::LaneError;
 use super::errands::{self, Errand};
+#[cfg(not(tidewire_model))]
+use super::wait::until;
 use crate::engine::panic_text;
 use crate::on_lane;
 use crate::sync::atomic::{AtomicBool, Ordering, fence};
@@ -54,8 +63,12 @@ pub(crate) trait Turns: Send {
     /// Waits for events, at most until this time, handles them, and runs a turn. With 0 it only looks for events.
     fn step(&mut self, until_ns: Option<u64>) -> Result<(), LaneError>;
 
-    /// Begins a sleep outside of the seat if the lane has nothing to do and other lanes may run it meanwhile. Else it
-    /// makes a step and returns `None`, as a lane does that nobody may visit.
+    /// Whether other lanes may run this one while it sleeps outside of the seat.
+    fn may_offer(&self) -> bool {
+        false
+    }
+
+    /// Begins that sleep if the lane has nothing to do. Else it makes a step and returns `None`.
     fn step_or_offer(&mut self) -> Result<Option<Offer>, LaneError> {
         self.step(None)?;
         Ok(None)
@@ -101,8 +114,29 @@ struct Held<L> {
 /// A sleep outside of the seat.
 pub(crate) struct Offer {
     /// The descriptor that is readable when the lane has events.
-    pub(crate) readiness: Arc<OwnedFd>,
-    pub(crate) until_ns: Option<u64>,
+    readiness: Arc<OwnedFd>,
+    until_ns: Option<u64>,
+}
+
+impl Offer {
+    pub(super) fn new(readiness: Arc<OwnedFd>, until_ns: Option<u64>) -> Self {
+        Self {
+            readiness,
+            until_ns,
+        }
+    }
+
+    /// Sleeps until the lane has events, or until the time has come.
+    #[cfg(not(tidewire_model))]
+    fn sleep(&self, _: &LaneWaker) -> Result<(), LaneError> {
+        Ok(wait_readable(self.readiness.as_fd(), until(self.until_ns))?)
+    }
+
+    #[cfg(tidewire_model)]
+    fn sleep(&self, waker: &LaneWaker) -> Result<(), LaneError> {
+        waker.sleep_in_model();
+        Ok(())
+    }
 }
 
 /// The outcome of an attempt to lead.
@@ -194,7 +228,7 @@ impl<L: Turns> Seat<L> {
 
     /// Runs the lane whenever no other thread leads it, until its end. Only the lane's own thread calls it.
     pub(super) fn run(&self) -> Result<(), LaneError> {
-        self.crew.waker.set_thread(this_thread());
+        self.crew.waker().set_thread(this_thread());
         on_lane::begin(self.id());
         let mut seen = 0;
         loop {
@@ -211,7 +245,7 @@ impl<L: Turns> Seat<L> {
 
     /// Leads on the lane's own thread until a thread wants the lead, or to the lane's end.
     fn run_turns<'a>(&'a self, mut held: TryGuard<'a, Held<L>>) -> Option<Result<(), LaneError>> {
-        self.crew.is_led_by_own.store(true, Ordering::SeqCst);
+        self.crew.set_led_by_own(true);
         let mut outcome = match &mut *held {
             Held { lane: None, .. } => return Some(Ok(())),
             Held {
@@ -239,7 +273,7 @@ impl<L: Turns> Seat<L> {
                 Ok(Some(offer)) => {
                     self.is_offered.store(true, Ordering::Relaxed);
                     drop(held);
-                    let slept = self.crew.sleep(&offer);
+                    let slept = offer.sleep(self.crew.waker());
                     held = self.held.lock();
                     self.is_offered.store(false, Ordering::Relaxed);
                     // A lane whose turn has failed has no further turn.
@@ -251,7 +285,7 @@ impl<L: Turns> Seat<L> {
                 Err(failure) => outcome = Err(failure),
             }
         }
-        self.crew.is_led_by_own.store(false, Ordering::SeqCst);
+        self.crew.set_led_by_own(false);
         if outcome.is_ok() && held.lane.as_ref().is_some_and(|lane| !lane.stops()) {
             self.leave(held);
             return None;
@@ -268,9 +302,10 @@ impl<L: Turns> Seat<L> {
     /// Runs turns until the lane sleeps outside of the seat, or until its own thread must leave the seat.
     fn run_to_offer(&self, lane: &mut L) -> Result<Option<Offer>, LaneError> {
         while !lane.stops() {
-            let offer = lane.step_or_offer()?;
-            if offer.is_some() {
-                return Ok(offer);
+            if !lane.may_offer() {
+                lane.step(None)?;
+            } else if let Some(offer) = lane.step_or_offer()? {
+                return Ok(Some(offer));
             }
             if self.crew.must_hand_on() {
                 break;
@@ -295,9 +330,9 @@ impl<L: Turns> Seat<L> {
         let going_on = lane.as_ref().filter(|it| !it.stops() && failure.is_none());
         let Some(lane) = going_on else {
             drop(held);
-            return self.crew.waker.unpark();
+            return self.crew.waker().unpark();
         };
-        self.crew.waker.before_rest();
+        self.crew.waker().before_rest();
         let has_work = lane.has_work();
         drop(held);
         self.crew.hand_on(has_work);
@@ -359,7 +394,7 @@ impl<L: Turns> Lead for Seat<L> {
             held.failure = attended.err();
             // From now on the lane is its own thread's.
             self.is_offered.store(false, Ordering::Relaxed);
-            self.crew.waker.wake();
+            self.crew.waker().wake();
         }
     }
 

@@ -82,7 +82,8 @@ impl<S: Service> Lane<S> {
             self.core.sessions.outputs.list(slot);
         }
         if wakes {
-            self.note_awake(slot);
+            let (table, ready) = (&mut self.core.sessions.table, &mut self.ready);
+            table.note_awake(slot, ready);
         }
     }
 }

@@ -74,11 +74,11 @@ impl LaneThread {
         let name = format!("tidewire-lane-{index}");
         let mailbox = Arc::clone(&lane.core.exchange.mailbox);
         let crew = Arc::clone(&lane.crew);
-        let is_attended = lane.may_be_attended();
+        let is_attended = lane.visits.are_allowed();
         let seat = Seat::new(lane, crew);
         if is_attended {
             let weak: Weak<dyn Lead> = Arc::<Seat<_>>::downgrade(&seat);
-            mailbox.set_doors(Box::new(LaneDoors(weak)));
+            mailbox.set_doors(Box::new(LaneDoors::new(weak)));
         }
         let own = Arc::clone(&seat);
         let handle = thread::Builder::new().name(name).spawn(move || {

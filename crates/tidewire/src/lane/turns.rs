@@ -9,7 +9,6 @@ use super::seat::{Offer, Turns, contain};
 use super::{Lane, LaneError};
 use crate::engine::earlier;
 use crate::service::Service;
-use crate::transport::Transport;
 
 impl<S: Service> Turns for Lane<S> {
     fn take_over(&mut self) {
@@ -20,16 +19,27 @@ impl<S: Service> Turns for Lane<S> {
     #[inline]
     fn step(&mut self, until_ns: Option<u64>) -> Result<(), LaneError> {
         self.wait(earlier(self.wake_ns, until_ns))?;
-        self.work();
+        self.handle_events();
+        self.wake_ns = self.turn();
         Ok(())
     }
 
     #[inline]
+    fn may_offer(&self) -> bool {
+        self.core.sessions.table.has_rings() && self.visits.are_allowed()
+    }
+
     fn step_or_offer(&mut self) -> Result<Option<Offer>, LaneError> {
-        if self.readiness.is_some() && self.core.sessions.table.has_doors() {
-            return self.step_beside_others();
+        if !self.finds_work(self.wake_ns)? {
+            self.core.exchange.mailbox.waker.before_sleep();
+            if !self.has_work() {
+                return Ok(self.visits.begin(self.wake_ns));
+            }
+            self.core.exchange.mailbox.waker.after_sleep();
+            self.poll(Some(Duration::ZERO))?;
         }
-        self.step(None)?;
+        self.handle_events();
+        self.wake_ns = self.turn();
         Ok(None)
     }
 
@@ -37,17 +47,18 @@ impl<S: Service> Turns for Lane<S> {
         self.core.exchange.mailbox.waker.after_sleep();
         self.allocations = thread_allocations();
         self.poll(Some(Duration::ZERO))?;
-        self.work();
+        self.handle_events();
+        self.wake_ns = self.turn();
         Ok(())
     }
 
     fn attend(&mut self, errands: &mut dyn Iterator<Item = Errand>) -> bool {
         self.allocations = thread_allocations();
         self.core.sessions.timers.read_clock();
-        for errand in errands {
-            self.answer(errand);
-        }
         let Self { core, ready, .. } = self;
+        for errand in errands {
+            errand.answer(&mut core.sessions.table, ready);
+        }
         core.sessions.table.finish_turn_of_awake(false, ready);
         while let Some(slot) = self.ready.pop() {
             self.start_or_read(slot);
@@ -55,15 +66,12 @@ impl<S: Service> Turns for Lane<S> {
         self.wake_ns = self.turn();
         let Self { core, ready, .. } = self;
         let has_more = core.sessions.table.finish_turn_of_awake(true, ready);
-        let is_earlier = earlier(self.wake_ns, self.offered_until_ns) != self.offered_until_ns;
-        let is_better_alone = self.has_had_much() && self.spinning.would_adapt();
-        if !is_better_alone {
-            self.frames_seen = self.core.counters.frames_in.read();
-        }
+        let was_long = self.visits.were_long(self.core.counters.frames_in.read());
         has_more
-            || is_earlier
-            || is_better_alone
-            || !self.is_idle()
+            || self.visits.end_too_late(self.wake_ns)
+            || (was_long && self.spinning.would_adapt())
+            || !self.ready.is_empty()
+            || !self.core.is_idle()
             || self.has_work()
             || self.stops()
     }
@@ -112,39 +120,5 @@ impl<S: Service> Turns for Lane<S> {
             );
         }
         outcome
-    }
-}
-
-impl<S: Service> Lane<S> {
-    /// Handles the events, and runs a turn.
-    #[inline]
-    fn work(&mut self) {
-        self.handle_events();
-        self.wake_ns = self.turn();
-    }
-
-    /// Makes a step of a lane that other lanes may run while it sleeps.
-    fn step_beside_others(&mut self) -> Result<Option<Offer>, LaneError> {
-        if !self.finds_work(self.wake_ns)? {
-            if let Some(offer) = self.begin_offer(self.wake_ns) {
-                return Ok(Some(offer));
-            }
-            self.poll(Some(Duration::ZERO))?;
-        }
-        self.work();
-        Ok(None)
-    }
-
-    /// Takes a signal to a session. The session is read without events from now on.
-    pub(super) fn answer(&mut self, errand: Errand) {
-        let (slot, summons) = (errand.slot, errand.summons);
-        let session = self.core.sessions.table.get_mut(slot);
-        if let Some(stream) = session.and_then(|session| session.stream.as_inproc()) {
-            let was_awake = stream.is_awake();
-            stream.answer(summons);
-            if !was_awake {
-                self.note_awake(slot);
-            }
-        }
     }
 }

@@ -6,17 +6,18 @@
 //! compares two counters, and a peer that need not wake the lane makes no system call either.
 //!
 //! Approach: by default ([`Spin::Adaptive`]) a lane spins for at most [`ADAPTIVE_NS`] at those in-process connections
-//! that it has just read from, and remembers whether it found work ([`SpinBackoff`]). A spin that found no work doubles
-//! the number of times that the lane then sleeps at once, up to [`PASSES_MAX`]. A spin that found work halves it. So
-//! two lanes that exchange messages never sleep. Lanes whose work is rare, or whose peer shares their core, spin at a
-//! thousandth of their waits to find out whether that has changed.
+//! that it has just read from, and remembers whether it found work ([`SpinBackoff`]). A spin that found no work
+//! doubles the number of times that the lane then sleeps at once, up to [`PASSES_MAX`]. A spin that found work halves
+//! it. So two lanes that exchange messages never sleep. Lanes whose work is rare, or whose peer shares their core,
+//! spin at a thousandth of their waits to find out whether that has changed. A lane that other lanes may run while it
+//! sleeps spins only after a turn with much work: small work is done on the peer's thread (`errands.rs`, decision
+//! 0108).
 //!
 //! Rejected: deciding by the length of the last sleeps. Two lanes on one core wake each other at once, so their sleeps
 //! are short although spinning finds nothing. Also rejected: adapting the time of a spin instead of the frequency. A
 //! spin that is too short for the peer's turn never learns that a longer one would be enough.
 
 use std::hint::spin_loop;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use tidewire_io::affinity::online_cores;
 use tidewire_io::clock::now_ns;
 use tidewire_io::poller::PollerError;
 
-use super::seat::{Offer, Turns};
+use super::seat::Turns;
 use super::{Lane, LaneError, errands};
 use crate::service::Service;
 
@@ -129,20 +130,33 @@ impl<S: Service> Lane<S> {
     /// Waits for work, at most until the next turn is due.
     #[inline]
     pub(super) fn wait(&mut self, wake_ns: Option<u64>) -> Result<(), LaneError> {
-        if !self.finds_work(wake_ns)? {
-            self.sleep(wake_ns)?;
+        if self.finds_work(wake_ns)? {
+            return Ok(());
         }
-        Ok(())
+        self.core.exchange.mailbox.waker.before_sleep();
+        let timeout = if self.has_work() || self.crew.must_hand_on() {
+            Some(Duration::ZERO)
+        } else {
+            until(wake_ns)
+        };
+        let result = self.poll(timeout);
+        self.core.exchange.mailbox.waker.after_sleep();
+        Ok(result?)
     }
 
     /// Looks for work without a sleep. If there is none, the in-process connections know that the lane will sleep.
+    #[inline(always)]
     pub(super) fn finds_work(&mut self, wake_ns: Option<u64>) -> Result<bool, LaneError> {
-        errands::run(|errand| self.answer(errand));
-        let timeout = until(wake_ns);
+        if self.core.sessions.table.has_rings() {
+            let (table, ready) = (&mut self.core.sessions.table, &mut self.ready);
+            errands::run(&mut |errand| errand.answer(table, ready));
+        }
+        // The clock of the turn is exact enough: a sleep looks at the time again.
+        let is_due = wake_ns.is_some_and(|at| at <= self.core.sessions.timers.now_ns());
         // A session that was resumed at the end of the turn may have whole frames that no event announces.
-        let idle = timeout.is_none_or(|timeout| !timeout.is_zero()) && self.is_idle();
-        let may_spin = self.core.sessions.table.has_awake() && self.has_had_much();
-        self.frames_seen = self.core.counters.frames_in.read();
+        let idle = !is_due && self.ready.is_empty() && self.core.is_idle();
+        let may_spin = self.core.sessions.table.has_awake()
+            && self.visits.were_long(self.core.counters.frames_in.read());
         let look = match idle {
             true => self.spinning.next(may_spin),
             false => None,
@@ -164,39 +178,9 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Whether the last work was so much that the next is better done beside the peer than on the peer's thread.
-    #[inline]
-    pub(super) fn has_had_much(&self) -> bool {
-        // Nobody else can run the lane of a client.
-        self.readiness.is_none()
-            || self.core.counters.frames_in.read() - self.frames_seen >= SPIN_FRAMES_MIN
-    }
-
-    /// Whether only events bring more work.
-    #[inline]
-    pub(super) fn is_idle(&self) -> bool {
-        self.ready.is_empty()
-            && !self.core.sessions.table.has_resumed()
-            && !self.core.handshakes.are_waiting()
-    }
-
-    /// Sleeps on the poller, at most until the next turn is due.
-    #[inline]
-    fn sleep(&mut self, wake_ns: Option<u64>) -> Result<(), PollerError> {
-        let waker = Arc::clone(&self.core.exchange.mailbox.waker);
-        waker.before_sleep();
-        let timeout = if self.has_work() || self.crew.must_hand_on() {
-            Some(Duration::ZERO)
-        } else {
-            until(wake_ns)
-        };
-        let result = self.poll(timeout);
-        waker.after_sleep();
-        result
-    }
-
     /// Looks for events of sockets, unless it has just done so. A lane with much work from in-process sessions makes a
     /// turn in less time than that look.
+    #[inline(never)]
     fn poll_if_due(&mut self) -> Result<(), PollerError> {
         let now_ns = self.core.sessions.timers.now_ns();
         if self.core.sessions.table.has_awake() && now_ns < self.polled_ns + SOCKETS_AFTER_NS {
@@ -207,21 +191,6 @@ impl<S: Service> Lane<S> {
         self.poll(Some(Duration::ZERO))
     }
 
-    /// Begins a sleep outside of the seat, in which other lanes may run this one. `None` if it has work.
-    pub(super) fn begin_offer(&mut self, wake_ns: Option<u64>) -> Option<Offer> {
-        let readiness = Arc::clone(self.readiness.as_ref()?);
-        self.core.exchange.mailbox.waker.before_sleep();
-        if self.has_work() {
-            self.core.exchange.mailbox.waker.after_sleep();
-            return None;
-        }
-        self.offered_until_ns = wake_ns;
-        Some(Offer {
-            readiness,
-            until_ns: wake_ns,
-        })
-    }
-
     pub(super) fn poll(&mut self, timeout: Option<Duration>) -> Result<(), PollerError> {
         self.core.counters.system_calls.add(1);
         self.core.sessions.poller.wait(&mut self.events, timeout)
@@ -229,6 +198,7 @@ impl<S: Service> Lane<S> {
 
     /// Looks for work without sleeping, at most until the next turn is due. Returns whether there is work. If not, the
     /// in-process connections know that the lane will sleep.
+    #[inline(never)]
     fn spin(&mut self, look: Look, wake_ns: Option<u64>) -> Result<bool, LaneError> {
         self.core.counters.spins.add(1);
         let end_ns = now_ns().saturating_add(look.time_ns);
@@ -293,13 +263,9 @@ pub(super) fn until(at_ns: Option<u64>) -> Option<Duration> {
     at_ns.map(|at| Duration::from_nanos(at.saturating_sub(now_ns())))
 }
 
-/// The time after which a lane that is busy with in-process sessions looks at its sockets again. A look costs as much as
-/// a turn with one small message.
+/// The time after which a lane that is busy with in-process sessions looks at its sockets again. A look costs as much
+/// as a turn with one small message.
 const SOCKETS_AFTER_NS: u64 = 20_000;
-
-/// The work of a turn after which a lane spins, if other lanes may run it. Two lanes that exchange fewer messages are
-/// faster on one thread: the lines of memory stay in one cache, and nobody is woken.
-const SPIN_FRAMES_MIN: u64 = 32;
 
 /// The longest spin of a lane that decides by itself. It must be longer than a sleeping peer takes to wake and answer.
 /// Otherwise two lanes that exchange messages never find each other awake. That takes 5 µs on bare metal and 40 µs on

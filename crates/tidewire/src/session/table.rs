@@ -24,6 +24,7 @@ pub(crate) struct SessionTable {
     resumed: Vec<usize>,
     /// In-process sessions that are read without poller events. The lane checks them at the end of each turn.
     awake: Vec<usize>,
+    has_rings: bool,
 }
 
 impl SessionTable {
@@ -182,16 +183,22 @@ impl SessionTable {
         self.resumed = list;
     }
 
-    /// Notes a session that is read without events. Returns how many of them may have input after the same turn.
-    pub(crate) fn note_awake(&mut self, slot: usize) -> usize {
+    /// Notes a session that is read without events. All of them may have input after the same turn: the reserve of
+    /// `ready` keeps that turn from allocating.
+    pub(crate) fn note_awake(&mut self, slot: usize, ready: &mut Vec<usize>) {
         self.awake.push(slot);
-        self.awake.capacity()
+        ready.reserve(self.awake.capacity().saturating_sub(ready.len()));
     }
 
-    /// Whether the table has had in-process sessions, whose peers may run this lane.
+    /// Notes that the table gets an in-process session.
+    pub(crate) fn note_ring(&mut self) {
+        self.has_rings = true;
+    }
+
+    /// Whether the table has had in-process sessions. Most lanes have none.
     #[inline]
-    pub(crate) fn has_doors(&self) -> bool {
-        self.awake.capacity() > 0
+    pub(crate) fn has_rings(&self) -> bool {
+        self.has_rings
     }
 
     #[inline]

@@ -82,7 +82,7 @@ fn only_a_sleeper_is_rung() {
     assert!(!is_set(&far));
     near.write(b"one").unwrap();
     assert!(is_set(&far), "a new end sleeps");
-    let rung = far.own.signal.counter();
+    let rung = far.own.signal().counter();
     for _ in 0..10 {
         near.write(b"more").unwrap();
     }

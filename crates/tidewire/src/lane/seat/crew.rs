@@ -1,18 +1,10 @@
 //! The threads and tasks that wait for a lane, and how the lead passes between them.
 
-#[cfg(not(tidewire_model))]
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(not(tidewire_model))]
-use tidewire_io::poller::wait_readable;
 use tidewire_io::waker::LaneWaker;
 
-use super::Offer;
-use crate::lane::LaneError;
-#[cfg(not(tidewire_model))]
-use crate::lane::wait::until;
 use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use crate::sync::thread::{self, Thread};
 use crate::sync::{Mutex, MutexGuard, park_for};
@@ -20,14 +12,14 @@ use crate::sync::{Mutex, MutexGuard, park_for};
 /// The threads and tasks that wait for a lane.
 #[derive(Debug)]
 pub(crate) struct Crew {
-    pub(super) waker: Arc<LaneWaker>,
+    waker: Arc<LaneWaker>,
     /// Parked threads that can lead.
     followers: Mutex<Vec<Thread>>,
     /// Their number, for a look without the lock.
     follower_count: AtomicUsize,
     tasks: Arc<Tasks>,
     /// Whether the lane's own thread leads.
-    pub(super) is_led_by_own: AtomicBool,
+    is_led_by_own: AtomicBool,
     /// Number of leads so far. Only the leader changes it.
     leads: AtomicU64,
     /// Whether the lane's own thread sleeps without a lease, because another thread leads for long.
@@ -102,16 +94,12 @@ impl Crew {
         }
     }
 
-    /// Sleeps on the lane's own thread, outside of the seat.
-    pub(super) fn sleep(&self, offer: &Offer) -> Result<(), LaneError> {
-        #[cfg(not(tidewire_model))]
-        wait_readable(offer.readiness.as_fd(), until(offer.until_ns))?;
-        #[cfg(tidewire_model)]
-        {
-            let _ = offer;
-            self.waker.sleep_in_model();
-        }
-        Ok(())
+    pub(super) fn waker(&self) -> &LaneWaker {
+        &self.waker
+    }
+
+    pub(super) fn set_led_by_own(&self, is_led: bool) {
+        self.is_led_by_own.store(is_led, Ordering::SeqCst);
     }
 
     /// Waits on the lane's own thread until it must try to lead. `seen` is the number of leads at its last look.

@@ -150,14 +150,15 @@ impl<const CALLS: bool> Turns for VisitedLane<CALLS> {
         self.0.step(until_ns)
     }
 
+    fn may_offer(&self) -> bool {
+        true
+    }
+
     fn step_or_offer(&mut self) -> Result<Option<Offer>, LaneError> {
         self.0.desk.waker.before_sleep();
         if self.0.is_idle() {
             let readiness = self.0.desk.waker.as_fd().try_clone_to_owned().unwrap();
-            return Ok(Some(Offer {
-                readiness: Arc::new(readiness),
-                until_ns: None,
-            }));
+            return Ok(Some(Offer::new(Arc::new(readiness), None)));
         }
         self.end_offer()?;
         Ok(None)

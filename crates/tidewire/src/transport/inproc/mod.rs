@@ -10,10 +10,11 @@
 //!        └── the lane would sleep, and still nothing to read: announce ◀───────┘
 //! ```
 //!
-//! So two busy lanes exchange bytes without system calls, except that each lane polls. A lane that is awake is never
-//! woken to read. Rejected: announcing at the first read without bytes, because the peer's next write would wake a lane
-//! that is about to read again. Rejected: checking every ring in every turn, because a lane may have ten thousand
-//! rings, few of them busy.
+//! So two busy lanes exchange bytes without system calls, except that each lane polls. If the lane that sleeps offers
+//! its seat, the signal is an errand: the thread that wrote runs that lane, see `lane/errands.rs`. A lane that is
+//! awake is never woken to read. Rejected: announcing at the first read without bytes, because the peer's next write
+//! would wake a lane that is about to read again. Rejected: checking every ring in every turn, because a lane may have
+//! ten thousand rings, few of them busy.
 
 mod registry;
 
