@@ -6,6 +6,8 @@ use std::cell::Cell;
 thread_local! {
     /// The identity of the lane that this thread runs; 0 if it runs none.
     static LANE: Cell<usize> = const { Cell::new(0) };
+    /// The lane whose turn visits that lane; 0 if none. Visits do not nest.
+    static VISITOR: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Says that this thread is a lane's own from now on. The thread ends with the lane.
@@ -15,19 +17,22 @@ pub(crate) fn begin(lane: usize) {
 
 /// Says that this thread runs a lane until the value is dropped.
 pub(crate) fn enter(lane: usize) -> Entered {
+    let visitor = LANE.replace(lane);
     Entered {
-        before: LANE.replace(lane),
+        before: [visitor, VISITOR.replace(visitor)],
     }
 }
 
 /// A thread that runs a lane for a while.
 pub(crate) struct Entered {
-    before: usize,
+    before: [usize; 2],
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        LANE.set(self.before);
+        let [lane, visitor] = self.before;
+        LANE.set(lane);
+        VISITOR.set(visitor);
     }
 }
 
@@ -42,6 +47,11 @@ pub(crate) fn is_lane() -> bool {
 pub(crate) fn is_on(lane: usize) -> bool {
     // While a thread ends it has no thread-local variables, and no sessions.
     LANE.try_with(Cell::get).unwrap_or_default() == lane
+}
+
+/// Whether this thread runs the lane with this identity, or the turn of that lane has led here.
+pub(crate) fn is_within(lane: usize) -> bool {
+    is_on(lane) || VISITOR.try_with(Cell::get).unwrap_or_default() == lane
 }
 
 /// Refuses a wait on a lane by a panic, because the result has no place for an error.

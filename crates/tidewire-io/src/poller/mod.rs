@@ -360,7 +360,6 @@ fn open_kind(kind: PollerKind) -> Result<Box<dyn Poller>, PollerError> {
     })
 }
 
-/// Converts a timeout to the kernel's form, cut to the maximum of all kernel interfaces.
 /// Blocks until a descriptor is readable, for at most `timeout`, or until a signal arrives.
 ///
 /// # Errors
@@ -379,6 +378,7 @@ pub fn wait_readable(
     }
 }
 
+/// Converts a timeout to the kernel's form, cut to the maximum of all kernel interfaces.
 fn timespec(timeout: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(timeout.as_secs())

@@ -272,11 +272,12 @@ impl RingStream {
         self.own.set_attendant(attendant);
     }
 
-    /// Takes a signal in place of the poller. The stream may be ready from now on, in a direction of interest, without
-    /// a report of the descriptor: the caller reads until `WouldBlock`, or replaces the interest. A signal to another
-    /// stream is sent.
+    /// Takes a signal in place of the poller, if this end is interested in reading. The stream may be readable from now
+    /// on without a report of the descriptor: the caller reads until `WouldBlock`, or takes back the interest in
+    /// reading. Any other signal is sent, because a caller that only reads would not act on it.
     pub fn answer(&mut self, summons: Summons) {
-        if summons.is_for(&self.own) && self.watch.answer(self.own.signal()) {
+        let reads = self.wanted & READ != 0;
+        if reads && summons.is_for(&self.own) && self.watch.answer(self.own.signal()) {
             summons.withdraw();
         }
     }

@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
 
 use super::sleep::ReadySignal;
+use crate::process::Process;
 
 /// Gets the signals to the owner of an end of a ring, see [`RingStream::set_attendant`](super::RingStream).
 pub trait Attendant: Debug + Send + Sync {
@@ -26,6 +27,7 @@ pub struct Summons(Option<Arc<Bell>>);
 pub(super) struct Bell {
     signal: EventFdSignal,
     attendant: OnceLock<Arc<dyn Attendant>>,
+    process: Process,
 }
 
 pub(super) type EventFdSignal = ReadySignal<AtomicUsize, OwnedFd>;
@@ -35,6 +37,7 @@ impl Bell {
         Arc::new(Self {
             signal,
             attendant: OnceLock::new(),
+            process: Process::this(),
         })
     }
 
@@ -85,7 +88,8 @@ impl Summons {
 
 impl Drop for Summons {
     fn drop(&mut self) {
-        if let Some(bell) = &self.0 {
+        // In a child by `fork` the signal is that of the parent, which sends it.
+        if let Some(bell) = self.0.as_ref().filter(|bell| bell.process.is_this()) {
             bell.signal.send();
         }
     }

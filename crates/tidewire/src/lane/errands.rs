@@ -4,7 +4,7 @@
 //! a call. So the turn notes an [`Errand`] in place of the signal. Before its lane sleeps or waits, the thread runs
 //! the turns of the noted lanes itself, if their own threads still sleep. Else it sends the signals.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
@@ -13,7 +13,6 @@ use tidewire_io::ring::{Attendant, Summons};
 use super::Lead;
 use crate::on_lane;
 use crate::session::SessionTable;
-use crate::sync::thread_local;
 use crate::transport::Transport;
 use crate::transport::inproc::Doors;
 
@@ -86,19 +85,29 @@ impl Attendant for Door {
                 slot: self.slot,
                 summons,
             };
-            let _ = ERRANDS.try_with(|errands| errands.borrow_mut().push_back(errand));
+            let noted = ERRANDS.try_with(|errands| errands.borrow_mut().push_back(errand));
+            IS_ANY.set(noted.is_ok());
         }
     }
 }
 
 thread_local! {
+    /// Whether there may be errands, for a look that costs a load.
+    static IS_ANY: Cell<bool> = const { Cell::new(false) };
     static ERRANDS: RefCell<VecDeque<Errand>> = RefCell::default();
+}
+
+/// Whether this thread may have errands.
+#[inline]
+pub(super) fn is_any() -> bool {
+    IS_ANY.get()
 }
 
 /// Runs the lanes of the errands. The lane that runs on this thread gets its own errands by `answer`. Lanes that call
 /// each other without end do not keep this thread: after some errands the others become signals.
 #[inline(never)]
 pub(super) fn run(answer: &mut dyn FnMut(Errand)) {
+    IS_ANY.set(false);
     for _ in 0..ERRANDS_AT_ONCE {
         let Some(errand) = take() else {
             return;
@@ -109,13 +118,16 @@ pub(super) fn run(answer: &mut dyn FnMut(Errand)) {
             lane.attend(errand);
         }
     }
+    IS_ANY.set(true);
     send();
 }
 
 /// Sends the signals of all errands.
 #[inline]
 pub(super) fn send() {
-    while take().is_some() {}
+    if IS_ANY.replace(false) {
+        while take().is_some() {}
+    }
 }
 
 /// Takes an errand to the lane with this identity, if it is the next.

@@ -1,7 +1,11 @@
 //! A lane: one thread, its poller and its sessions.
 //!
-//! ```text poller.wait ─▶ read each ready session until a short read ─▶ decode in place ─▶ service ▲ │ reply, say │ ▼
-//! waker, timers ◀── sweep due rooms ◀── flush dirty sessions ◀── on_turn ◀── session output, room logs ```
+//! ```text
+//!   poller.wait ─▶ read each ready session until a short read ─▶ decode in place ─▶ service
+//!        ▲                                                                            │ reply, say
+//!        │                                                                            ▼
+//!   waker, timers ◀── sweep due rooms ◀── flush dirty sessions ◀── on_turn ◀── session output, room logs
+//! ```
 //!
 //! No step of that way allocates in the steady state, takes a lock, or makes a system call per message. The lane drives
 //! the components of [`Core`], which own its state. `read`, `partial` and `datagrams` bring messages to the service.

@@ -99,7 +99,8 @@ pub(crate) trait Turns: Send {
 /// A lane, and the right to run its turns.
 pub(crate) struct Seat<L> {
     held: TryMutex<Held<L>>,
-    /// The lane's own thread sleeps outside of the seat, and other lanes may run this one. It changes under the lock.
+    /// The lane's own thread sleeps outside of the seat, and other lanes may run this one. It becomes true under the
+    /// lock.
     is_offered: AtomicBool,
     crew: Arc<Crew>,
 }
@@ -274,11 +275,12 @@ impl<L: Turns> Seat<L> {
                     self.is_offered.store(true, Ordering::Relaxed);
                     drop(held);
                     let slept = offer.sleep(self.crew.waker());
-                    held = self.held.lock();
+                    // Visitors make room: they take the lock again and again, and do not look at the sockets.
                     self.is_offered.store(false, Ordering::Relaxed);
-                    // A lane whose turn has failed has no further turn.
+                    held = self.held.lock();
+                    // A lane that stops, or whose turn has failed, has no further turn.
                     let Held { lane, failure } = &mut *held;
-                    let lane = lane.as_mut().filter(|_| failure.is_none());
+                    let lane = lane.as_mut().filter(|it| failure.is_none() && !it.stops());
                     outcome = slept.and_then(|()| contain(|| lane.map_or(Ok(()), L::end_offer)));
                 }
                 Ok(None) => break,
@@ -387,13 +389,16 @@ impl<L: Turns> Lead for Seat<L> {
         if !self.is_offered.load(Ordering::Relaxed) {
             return;
         }
-        let _here = on_lane::enter(self.id());
         let next = from_fn(|| errands::take_of(self.id()));
-        let attended = contain(|| Ok(lane.attend(&mut once(errand).chain(next))));
+        let attended = contain(|| {
+            let _here = on_lane::enter(self.id());
+            Ok(lane.attend(&mut once(errand).chain(next)))
+        });
         if !matches!(attended, Ok(false)) {
             held.failure = attended.err();
             // From now on the lane is its own thread's.
             self.is_offered.store(false, Ordering::Relaxed);
+            drop(held);
             self.crew.waker().wake();
         }
     }

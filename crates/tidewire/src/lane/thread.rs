@@ -105,9 +105,9 @@ impl LaneThread {
         !self.process.is_this() || self.handle.is_finished()
     }
 
-    /// Whether the calling thread runs the lane.
+    /// Whether the calling thread runs the lane, or a lane that this one visits.
     pub(crate) fn is_current(&self) -> bool {
-        on_lane::is_on(self.seat.id())
+        on_lane::is_within(self.seat.id())
     }
 
     /// Waits for the end of a lane that was asked to end. Returns the reason if it failed.

@@ -31,12 +31,17 @@ impl<S: Service> Turns for Lane<S> {
 
     fn step_or_offer(&mut self) -> Result<Option<Offer>, LaneError> {
         if !self.finds_work(self.wake_ns)? {
-            self.core.exchange.mailbox.waker.before_sleep();
-            if !self.has_work() {
-                return Ok(self.visits.begin(self.wake_ns));
+            if self.visits.is_alone() {
+                self.sleep(self.wake_ns)?;
+            } else {
+                self.core.exchange.mailbox.waker.before_sleep();
+                if !self.has_work() {
+                    self.core.counters.system_calls.add(1);
+                    return Ok(self.visits.begin(self.wake_ns));
+                }
+                self.core.exchange.mailbox.waker.after_sleep();
+                self.poll(Some(Duration::ZERO))?;
             }
-            self.core.exchange.mailbox.waker.after_sleep();
-            self.poll(Some(Duration::ZERO))?;
         }
         self.handle_events();
         self.wake_ns = self.turn();
@@ -66,10 +71,10 @@ impl<S: Service> Turns for Lane<S> {
         self.wake_ns = self.turn();
         let Self { core, ready, .. } = self;
         let has_more = core.sessions.table.finish_turn_of_awake(true, ready);
-        let was_long = self.visits.were_long(self.core.counters.frames_in.read());
+        self.visits.note_turn(self.core.counters.frames_in.read());
         has_more
             || self.visits.end_too_late(self.wake_ns)
-            || (was_long && self.spinning.would_adapt())
+            || self.visits.is_alone()
             || !self.ready.is_empty()
             || !self.core.is_idle()
             || self.has_work()

@@ -22,6 +22,7 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire_io::affinity::online_cores;
+use tidewire_io::allocation::thread_allocations;
 use tidewire_io::clock::now_ns;
 use tidewire_io::poller::PollerError;
 
@@ -111,13 +112,6 @@ impl SpinControl {
     }
 }
 
-impl SpinControl {
-    /// Whether the lane's own thread, which another lane may wake, would spin.
-    pub(super) fn would_adapt(&mut self) -> bool {
-        self.choice == Spin::Adaptive && self.backoff.may_look()
-    }
-}
-
 /// The settings of one spin.
 #[derive(Clone, Copy)]
 struct Look {
@@ -130,9 +124,15 @@ impl<S: Service> Lane<S> {
     /// Waits for work, at most until the next turn is due.
     #[inline]
     pub(super) fn wait(&mut self, wake_ns: Option<u64>) -> Result<(), LaneError> {
-        if self.finds_work(wake_ns)? {
-            return Ok(());
+        match self.finds_work(wake_ns)? {
+            true => Ok(()),
+            false => self.sleep(wake_ns),
         }
+    }
+
+    /// Sleeps on the poller, at most until the next turn is due.
+    #[inline]
+    pub(super) fn sleep(&mut self, wake_ns: Option<u64>) -> Result<(), LaneError> {
         self.core.exchange.mailbox.waker.before_sleep();
         let timeout = if self.has_work() || self.crew.must_hand_on() {
             Some(Duration::ZERO)
@@ -147,16 +147,21 @@ impl<S: Service> Lane<S> {
     /// Looks for work without a sleep. If there is none, the in-process connections know that the lane will sleep.
     #[inline(always)]
     pub(super) fn finds_work(&mut self, wake_ns: Option<u64>) -> Result<bool, LaneError> {
-        if self.core.sessions.table.has_rings() {
+        if errands::is_any() {
             let (table, ready) = (&mut self.core.sessions.table, &mut self.ready);
             errands::run(&mut |errand| errand.answer(table, ready));
+            // The other lanes have counted what they allocated on this thread.
+            self.allocations = thread_allocations();
         }
         // The clock of the turn is exact enough: a sleep looks at the time again.
         let is_due = wake_ns.is_some_and(|at| at <= self.core.sessions.timers.now_ns());
         // A session that was resumed at the end of the turn may have whole frames that no event announces.
         let idle = !is_due && self.ready.is_empty() && self.core.is_idle();
-        let may_spin = self.core.sessions.table.has_awake()
-            && self.visits.were_long(self.core.counters.frames_in.read());
+        let has_awake = self.core.sessions.table.has_awake();
+        if has_awake {
+            self.visits.note_turn(self.core.counters.frames_in.read());
+        }
+        let may_spin = has_awake && self.visits.is_alone();
         let look = match idle {
             true => self.spinning.next(may_spin),
             false => None,

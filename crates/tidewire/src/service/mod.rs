@@ -88,7 +88,8 @@ use crate::transport::ConnectError;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Every method runs on the lane's thread and must not block: while it runs, the lane serves no other session.
+/// A method must not block: while it runs, the lane serves no other session. It runs on the lane's own thread, or on
+/// the thread of a caller in the same process while the lane sleeps. One thread at a time runs a lane.
 ///
 /// # Panics
 /// A panic ends the session that the call is about, after the answers given so far. Its reason is

@@ -206,9 +206,9 @@ impl SessionTable {
         !self.awake.is_empty()
     }
 
-    /// Checks the sessions that are read without events, and lists one that has input in `ready`. Returns whether there
-    /// is one. If there is none and the lane sleeps, these sessions ask for events again.
-    /// Most lanes have no such session, and ask once a turn.
+    /// Checks the sessions that are read without events, and lists those with input in `ready`. Returns whether there
+    /// is one. If there is none and the lane sleeps, these sessions ask for events again. Most lanes have no such
+    /// session, and ask once a turn.
     #[inline]
     pub(crate) fn finish_turn_of_awake(&mut self, sleeps: bool, ready: &mut Vec<usize>) -> bool {
         self.has_awake() && self.finish_turn_of_each(sleeps, ready)

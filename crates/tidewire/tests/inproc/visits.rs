@@ -11,7 +11,15 @@ use tidewire::{
     Server, Service,
 };
 
+use tidewire::address::InprocName;
+use tidewire_io::ring::RingStream;
+use tidewire_testkit::fixtures::{codec, echo};
+use tidewire_testkit::{TestServer, wait_until};
+
 use crate::{endpoint, stop};
+
+/// Many replies of this size fill the ring, and then the output.
+const LARGE_BYTES: usize = 60_000;
 
 /// A service that notes the thread of its last message.
 struct Host {
@@ -26,6 +34,7 @@ impl Service for Host {
         match message.payload {
             b"panic" => panic!("a handler panics"),
             b"keep" => self.kept.send(cx.defer()).unwrap(),
+            b"large" => return cx.reply(&[7; LARGE_BYTES]),
             b"later" => self.later = Some((cx.now() + Duration::from_millis(5), cx.defer())),
             _ => return cx.reply(message.payload),
         }
@@ -75,12 +84,20 @@ impl Rig {
         reply.payload().to_vec()
     }
 
+    /// Whether the last call ran on this thread.
+    fn ran_here(&self) -> bool {
+        *self.ran_on.lock().unwrap() == Some(thread::current().id())
+    }
+
     /// Calls until a call has run on this thread.
     fn visit(&self) {
-        let here = Some(thread::current().id());
-        while *self.ran_on.lock().unwrap() != here {
+        for _ in 0..100_000 {
             assert_eq!(self.call(b"call"), b"call");
+            if self.ran_here() {
+                return;
+            }
         }
+        panic!("no call runs on the thread of the caller");
     }
 
     fn end(self) {
@@ -105,12 +122,16 @@ fn a_call_of_a_sleeping_lane_runs_on_the_thread_of_the_caller() {
 #[test]
 fn a_handler_that_panics_on_the_thread_of_a_caller_ends_the_session_only() {
     let rig = Rig::start("visited-panic");
-    rig.visit();
-    let failed = rig.client.request(b"panic").wait();
-    assert!(matches!(failed, Err(RequestError::Closed(_))), "{failed:?}");
-    let next = Client::connect(&rig.server.to_string()).wait().unwrap();
-    assert_eq!(next.request(b"call").wait().unwrap().payload(), b"call");
-    next.close().wait();
+    let mut is_visit = false;
+    while !is_visit {
+        rig.visit();
+        let failing = Client::connect(&rig.server.to_string()).wait().unwrap();
+        let failed = failing.request(b"panic").wait();
+        assert!(matches!(failed, Err(RequestError::Closed(_))), "{failed:?}");
+        is_visit = rig.ran_here();
+        failing.close().wait();
+    }
+    assert_eq!(rig.call(b"call"), b"call");
     rig.end();
 }
 
@@ -119,8 +140,13 @@ fn a_handler_that_panics_on_the_thread_of_a_caller_ends_the_session_only() {
 fn a_timer_that_a_visit_has_set_needs_no_further_call() {
     let rig = Rig::start("visited-timer");
     for _ in 0..20 {
-        rig.visit();
-        assert_eq!(rig.call(b"later"), b"late");
+        // The call that sets the timer is a visit, too. A heartbeat comes later than the timeout of the request.
+        let mut is_visit = false;
+        while !is_visit {
+            rig.visit();
+            assert_eq!(rig.call(b"later"), b"late");
+            is_visit = rig.ran_here();
+        }
     }
     rig.end();
 }
@@ -221,4 +247,109 @@ fn lanes_that_call_each_other_without_end_do_not_keep_the_thread_of_a_caller() {
     goes_on.store(false, Ordering::Relaxed);
     stop(caller);
     rig.end();
+}
+
+/// Regression: the signal of a reader that made room was taken back, and the output stayed where it was.
+#[test]
+fn replies_that_fill_the_ring_of_a_visited_lane_arrive() {
+    const CALLS: usize = 64;
+    let rig = Rig::start("visited-large");
+    for _ in 0..10 {
+        rig.visit();
+        let calls: Vec<_> = (0..CALLS)
+            .map(|_| rig.client.request(b"large").send())
+            .collect();
+        for call in calls {
+            assert_eq!(call.wait().unwrap().payload(), [7; LARGE_BYTES]);
+        }
+    }
+    rig.end();
+}
+
+/// A service that connects at the first message, and lets go at the second.
+#[derive(Default)]
+struct Holder(Option<RingStream>);
+
+impl Service for Holder {
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        let name = InprocName::new("visited-by-a-handler").unwrap();
+        self.0 = match message.payload {
+            b"hold" => Some(name.connect().unwrap()),
+            _ => None,
+        };
+        cx.reply(b"done")
+    }
+}
+
+/// Regression: a lane without sessions within the process kept the signal until its end.
+#[test]
+fn a_ring_of_a_handler_is_closed_when_the_handler_drops_it() {
+    let visited = Server::builder().listen("inproc://visited-by-a-handler");
+    let visited = visited.unwrap().start_one(echo).unwrap();
+    let holder = TestServer::over_tcp(Server::builder(), &codec("tw1"), |_| Holder::default());
+    let client = Client::connect(&holder.url()).wait().unwrap();
+    client.request(b"hold").wait().unwrap();
+    wait_until("the ring has its session", || {
+        (visited.metrics().sessions_opened == 1).then_some(())
+    });
+    client.request(b"drop").wait().unwrap();
+    wait_until("the session has ended", || {
+        (visited.metrics().closed_by("peer_closed") == 1).then_some(())
+    });
+    client.close().wait();
+    holder.stop();
+    stop(visited);
+}
+
+/// A lane that connects, and sends one request.
+struct Asker {
+    target: Endpoint,
+    has_begun: bool,
+}
+
+impl Service for Asker {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
+        if !std::mem::replace(&mut self.has_begun, true) {
+            cx.connections().connect(&self.target).unwrap();
+        }
+        None
+    }
+
+    fn on_open(&mut self, cx: &mut Context<'_>) {
+        send(cx);
+    }
+}
+
+/// Regression: the thread waited for its own end.
+#[test]
+fn a_visited_handler_may_drop_the_server_of_the_lane_that_visits() {
+    const ROUNDS: usize = 50;
+    let (asking, dropped) = (Arc::new(Mutex::new(None)), Arc::new(AtomicU64::new(0)));
+    let (slot, count) = (Arc::clone(&asking), Arc::clone(&dropped));
+    let visited = Server::builder().listen("inproc://visited-by-a-dropped-server");
+    let handler = tidewire::handler(move |_, _| {
+        let server: Server = loop {
+            if let Some(server) = slot.lock().unwrap().take() {
+                break server;
+            }
+            thread::yield_now();
+        };
+        drop(server);
+        count.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    });
+    let visited = visited.unwrap().start_one(handler).unwrap();
+    for round in 1..=ROUNDS as u64 {
+        let asker = Asker {
+            target: endpoint("inproc://visited-by-a-dropped-server"),
+            has_begun: false,
+        };
+        let server = Server::builder().start_one(asker).unwrap();
+        *asking.lock().unwrap() = Some(server);
+        wait_until("the server was dropped", || {
+            (dropped.load(Ordering::Relaxed) == round).then_some(())
+        });
+    }
+    let stopped = stop(visited);
+    assert_eq!(stopped.handler_panics, 0);
 }

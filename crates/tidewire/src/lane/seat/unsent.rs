@@ -29,6 +29,9 @@ pub(crate) fn note(seat: &Weak<dyn Lead>) {
             unsent.retain(|it| it.strong_count() > 0);
             unsent.sort_by_key(|it| it.as_ptr().addr());
             unsent.dedup_by(|one, other| one.ptr_eq(other));
+            // Else each note of a thread with as many lanes would come here.
+            let lanes = unsent.len();
+            unsent.reserve(lanes);
         }
         unsent.push(Weak::clone(seat));
     });

@@ -326,6 +326,60 @@ mod tests {
         }
     }
 
+    /// Keeps the signals that it gets.
+    #[derive(Debug, Default)]
+    struct Keeper(std::sync::Mutex<Vec<Summons>>);
+
+    impl Attendant for Keeper {
+        fn summon(&self, summons: Summons) {
+            self.0.lock().unwrap().push(summons);
+        }
+    }
+
+    #[test]
+    fn a_signal_that_is_answered_makes_a_sleeper_read_without_an_event() {
+        let mut scene = Scene::set();
+        let keeper = Arc::new(Keeper::default());
+        scene
+            .near
+            .set_attendant(Arc::clone(&keeper) as Arc<dyn Attendant>);
+        for _ in 0..3 {
+            scene.far.write(b"more").unwrap();
+            let summons = keeper.0.lock().unwrap().pop().unwrap();
+            scene.near.answer(summons);
+            assert!(scene.near.finish_turn(false));
+            assert_eq!(scene.read(), 4);
+            assert!(!scene.near.finish_turn(true));
+            assert_eq!(scene.reported(), None, "the signal was taken back");
+        }
+        scene.far.write(b"more").unwrap();
+        keeper.0.lock().unwrap().clear();
+        assert!(
+            scene.reported().is_some(),
+            "a signal that is dropped is sent"
+        );
+    }
+
+    /// Regression: the signal was taken back, and no part of the lane wrote.
+    #[test]
+    fn a_paused_reader_that_answers_a_signal_is_told_of_room() {
+        let mut scene = Scene::set();
+        scene.wake();
+        let keeper = Arc::new(Keeper::default());
+        let Scene { near, poller, .. } = &mut scene;
+        while near.write(&[0; 4096]).is_ok() {}
+        near.watch(&mut **poller, Token(7), Interest::WRITE)
+            .unwrap();
+        assert!(!near.finish_turn(true));
+        near.set_attendant(Arc::clone(&keeper) as Arc<dyn Attendant>);
+        scene.far.read(&mut [0; 65_536]).unwrap();
+        let summons = keeper.0.lock().unwrap().pop().unwrap();
+        scene.near.answer(summons);
+        assert!(!scene.near.finish_turn(false) && !scene.near.finish_turn(true));
+        let event = scene.reported().unwrap();
+        assert!(scene.near.admit(event).writable);
+    }
+
     #[test]
     fn a_paused_reader_is_told_of_room_only() {
         let mut scene = Scene::set();
