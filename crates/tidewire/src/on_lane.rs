@@ -6,7 +6,7 @@ use std::cell::Cell;
 thread_local! {
     /// The identity of the lane that this thread runs; 0 if it runs none.
     static LANE: Cell<usize> = const { Cell::new(0) };
-    /// The lane whose turn visits that lane; 0 if none. Visits do not nest.
+    /// The lane that visits `LANE`; 0 if none. Visits do not nest.
     static VISITOR: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -49,7 +49,7 @@ pub(crate) fn is_on(lane: usize) -> bool {
     LANE.try_with(Cell::get).unwrap_or_default() == lane
 }
 
-/// Whether this thread runs the lane with this identity, or the turn of that lane has led here.
+/// Whether this thread runs the lane with this identity, or a lane that this lane visits.
 pub(crate) fn is_within(lane: usize) -> bool {
     is_on(lane) || VISITOR.try_with(Cell::get).unwrap_or_default() == lane
 }

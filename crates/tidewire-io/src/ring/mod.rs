@@ -26,5 +26,5 @@ mod stream;
 mod summons;
 
 pub use spsc::{Consumer, Producer, ring};
-pub use stream::{Readiness, RingStream};
+pub use stream::{Readiness, RingStream, attend};
 pub use summons::{Attendant, Summons};

@@ -3,7 +3,7 @@
 //! A poller watches an eventfd, which is readable while its counter is not zero. The contract of the pollers is
 //! level-triggered, so the signal must be *set* whenever the owner is ready in a direction that it watches. Setting the
 //! signal is a system call, which costs 5 to 10 µs when it wakes a thread, so it must not happen for every message.
-//! Hence one invariant, which holds whenever the owner is not inside [`Watch::rearm`]:
+//! Hence one invariant, except inside [`Watch::rearm`], and from [`Watch::answer`] to `rearm`:
 //!
 //! > Either the signal is set, or about to be, or the owner has announced every direction it watches and was not ready
 //! > in any of them when it looked after the announcement.
@@ -50,9 +50,9 @@ impl<F: Flags, C: Counter> ReadySignal<F, C> {
         }
     }
 
-    /// Takes the announcement of an owner that sleeps on one of `directions`. If it returns true, the caller must
-    /// [`send`](Self::send) the signal. The peer calls it after it made the owner ready in them. While the owner does
-    /// not sleep, the call costs a fence and a load.
+    /// Takes the announcement of an owner that sleeps on one of `directions`. The peer calls it after it made the owner
+    /// ready in them. On true, the caller must [`send`](Self::send) the signal, unless [`Watch::answer`] returns true.
+    /// While the owner does not sleep, the call costs a fence and a load.
     #[inline]
     pub(super) fn takes(&self, directions: usize) -> bool {
         F::fence();
@@ -139,8 +139,8 @@ impl Watch {
         }
     }
 
-    /// Ends a sleep whose announcement the peer has taken and whose signal is not sent. Returns whether the signal must
-    /// not be sent any more. Else the owner expects it.
+    /// Ends a sleep whose announcement the peer has taken and whose signal is not sent. On true, the caller withdraws
+    /// the signal. Else the caller sends it.
     pub(super) fn answer<F: Flags, C: Counter>(&mut self, signal: &ReadySignal<F, C>) -> bool {
         let is_asleep = self.undrained.is_none() && self.announced != 0;
         let is_summoned = is_asleep && signal.announced.0.load() == 0;

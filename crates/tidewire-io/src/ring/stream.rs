@@ -221,7 +221,7 @@ impl RingStream {
     #[inline]
     pub fn commit(&mut self, count: usize) {
         self.outgoing.commit(count);
-        self.peer.ring(READ);
+        self.peer.wake(READ);
     }
 
     /// Tells the peer that this end sends no more. The peer's bytes can still be read.
@@ -231,7 +231,7 @@ impl RingStream {
     /// Never fails. The signature is that of a socket.
     pub fn shutdown_write(&self) -> io::Result<()> {
         self.outgoing.close();
-        self.peer.ring(READ);
+        self.peer.wake(READ);
         Ok(())
     }
 
@@ -264,21 +264,6 @@ impl RingStream {
         Readiness {
             readable: found & READ != 0,
             writable: found & WRITE != 0,
-        }
-    }
-
-    /// Sets who gets the signals to this end before they are sent. Only the first call has an effect.
-    pub fn set_attendant(&self, attendant: Arc<dyn Attendant>) {
-        self.own.set_attendant(attendant);
-    }
-
-    /// Takes a signal in place of the poller, if this end is interested in reading. The stream may be readable from now
-    /// on without a report of the descriptor: the caller reads until `WouldBlock`, or takes back the interest in
-    /// reading. Any other signal is sent, because a caller that only reads would not act on it.
-    pub fn answer(&mut self, summons: Summons) {
-        let reads = self.wanted & READ != 0;
-        if reads && summons.is_for(&self.own) && self.watch.answer(self.own.signal()) {
-            summons.withdraw();
         }
     }
 
@@ -350,7 +335,25 @@ impl RingStream {
     #[inline]
     fn tell_of_room(&self) {
         if self.incoming.free_at_most() >= low_water(self.incoming.capacity()) {
-            self.peer.ring(WRITE);
+            self.peer.wake(WRITE);
+        }
+    }
+}
+
+/// Sets who gets the signals to an end before they are sent. Only the first call for an end has an effect.
+pub fn attend(stream: &RingStream, attendant: Arc<dyn Attendant>) {
+    stream.own.set_attendant(attendant);
+}
+
+impl Summons {
+    /// Takes this signal to an end in place of the poller, if the end is interested in reading. The stream may be
+    /// readable from now on without a report of the descriptor: the caller reads until `WouldBlock`, or takes back the
+    /// interest in reading. A signal to an end that does not read is sent, because the caller would not act on it. So
+    /// is a signal to another end.
+    pub fn answer(self, stream: &mut RingStream) {
+        let reads = stream.wanted & READ != 0;
+        if reads && self.is_for(&stream.own) && stream.watch.answer(stream.own.signal()) {
+            self.withdraw();
         }
     }
 }
@@ -367,7 +370,7 @@ impl Drop for RingStream {
     fn drop(&mut self) {
         self.outgoing.close();
         self.incoming.close();
-        self.peer.ring(READ | WRITE);
+        self.peer.wake(READ | WRITE);
     }
 }
 

@@ -1,4 +1,4 @@
-//! A signal to the sleeping owner of a ring that another thread may make unnecessary.
+//! A signal to a ring's sleeping owner. Another thread can make it unnecessary.
 //!
 //! A signal costs two system calls, and the change to another thread. The thread that wrote to the ring can often do
 //! the owner's work itself. So the end of a ring may have an [`Attendant`], which gets the signal as a [`Summons`]
@@ -12,9 +12,9 @@ use std::sync::{Arc, OnceLock};
 use super::sleep::ReadySignal;
 use crate::process::Process;
 
-/// Gets the signals to the owner of an end of a ring, see [`RingStream::set_attendant`](super::RingStream).
+/// Gets the signals to the owner of an end of a ring, see [`attend`](super::attend).
 pub trait Attendant: Debug + Send + Sync {
-    /// Takes a signal before it is sent. The peer's thread calls it after it has made the owner ready.
+    /// Takes an unsent signal. The peer's thread calls this after it has made the owner ready.
     fn summon(&self, summons: Summons);
 }
 
@@ -22,7 +22,7 @@ pub trait Attendant: Debug + Send + Sync {
 #[derive(Debug)]
 pub struct Summons(Option<Arc<Bell>>);
 
-/// How the peer of an end wakes its owner.
+/// How the peer wakes the owner of an end.
 #[derive(Debug)]
 pub(super) struct Bell {
     signal: EventFdSignal,
@@ -52,7 +52,7 @@ impl Bell {
 
     /// Wakes the owner if it sleeps on one of `directions`, as [`ReadySignal::takes`](super::sleep::ReadySignal) says.
     #[inline]
-    pub(super) fn ring(self: &Arc<Self>, directions: usize) {
+    pub(super) fn wake(self: &Arc<Self>, directions: usize) {
         if self.signal.takes(directions) {
             self.summon();
         }

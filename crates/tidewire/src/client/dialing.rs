@@ -59,7 +59,7 @@ impl Dialing {
         self.is_lazy && self.dialer.is_idle() && !self.has_failed
     }
 
-    /// Whether the results of a lookup are the next step.
+    /// Whether an attempt or a renewal awaits a lookup.
     pub(super) fn awaits_lookup(&self) -> bool {
         self.dialer.is_looking_up() || self.renewal.is_asked()
     }

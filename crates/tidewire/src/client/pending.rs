@@ -36,7 +36,7 @@ pub(super) struct Pending {
     /// The id under which each slot's request was last sent, so that an abandoned request is found without a search. An
     /// answer does not clear its entry. So a reader checks that the request with this id still belongs to the slot.
     sent_ids: Vec<u32>,
-    /// Time of the next search for passed deadlines: the earliest deadline, or earlier. `u64::MAX` if there is none.
+    /// Time of the next search for passed deadlines, a tick late at most. `u64::MAX` if no request has one.
     due_ns: u64,
     /// Scratch list of requests whose deadlines have passed.
     expired: Vec<u32>,

@@ -38,7 +38,7 @@ pub(crate) struct Dialer {
     /// The time for a lookup, and then for all addresses of an attempt.
     timeout: Duration,
     credentials: Option<Credentials>,
-    /// The credentials of the next connection.
+    /// The token of the next connection.
     token: Option<Token>,
     /// The files of TLS that may change.
     tls: Option<Arc<ClientConfigs>>,
@@ -120,7 +120,7 @@ impl Dialer {
         self.moved.as_ref().unwrap_or(&self.home).stack()
     }
 
-    /// The credentials of the next connection.
+    /// The token of the next connection.
     pub(crate) fn token(&self) -> Option<&Token> {
         self.token.as_ref()
     }
@@ -152,7 +152,7 @@ impl Dialer {
         )
     }
 
-    /// Whether the results of a lookup are the next step.
+    /// Whether an attempt awaits a lookup.
     pub(crate) fn is_looking_up(&self) -> bool {
         matches!(self.state, State::LookingUp)
     }

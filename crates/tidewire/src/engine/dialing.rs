@@ -50,7 +50,7 @@ impl Core {
         endpoint: &Endpoint,
     ) -> Result<SessionId, ConnectError> {
         let token = dialer.token();
-        // No connection begins that could not have the credentials.
+        // A token must not travel where others could read it.
         token.map_or(Ok(()), |token| {
             self.shared.outgoing.check_credentials(endpoint, token)
         })?;

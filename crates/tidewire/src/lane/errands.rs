@@ -1,8 +1,8 @@
 //! The sleeping lanes of this process that the turn of a lane has made work for.
 //!
-//! A turn that writes to a ring of a sleeping lane would wake that lane's thread. That costs two changes of thread for
-//! a call. So the turn notes an [`Errand`] in place of the signal. Before its lane sleeps or waits, the thread runs
-//! the turns of the noted lanes itself, if their own threads still sleep. Else it sends the signals.
+//! A turn that writes to a ring of a sleeping lane would wake that lane's thread. That costs two changes of thread
+//! for a call. So the turn notes an [`Errand`] in place of the signal. After the turn, the thread visits the noted
+//! lanes: it runs a turn of each lane that still offers its seat. To the others it sends the signals.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use crate::session::SessionTable;
 use crate::transport::Transport;
 use crate::transport::inproc::Doors;
 
-/// A signal to a session of a lane.
+/// An unsent signal to a session.
 #[derive(Debug)]
 pub(crate) struct Errand {
     lane: Weak<dyn Lead>,
@@ -52,7 +52,7 @@ impl Errand {
     }
 }
 
-/// Takes the signals to a session.
+/// The attendant of a session.
 #[derive(Debug)]
 struct Door {
     lane: Weak<dyn Lead>,
@@ -104,11 +104,11 @@ pub(super) fn is_any() -> bool {
 }
 
 /// Runs the lanes of the errands. The lane that runs on this thread gets its own errands by `answer`. Lanes that call
-/// each other without end do not keep this thread: after some errands the others become signals.
+/// each other without end do not keep this thread: after some visits, errands become signals.
 #[inline(never)]
 pub(super) fn run(answer: &mut dyn FnMut(Errand)) {
     IS_ANY.set(false);
-    for _ in 0..ERRANDS_AT_ONCE {
+    for _ in 0..VISITS_AT_ONCE {
         let Some(errand) = take() else {
             return;
         };
@@ -144,5 +144,5 @@ fn take() -> Option<Errand> {
     ERRANDS.try_with(|it| it.borrow_mut().pop_front()).ok()?
 }
 
-/// More than the lanes of most processes.
-const ERRANDS_AT_ONCE: usize = 64;
+/// Most processes have fewer lanes.
+const VISITS_AT_ONCE: usize = 64;

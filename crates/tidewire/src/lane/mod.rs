@@ -85,7 +85,7 @@ pub(crate) struct Lane<S> {
     wake_ns: Option<u64>,
     /// The last look at the sockets without a wait.
     polled_ns: u64,
-    /// The sleeps in which other lanes may run this one.
+    /// The turns of this lane that other lanes run.
     visits: Visits,
     /// The allocations of the thread that leads, at the last look.
     allocations: Option<Allocations>,

@@ -1,10 +1,10 @@
 //! The threads that wait for a lane run its turns, one of them at a time.
 //!
 //! Problem: a thread that waits for a reply sleeps while the lane's own thread is woken, works, and wakes it again.
-//! That is two changes of thread for each call, 5 to 40 µs each. Approach: leader and followers. The thread that holds
-//! the [`Seat`] leads: it waits on the poller, and runs the turns that bring the outcomes of all threads. A thread that
-//! must wait leads if the seat is free. Else it follows: it is parked until its outcome is there, or until the leader
-//! hands on the lead to it.
+//! That is two changes of thread for each call, 5 to 40 µs each. Approach: leader and followers. The thread that
+//! holds the [`Seat`] leads: it waits on the poller, and runs the turns that bring the outcomes of all threads. A
+//! thread that must wait leads if the seat is free. Else it follows: it is parked until its outcome is there, or
+//! until the leader hands on the lead to it.
 //!
 //! ```text
 //!   thread that waits          lane's own thread
@@ -21,13 +21,13 @@
 //! thread looks once a lease whether the loop goes on. While the lane rests nobody waits for it, and a thread that
 //! brings work other than a request calls the lane's own thread, by
 //! [`LaneWaker::wake`](tidewire_io::waker::LaneWaker::wake). Timers, requests without a waiting thread and messages of
-//! the peer wait for the next lead, at most two [leases](LEASE). A task of an executor cannot lead, because its thread
+//! the peer wait for the next lead, at most two leases (`LEASE`). A task of an executor cannot lead, because its thread
 //! has other tasks. While a task waits, the lane's own thread leads.
 //!
-//! The lane of a server has no such threads, so its own thread leads from its start to its end. If the lane has
-//! in-process sessions, it sleeps outside of the seat, and offers the seat to the lanes that write to these sessions:
-//! see `errands.rs`. `seat/model.rs` runs this code under a model checker. The decisions 0107 and 0108 have the
-//! measurements and what was rejected.
+//! No thread waits for the lane of a server: its own thread leads. If the lane has in-process sessions and little
+//! work, its own thread sleeps without the seat, and lanes that write to these sessions may *visit* the lane, that is
+//! run a turn of it: see `errands.rs`. `seat/model.rs` runs this code under a model checker. The decisions 0107 and
+//! 0108 have the measurements and what was rejected.
 
 use std::fmt;
 use std::iter::{from_fn, once};
@@ -63,24 +63,23 @@ pub(crate) trait Turns: Send {
     /// Waits for events, at most until this time, handles them, and runs a turn. With 0 it only looks for events.
     fn step(&mut self, until_ns: Option<u64>) -> Result<(), LaneError>;
 
-    /// Whether other lanes may run this one while it sleeps outside of the seat.
+    /// Whether the lane may offer its seat to other lanes while it sleeps.
     fn may_offer(&self) -> bool {
         false
     }
 
-    /// Begins that sleep if the lane has nothing to do. Else it makes a step and returns `None`.
+    /// Begins a sleep with an offer if the lane is idle and open to visits. Else makes a step.
     fn step_or_offer(&mut self) -> Result<Option<Offer>, LaneError> {
         self.step(None)?;
         Ok(None)
     }
 
-    /// Ends that sleep: looks for events, handles them, and runs a turn.
+    /// Ends the offer: looks for events, handles them, and runs a turn.
     fn end_offer(&mut self) -> Result<(), LaneError> {
         self.step(Some(0))
     }
 
-    /// Handles the signals to sessions during that sleep, and runs a turn. Returns whether the lane's own thread must
-    /// be woken.
+    /// A visit: answers these errands, and runs a turn. Returns whether the lane's own thread must be woken.
     fn attend(&mut self, errands: &mut dyn Iterator<Item = Errand>) -> bool {
         // Each errand that is dropped becomes a signal.
         errands.count() > 0
@@ -112,7 +111,7 @@ struct Held<L> {
     failure: Option<LaneError>,
 }
 
-/// A sleep outside of the seat.
+/// A sleep that permits visits.
 pub(crate) struct Offer {
     /// The descriptor that is readable when the lane has events.
     readiness: Arc<OwnedFd>,
@@ -177,7 +176,7 @@ impl dyn Lead {
         poll: &mut dyn FnMut(Option<&Waker>) -> bool,
     ) -> bool {
         if unsent::is_elsewhere(self.id()) {
-            // The outcome may be there already. Then more requests may follow, and leave together.
+            // If the outcome is there, the requests of other lanes wait, to leave together with later ones.
             if self.lead(Some(0), &mut || poll(None)) == Led::Ready {
                 return true;
             }
@@ -239,7 +238,7 @@ impl<L: Turns> Seat<L> {
                 return outcome;
             }
             self.crew.rest(&mut seen);
-            // A thread that leaves sees the call that ended this rest, or this thread sees that the seat is free.
+            // A thread that leaves sees the wake that ended this rest, or this thread sees that the seat is free.
             fence(Ordering::SeqCst);
         }
     }
@@ -275,7 +274,7 @@ impl<L: Turns> Seat<L> {
                     self.is_offered.store(true, Ordering::Relaxed);
                     drop(held);
                     let slept = offer.sleep(self.crew.waker());
-                    // Visitors make room: they take the lock again and again, and do not look at the sockets.
+                    // Ends the visits: they could keep the lock from this thread, and do not poll sockets.
                     self.is_offered.store(false, Ordering::Relaxed);
                     held = self.held.lock();
                     // A lane that stops, or whose turn has failed, has no further turn.
@@ -396,7 +395,7 @@ impl<L: Turns> Lead for Seat<L> {
         });
         if !matches!(attended, Ok(false)) {
             held.failure = attended.err();
-            // From now on the lane is its own thread's.
+            // Its own thread runs the lane next.
             self.is_offered.store(false, Ordering::Relaxed);
             drop(held);
             self.crew.waker().wake();

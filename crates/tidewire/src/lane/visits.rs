@@ -1,4 +1,4 @@
-//! The state by which other lanes may run a lane while it sleeps.
+//! Visits: turns of a lane that other lanes run while it sleeps.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tidewire_io::poller::Poller;
 use super::seat::Offer;
 use crate::engine::earlier;
 
-/// The sleeps of a lane outside of its seat.
+/// The state of a lane for its visits.
 #[derive(Debug)]
 pub(super) struct Visits {
     /// The descriptor that is readable when the lane has events. `None` if other lanes may not run this one.
@@ -59,16 +59,16 @@ impl Visits {
         };
     }
 
-    /// Whether the lane has so much work that its own thread does it, beside the threads of its peers. The lane of a
-    /// client is always alone.
+    /// Whether only its own thread runs the lane: the lane has much work, or takes no visits. The latter is so for
+    /// clients, and without epoll.
     #[inline]
     pub(super) fn is_alone(&self) -> bool {
         self.alone_for > 0 || !self.are_allowed()
     }
 }
 
-/// The frames of a turn after which a lane works alone. With fewer, two lanes are faster on one thread: the lines of
-/// memory stay in one cache, and nobody is woken. With more, two threads are faster: from 3 publishers to 2 subscribers
+/// The frames of a turn after which a lane works alone. With fewer, two lanes are faster on one thread: no cache
+/// line changes its core, and no thread is woken. With more, two threads are faster: from 3 publishers to 2 subscribers
 /// 0.4 of the bare loop in place of 0.2.
 const LONG_FRAMES: u64 = 32;
 

@@ -8,7 +8,7 @@
 //! Approach: by default ([`Spin::Adaptive`]) a lane spins for at most [`ADAPTIVE_NS`] at those in-process connections
 //! that it has just read from, and remembers whether it found work ([`SpinBackoff`]). A spin that found no work
 //! doubles the number of times that the lane then sleeps at once, up to [`PASSES_MAX`]. A spin that found work halves
-//! it. So two lanes that exchange messages never sleep. Lanes whose work is rare, or whose peer shares their core,
+//! it. So two busy lanes never sleep. Lanes whose work is rare, or whose peer shares their core,
 //! spin at a thousandth of their waits to find out whether that has changed. A lane that other lanes may run while it
 //! sleeps spins only after a turn with much work: small work is done on the peer's thread (`errands.rs`, decision
 //! 0108).
@@ -144,7 +144,7 @@ impl<S: Service> Lane<S> {
         Ok(result?)
     }
 
-    /// Looks for work without a sleep. If there is none, the in-process connections know that the lane will sleep.
+    /// Runs the errands, and looks for work. Without work, the in-process sessions announce the lane's sleep.
     #[inline(always)]
     pub(super) fn finds_work(&mut self, wake_ns: Option<u64>) -> Result<bool, LaneError> {
         if errands::is_any() {
@@ -183,8 +183,8 @@ impl<S: Service> Lane<S> {
         }
     }
 
-    /// Looks for events of sockets, unless it has just done so. A lane with much work from in-process sessions makes a
-    /// turn in less time than that look.
+    /// Polls the sockets, unless the last poll was less than [`SOCKETS_AFTER_NS`] ago. A turn with work from in-process
+    /// sessions only takes less time than a poll.
     #[inline(never)]
     fn poll_if_due(&mut self) -> Result<(), PollerError> {
         let now_ns = self.core.sessions.timers.now_ns();
@@ -255,7 +255,7 @@ impl<S: Service> Lane<S> {
         }
         self.spinning.backoff.note(found);
         if found {
-            // Sockets have their share of this turn, too.
+            // Sockets must not starve.
             self.poll_if_due()?;
         }
         Ok(())

@@ -59,7 +59,7 @@ pub(crate) struct Mailbox {
     /// The lane has ended and takes no more messages. Written under the lock.
     retired: AtomicBool,
     pub(crate) waker: Arc<LaneWaker>,
-    /// The takers of the signals to the in-process sessions, if other lanes may run this lane while it sleeps.
+    /// Makes the attendants of the in-process sessions, if other lanes may visit this lane.
     doors: OnceLock<Box<dyn Doors>>,
     /// How much the lane has to do.
     pub(crate) load: LaneLoad,
@@ -89,7 +89,7 @@ impl Mailbox {
         let _ = self.doors.set(doors);
     }
 
-    /// The taker of the signals to the in-process session in this slot.
+    /// The attendant of the in-process session in this slot.
     pub(crate) fn door(&self, slot: usize) -> Option<Arc<dyn Attendant>> {
         self.doors.get().map(|it| it.door(slot))
     }

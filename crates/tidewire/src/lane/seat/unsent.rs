@@ -12,7 +12,7 @@ use super::Lead;
 use crate::sync::thread_local;
 
 thread_local! {
-    /// A lane comes here with the first request after its last turn. A thread that never waits fills the list.
+    /// A lane is added with the first request after its last turn. Only a wait of the thread empties the list.
     static UNSENT: RefCell<Vec<Weak<dyn Lead>>> = RefCell::default();
 }
 
@@ -25,11 +25,11 @@ pub(crate) fn note(seat: &Weak<dyn Lead>) {
             return;
         }
         if unsent.len() == unsent.capacity() {
-            // Lanes that live, each once, bound the list.
+            // Each living lane stays in the list once.
             unsent.retain(|it| it.strong_count() > 0);
             unsent.sort_by_key(|it| it.as_ptr().addr());
             unsent.dedup_by(|one, other| one.ptr_eq(other));
-            // Else each note of a thread with as many lanes would come here.
+            // Without spare room, each further note would clean up again.
             let lanes = unsent.len();
             unsent.reserve(lanes);
         }

@@ -24,7 +24,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use tidewire_io::poller::{Event, Interest, Poller, PollerError, Token};
-use tidewire_io::ring::{Attendant, RingStream, Summons};
+use tidewire_io::ring::{Attendant, RingStream, Summons, attend};
 use tidewire_io::socket::SocketError;
 
 pub(crate) use registry::WaitingEnd;
@@ -46,7 +46,7 @@ pub(crate) struct InprocStream {
     awake: bool,
 }
 
-/// Makes those who take the signals to the in-process sessions of a lane.
+/// Makes the attendants of the in-process sessions of a lane.
 pub(crate) trait Doors: fmt::Debug + Send + Sync {
     fn door(&self, slot: usize) -> Arc<dyn Attendant>;
 }
@@ -89,12 +89,12 @@ impl InprocStream {
 
     /// Sets who gets the signals to this end.
     pub(crate) fn set_attendant(&self, attendant: Arc<dyn Attendant>) {
-        self.ring.set_attendant(attendant);
+        attend(&self.ring, attendant);
     }
 
     /// Takes a signal in place of the poller. The lane reads this end from now on without events.
     pub(crate) fn answer(&mut self, summons: Summons) {
-        self.ring.answer(summons);
+        summons.answer(&mut self.ring);
         self.awake = true;
         self.announce();
     }
