@@ -210,7 +210,7 @@ fn classify_serve(error: &ServeError) -> (u8, &'static str) {
             "listen elsewhere with --bind, for example on any free port, which is port 0",
         ),
         ServeError::Address(_)
-        | ServeError::MixedFraming { .. }
+        | ServeError::TooManyCodecs(_)
         | ServeError::Framing { .. }
         | ServeError::Socket(_)
         | ServeError::PassedSocket { .. }

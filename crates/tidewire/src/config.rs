@@ -1,5 +1,7 @@
 //! The settings of a server. All its lanes share them, and none changes them.
 
+mod codecs;
+
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -7,27 +9,27 @@ use std::time::Duration;
 use tidewire_io::datagram::DatagramOptions;
 use tidewire_io::socket::SocketOptions;
 use tidewire_proto::codec::{AnyCodec, Codec};
-use tidewire_proto::connection::Rules;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
+
+pub(crate) use codecs::{CODECS_MAX, CodecNumber, Codecs};
 
 use crate::limits::{Limits, Rate, RoomDefaults, nanoseconds};
 
 /// The settings of a server. See the module.
 #[derive(Debug)]
 pub(crate) struct Config {
-    pub(crate) codec: AnyCodec,
+    pub(crate) codecs: Codecs,
     pub(crate) limits: Limits,
     /// Largest frame of a room or topic, in bytes. It leaves room for the header of a subscriber's frame. 0 while the
     /// server is cut off from other nodes and refuses such messages.
     pub(crate) shared_frame_bytes_max: AtomicUsize,
     /// The value of `shared_frame_bytes_max` while nothing is refused.
     pub(crate) shared_frame_bytes: AtomicUsize,
-    pub(crate) rules: Rules,
     pub(crate) rate: Option<Rate>,
     pub(crate) room_defaults: RoomDefaults,
-    /// The policies for slow subscribers that the codec can serve.
+    /// The policies for slow subscribers that the main codec can serve.
     pub(crate) policies: Policies,
     /// The server's name for itself in its welcome.
     pub(crate) agent: String,

@@ -46,6 +46,16 @@ macro_rules! codecs {
             }
         }
 
+        impl PartialEq for KnownCodec {
+            fn eq(&self, other: &Self) -> bool {
+                match (self, other) {
+                    $((Self::$codec(one), Self::$codec(other)) => one == other,)+
+                    (Self::Custom(one), Self::Custom(other)) => Arc::ptr_eq(one, other),
+                    _ => false,
+                }
+            }
+        }
+
         /// Calls a method of the codec in the variant.
         macro_rules! each {
             ($dollar any:expr, $dollar chosen:ident => $dollar call:expr) => {
@@ -111,7 +121,9 @@ macro_rules! with_codec {
 
 /// A codec chosen at run time: one of the built-in codecs, or a custom codec. The default is `tw1`, the native
 /// protocol.
-#[derive(Clone, Debug)]
+///
+/// Two codecs are equal if they have the same name and parameters. A custom codec equals its clones only.
+#[derive(Clone, Debug, PartialEq)]
 pub struct AnyCodec(KnownCodec);
 
 impl Default for AnyCodec {

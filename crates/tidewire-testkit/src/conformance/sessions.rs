@@ -114,7 +114,10 @@ pub(super) fn broadcasts_reach_the_chosen_sessions(setup: &Setup) {
     assert_eq!(metrics.broadcast_matched, 2 * ROUNDS);
     assert_eq!(
         metrics.broadcast_matched,
-        metrics.broadcast_queued + metrics.broadcast_full + metrics.broadcast_too_large
+        metrics.broadcast_queued
+            + metrics.broadcast_full
+            + metrics.broadcast_too_large
+            + metrics.broadcast_inexpressible
     );
 }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tidewire_io::socket::SocketAddress;
 
-use super::{Address, AddressKind, InprocName, WebSocketEndpoint};
+use super::{Address, AddressKind, InprocName, Parameters, WebSocketEndpoint};
 
 /// An address that is ready for use: a host name is resolved, and port 0 is replaced by the real port of a listener.
 /// [`Address`] has an example.
@@ -152,8 +152,8 @@ impl From<Endpoint> for Address {
             Endpoint::Socket(SocketAddress::Unix(path)) => AddressKind::Ipc(path),
             Endpoint::Inproc(name) => AddressKind::Inproc(name),
         };
-        let framing = None;
-        Self { kind, framing }
+        let parameters = Parameters::default();
+        Self { kind, parameters }
     }
 }
 

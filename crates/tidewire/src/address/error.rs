@@ -93,11 +93,29 @@ pub enum AddressError {
     },
     /// The parameter after the question mark is unknown.
     #[error(
-        "unknown parameter {parameter:?}; write ?framing=none or ?framing=length, and no other ? in a path"
+        "unknown parameter {parameter:?}; write ?codec=NAME, ?framing=none or ?framing=length, two of them as \
+         ?codec=NAME&framing=none, and no other ? in a path"
     )]
     BadParameter {
         /// The text after the question mark.
         parameter: String,
+    },
+    /// The codec of the address is unknown, or its parameters are.
+    #[error("the address sets the codec {codec:?}: {detail}")]
+    Codec {
+        /// The text after `codec=`.
+        codec: String,
+        /// The reason, and what is expected.
+        detail: String,
+    },
+    /// The address is one within the process, and sets a codec.
+    #[error(
+        "connections within a process have the codec of their server; leave ?codec= out of {text:?}, and set it for the \
+         server"
+    )]
+    InprocCodec {
+        /// The whole text.
+        text: String,
     },
     /// The address has a framing, but its transport preserves the boundaries of messages.
     #[error(

@@ -6,11 +6,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use tidewire_io::socket::SocketAddress;
-use tidewire_proto::codec::StreamFraming;
+use tidewire_proto::codec::{AnyCodec, StreamFraming};
 
 mod endpoint;
 mod error;
 mod inproc_name;
+mod parameters;
 mod successor;
 mod websocket;
 
@@ -18,6 +19,7 @@ pub use endpoint::Endpoint;
 pub use error::AddressError;
 pub use inproc_name::InprocName;
 pub(crate) use inproc_name::NAME_BYTES_MAX;
+use parameters::Parameters;
 pub use successor::Successor;
 pub use websocket::WebSocketEndpoint;
 use websocket::{WebPath, parse_path};
@@ -37,6 +39,9 @@ use websocket::{WebPath, parse_path};
 /// each frame over TCP, and none over Unix sockets. Each address that a server listens on may have its own setting.
 /// Without one, the codec's setting holds. An [`Endpoint`] does not keep it.
 ///
+/// Each address but `inproc://` may also end with `?codec=NAME`, or `?codec=NAME&framing=none`, with a name that
+/// [`AnyCodec::by_name`] knows. A server then speaks this codec there, and a client with this server.
+///
 /// ```
 /// use tidewire::address::{Address, AddressError};
 /// use tidewire::Endpoint;
@@ -51,7 +56,7 @@ use websocket::{WebPath, parse_path};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     kind: AddressKind,
-    framing: Option<StreamFraming>,
+    parameters: Parameters,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -161,12 +166,24 @@ impl Address {
     /// The value of `?framing=`, if any.
     #[must_use]
     pub fn framing(&self) -> Option<StreamFraming> {
-        self.framing
+        self.parameters.framing
+    }
+
+    /// The codec of `?codec=`, if any.
+    #[must_use]
+    pub fn codec(&self) -> Option<AnyCodec> {
+        self.parameters.codec()
+    }
+
+    /// What follows the address: `?codec=...`, `?framing=...`, both, or nothing.
+    #[must_use]
+    pub fn parameters(&self) -> impl fmt::Display {
+        &self.parameters
     }
 
     pub(crate) fn set_usual_framing(&mut self, framing: StreamFraming) {
         if self.is_stream_socket() {
-            self.framing.get_or_insert(framing);
+            self.parameters.framing.get_or_insert(framing);
         }
     }
 
@@ -231,12 +248,18 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (transport, rest) = text.split_once("://").unwrap_or(("tcp", text));
-        let (rest, framing) = match transport {
-            "tcp" | "tls" | "udp" | "ipc" | "inproc" => split_framing(rest)?,
-            _ => (rest, None),
+        let (rest, parameters) = match transport {
+            "tcp" | "tls" | "udp" | "ipc" | "inproc" => Parameters::split(rest)?,
+            "ws" | "wss" if rest.contains("?codec=") => Parameters::split(rest)?,
+            _ => (rest, Parameters::default()),
         };
-        if framing.is_some() && matches!(transport, "udp" | "inproc") {
+        if parameters.framing.is_some() && !matches!(transport, "tcp" | "tls" | "ipc") {
             return Err(AddressError::NoStream {
+                text: text.to_owned(),
+            });
+        }
+        if transport == "inproc" && parameters != Parameters::default() {
+            return Err(AddressError::InprocCodec {
                 text: text.to_owned(),
             });
         }
@@ -273,7 +296,7 @@ impl FromStr for Address {
                 });
             }
         };
-        Ok(Self { kind, framing })
+        Ok(Self { kind, parameters })
     }
 }
 
@@ -296,11 +319,7 @@ impl fmt::Display for Address {
             AddressKind::Ipc(path) => write!(formatter, "ipc://{}", path.display())?,
             AddressKind::Inproc(name) => name.fmt(formatter)?,
         }
-        match self.framing {
-            Some(StreamFraming::None) => formatter.write_str("?framing=none"),
-            Some(StreamFraming::Length) => formatter.write_str("?framing=length"),
-            None => Ok(()),
-        }
+        self.parameters.fmt(formatter)
     }
 }
 
@@ -352,19 +371,6 @@ fn write_host(
         return write!(formatter, "{transport}://[{host}]:{port}");
     }
     write!(formatter, "{transport}://{host}:{port}")
-}
-
-fn split_framing(rest: &str) -> Result<(&str, Option<StreamFraming>), AddressError> {
-    let Some((location, parameter)) = rest.rsplit_once('?') else {
-        return Ok((rest, None));
-    };
-    match parameter {
-        "framing=none" => Ok((location, Some(StreamFraming::None))),
-        "framing=length" => Ok((location, Some(StreamFraming::Length))),
-        other => Err(AddressError::BadParameter {
-            parameter: other.to_owned(),
-        }),
-    }
 }
 
 fn parse_host(text: &str, rest: &str) -> Result<(String, u16), AddressError> {

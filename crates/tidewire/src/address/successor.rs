@@ -7,7 +7,7 @@ use std::str::FromStr;
 use tidewire_proto::limits::MOVED_ADDRESS_BYTES_MAX;
 use tidewire_proto::setting::SettingError;
 
-use super::{Address, AddressError, AddressKind};
+use super::{Address, AddressError, AddressKind, Parameters};
 
 /// The address of the server for the clients of a draining server: `tcp://`, `tls://`, `ws://` or `wss://` with a host
 /// that other machines know, and a port.
@@ -70,7 +70,7 @@ impl FromStr for Successor {
         else {
             return Err(by_transport());
         };
-        if address.framing.is_some() {
+        if address.parameters != Parameters::default() {
             return Err(by_transport());
         }
         let is_anywhere = host.parse().is_ok_and(|ip: IpAddr| ip.is_unspecified());

@@ -22,7 +22,7 @@ use crate::address::Address;
 use crate::auth::Credentials;
 use crate::dial::{Backoff, Dialer, Target};
 use crate::limits::{CLIENT_LINGER_DEFAULT, ConnectionLimits, Limits};
-use crate::server::{ServeError, Server, adapt, frame};
+use crate::server::{ServeError, Server, frame, limit_frames};
 use crate::tls::{ClientConfigs, ClientTls, Connector};
 use crate::transport::ConnectError;
 use crate::transport::LayerFactory;
@@ -318,7 +318,8 @@ impl ClientBuilder {
 
     fn start(mut self, address: &str, is_lazy: bool) -> Result<Client, ConnectError> {
         let address: Address = address.parse()?;
-        self.codec = frame(&mut [address.clone()], self.codec)?;
+        self.codec = address.codec().unwrap_or(self.codec);
+        self.codec = frame(&mut [&mut address.clone()], self.codec)?;
         self.start_to(Target::of(address)?, is_lazy)
     }
 
@@ -346,7 +347,10 @@ impl ClientBuilder {
             return Err(ServeError::Layers { address }.into());
         }
         let is_udp = address.is_udp();
-        self.codec = adapt(&[is_udp], self.codec, &mut self.limits)?;
+        limit_frames(&[is_udp], &mut self.limits);
+        if is_udp {
+            self.codec = self.codec.for_datagrams();
+        }
         let is_single = is_udp && self.codec.format().fills_datagrams();
         let ids = self.codec.format().ids;
         let table = RequestTable::new(self.limits.queue_bytes_max(), is_single);

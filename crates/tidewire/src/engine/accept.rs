@@ -210,7 +210,8 @@ impl Acceptor {
                 outcome = AcceptStep::Counted(arrival);
             } else {
                 let refusal = admission.note_refusal(sessions, Refusal::Descriptors, peer);
-                let (codec, code) = (&sessions.config.codec, GoAwayCode::LimitReached);
+                let codec = sessions.config.codecs.get(arrival.codec_number());
+                let code = GoAwayCode::LimitReached;
                 turn_away(codec, arrival.stream, code, refusal.text());
             }
         }
@@ -255,7 +256,8 @@ impl Core {
     pub(crate) fn assign(&mut self, arrival: Arrival, ready: &mut Vec<usize>) {
         let counted = self.admission.count_arrival(&mut self.sessions, &arrival);
         if let Err(refusal) = counted {
-            let (codec, code) = (&self.config.codec, GoAwayCode::LimitReached);
+            let codec = self.config.codecs.get(arrival.codec_number());
+            let code = GoAwayCode::LimitReached;
             return turn_away(codec, arrival.stream, code, refusal.text());
         }
         let (lanes, now_ns) = (self.exchange.lanes.all(), self.sessions.timers.now_ns());
@@ -277,9 +279,11 @@ impl Core {
             // Another lane accepted the connection before it learnt of the drain.
             self.shared.limiter.release_arrival(&arrival);
             self.counters.sessions_refused.add(1);
-            let (codec, text) = (&self.config.codec, "the server is shutting down");
+            let codec = self.config.codecs.get(arrival.codec_number());
+            let text = "the server is shutting down";
             return turn_away(codec, arrival.stream, GoAwayCode::Shutdown, text);
         }
+        let codec = arrival.codec_number();
         let Arrival {
             stream,
             peer,
@@ -288,12 +292,13 @@ impl Core {
         } = arrival;
         let (counted, is_unnamed) = (peer.clone(), forwarder.is_some());
         let now_ns = self.sessions.timers.now_ns();
-        let mut connection = Connection::accepted(&self.config.rules, stream.delivery(), now_ns);
+        let mut connection =
+            Connection::accepted(self.config.codecs.rules(codec), stream.delivery(), now_ns);
         if !stream.is_secured() {
             connection.secure(now_ns);
         }
         let begins_now = connection.phase() != Phase::AwaitHello;
-        match self.insert(stream, peer, connection) {
+        match self.insert(stream, codec, peer, connection) {
             Ok(slot) => {
                 let session = &mut self.sessions[slot];
                 session.profile.listener = listener;

@@ -314,10 +314,11 @@ impl LaneGuard<'_> {
         }
         self.sessions.counters.auth_refused.add(1);
         let LaneSessions { table, config, .. } = &mut *self.sessions;
+        let rules = table[slot].rules(config);
         table.change(slot, |connection| {
             if connection.handshake_mut().refuse(failure, at_ns) && at_ns <= now_ns {
                 // It ends now, unless the lane is late.
-                let _: Overdue = connection.handle_timeout(&config.rules, now_ns, false);
+                let _: Overdue = connection.handle_timeout(rules, now_ns, false);
             }
         });
     }

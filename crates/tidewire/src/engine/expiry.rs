@@ -85,6 +85,7 @@ mod tests {
 
     use super::*;
     use crate::auth::{AuthOutcome, AuthRequest, Authenticate, Identity, Permissions};
+    use crate::config::CodecNumber;
     use crate::lane::{Lane, lane};
     use crate::limits::Limits;
     use crate::server::Server;
@@ -120,10 +121,15 @@ mod tests {
         lane.core.watch([], Vec::new()).unwrap();
         let (near, far) = Stream::pair().unwrap();
         let now_ns = lane.core.sessions.timers.now_ns();
-        let rules = &lane.core.config.rules;
+        let rules = lane.core.config.codecs.rules(CodecNumber::MAIN);
         let connection = Connection::accepted(rules, Delivery::Reliable, now_ns);
         assert!(lane.core.shared.limiter.enter(None));
-        let slot = lane.core.insert(AnyTransport::from(near), None, connection);
+        let slot = lane.core.insert(
+            AnyTransport::from(near),
+            CodecNumber::MAIN,
+            None,
+            connection,
+        );
         let slot = slot.unwrap();
         assert!(lane.core.guard().authenticate(slot, &[]));
         (lane, slot, far)

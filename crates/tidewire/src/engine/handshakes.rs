@@ -174,7 +174,7 @@ fn is_awaited(sessions: &LaneSessions, slot: usize, percent: u64) -> bool {
         return session.connection.is_open();
     }
     let waited = session.stream.since_arrival();
-    let patience_ns = sessions.config.rules.handshake_timeout_ns / 100 * percent;
+    let patience_ns = session.rules(&sessions.config).handshake_timeout_ns / 100 * percent;
     let is_late = waited.map_or(0, nanoseconds) >= patience_ns;
     sessions.counters.handshakes_expired.add(u64::from(is_late));
     !is_late
@@ -219,6 +219,7 @@ mod tests {
 
     use super::*;
     use crate::auth::{AuthOutcome, AuthRequest, Authenticate, Identity, Permissions};
+    use crate::config::CodecNumber;
     use crate::engine::Core;
     use crate::lane::lane;
     use crate::limits::Limits;
@@ -252,9 +253,15 @@ mod tests {
             let far = TcpStream::connect(at).unwrap();
             let near = listener.accept().unwrap().stream;
             let now_ns = core.sessions.timers.now_ns();
-            let connection = Connection::accepted(&core.config.rules, Delivery::Reliable, now_ns);
+            let connection = Connection::accepted(
+                core.config.codecs.rules(CodecNumber::MAIN),
+                Delivery::Reliable,
+                now_ns,
+            );
             assert!(core.shared.limiter.enter(None));
-            let slot = core.insert(near.into(), None, connection).unwrap();
+            let slot = core
+                .insert(near.into(), CodecNumber::MAIN, None, connection)
+                .unwrap();
             (slot, core.sessions[slot].id, far)
         };
         let ((open, open_id, _far), (login, login_id, _other)) = (connect(), connect());

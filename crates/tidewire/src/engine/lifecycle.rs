@@ -8,6 +8,7 @@ use tidewire_proto::layer::Stack;
 
 use super::Core;
 use crate::address::Endpoint;
+use crate::config::CodecNumber;
 use crate::limits::DATAGRAM_FRAME_BYTES_MAX;
 use crate::observe::trace::Connecting;
 use crate::session::{CloseReason, Session, SessionId, SessionShared};
@@ -29,8 +30,10 @@ impl Core {
         let is_inproc = matches!(endpoint, Endpoint::Inproc(_));
         let peer = (!is_inproc).then(|| endpoint.clone());
         let (delivery, now_ns) = (stream.delivery(), self.sessions.timers.now_ns());
-        let connection = Connection::connecting(&self.config.rules, delivery, now_ns);
-        let slot = self.insert(stream, peer, connection);
+        let codec = CodecNumber::MAIN;
+        let rules = self.config.codecs.rules(codec);
+        let connection = Connection::connecting(rules, delivery, now_ns);
+        let slot = self.insert(stream, codec, peer, connection);
         let slot = slot.map_err(ConnectError::Closed)?;
         Ok(self.sessions[slot].id)
     }
@@ -38,6 +41,7 @@ impl Core {
     pub(crate) fn insert(
         &mut self,
         stream: AnyTransport,
+        codec: CodecNumber,
         peer: Option<Endpoint>,
         mut connection: Connection,
     ) -> Result<usize, CloseReason> {
@@ -48,9 +52,9 @@ impl Core {
                 .handshake_mut()
                 .limit_frames(DATAGRAM_FRAME_BYTES_MAX);
         }
-        let mut session = Session::new(stream, id, connection);
+        let mut session = Session::new(stream, id, codec, connection);
         session.profile.peer = peer.map(Arc::new);
-        session.profile.connecting = Connecting::of(&session, &self.config.codec);
+        session.profile.connecting = Connecting::of(&session, session.codec(&self.config));
         if let Err(error) = session.watch(&mut *self.sessions.poller) {
             tracing::error!(%error, "cannot watch a connection");
             return Err(CloseReason::Io(std::io::ErrorKind::Other));

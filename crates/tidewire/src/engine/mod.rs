@@ -34,7 +34,6 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 use crossbeam_utils::CachePadded;
-use tidewire_io::datagram::DatagramSocket;
 use tidewire_io::poller::{Poller, PollerError};
 
 use accept::Acceptor;
@@ -60,6 +59,7 @@ use crate::observe::{LaneCounters, QuietLog};
 use crate::room::{Directory, LaneRooms, RoomTable};
 use crate::session::{LaneSessions, OpenSessions, SessionLimiter, SpareFrames};
 use crate::transport::StreamListener;
+use crate::transport::datagram::BoundPort;
 
 /// The state that all lanes of a server share. Messages do not use it.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub(crate) struct ServerShared {
     /// The memory that all lanes hold together.
     pub(crate) memory: Arc<MemoryAccount>,
     /// The table in which other threads find open sessions.
-    pub(crate) sessions: OpenSessions,
+    pub(crate) sessions: Arc<OpenSessions>,
     /// Bytes of the broadcasts in flight.
     pub(crate) broadcast_bytes: Arc<AtomicUsize>,
     /// Challenges for unvalidated addresses over UDP.
@@ -127,7 +127,7 @@ impl ServerShared {
             guard,
             limiter: Arc::new(SessionLimiter::new(limits)),
             memory: Arc::new(MemoryAccount::new(limits.memory.bytes_max())),
-            sessions: OpenSessions::new(lanes),
+            sessions: Arc::new(OpenSessions::new(lanes)),
             broadcast_bytes: Arc::default(),
             cookies: Cookies::default(),
             spare_frames: Arc::default(),
@@ -170,6 +170,7 @@ impl Core {
             poller,
             spare_frames,
             LaneMemory::new(Arc::clone(&shared.memory)),
+            Arc::clone(&shared.sessions),
         );
         Self {
             sessions,
@@ -197,13 +198,13 @@ impl Core {
     pub(crate) fn watch(
         &mut self,
         listeners: impl IntoIterator<Item = StreamListener>,
-        ports: Vec<DatagramSocket>,
+        ports: Vec<BoundPort>,
     ) -> Result<(), PollerError> {
         for listener in listeners {
             self.acceptor.add(&mut self.sessions, listener)?;
         }
-        for socket in ports {
-            self.ports.add(&mut self.sessions, socket)?;
+        for port in ports {
+            self.ports.add(&mut self.sessions, port)?;
         }
         if self.shared.guard.is_some() {
             self.wall_clock.watch(&mut self.sessions);

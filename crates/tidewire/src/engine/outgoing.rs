@@ -98,7 +98,7 @@ impl Outgoing {
         if let Some(layers) = &self.layers {
             return Ok(layers.stack());
         }
-        let websocket = WebSocketConnector::of_endpoint(at, &config.codec).layer();
+        let websocket = WebSocketConnector::of_endpoint(at, config.codecs.main()).layer();
         if !at.is_tls() {
             return Ok(Stack::from(websocket));
         }
@@ -142,7 +142,7 @@ fn open_layered(
 
 /// Checks that the lane's codec frames datagrams.
 fn check_framing(config: &Config) -> Result<(), ConnectError> {
-    let codec = &config.codec;
+    let codec = config.codecs.main();
     let for_datagrams = codec.clone().for_datagrams();
     if for_datagrams.format().fills_datagrams() == codec.format().fills_datagrams() {
         return Ok(());

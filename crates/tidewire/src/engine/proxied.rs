@@ -69,7 +69,11 @@ impl ProxiedArrivals {
             admission.leave_unnamed();
             return None;
         }
-        let time_ns = sessions.config.rules.handshake_timeout_ns;
+        let time_ns = sessions
+            .config
+            .codecs
+            .rules(terms.codec_number())
+            .handshake_timeout_ns;
         entry.insert(Waiting {
             stream,
             proxy,

@@ -5,11 +5,14 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::message::{Kind, Message};
 
 use crate::broker::RemoteTicket;
+use crate::config::CodecNumber;
 use crate::session::{RepeatedFrame, frame_pattern};
 
 /// The state of replies; see the module.
 #[derive(Debug)]
 pub(crate) struct Replies {
+    /// The codec of the frames that are kept here.
+    codec: CodecNumber,
     /// The name of the called method; empty if there is none.
     pub(crate) method_name: String,
     last_reply: LastReply,
@@ -24,6 +27,7 @@ pub(crate) struct Replies {
 impl Default for Replies {
     fn default() -> Self {
         Self {
+            codec: CodecNumber::MAIN,
             method_name: String::new(),
             last_reply: LastReply::NONE,
             repeated: RepeatedFrame::default(),
@@ -34,6 +38,28 @@ impl Default for Replies {
 }
 
 impl Replies {
+    /// Prepares for replies with this codec. Frames of another codec are forgotten.
+    #[inline(always)]
+    pub(crate) fn speak(&mut self, codec: CodecNumber) {
+        if codec != self.codec {
+            self.change_codec(codec);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn change_codec(&mut self, codec: CodecNumber) {
+        self.codec = codec;
+        self.last_reply = LastReply::NONE;
+        self.repeated = RepeatedFrame::default();
+    }
+
+    /// The codec of the frames that are kept here.
+    #[inline]
+    pub(crate) fn codec_number(&self) -> CodecNumber {
+        self.codec
+    }
+
     /// Whether a reply to such a message matches the template, if its payload has the same length.
     #[inline(always)]
     pub(crate) fn matches(&self, origin: Origin, frame_bytes_max: usize) -> bool {

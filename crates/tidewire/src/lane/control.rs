@@ -25,8 +25,9 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         return Handled::Done;
     }
     let now_ns = core.sessions.timers.now_ns();
+    let rules = core.sessions[slot].rules(&core.config);
     let handled = core.sessions.table.change(slot, |connection| {
-        connection.handle_frame(&core.config.rules, message, now_ns)
+        connection.handle_frame(rules, message, now_ns)
     });
     let handled = match handled {
         Handled::Authenticate => {
@@ -68,8 +69,9 @@ pub(crate) fn handle_missing_hello(
     kind: Kind,
 ) -> Option<Handled> {
     let core = &mut *cx.core;
+    let rules = core.sessions[slot].rules(&core.config);
     let handled = core.sessions.table.change(slot, |connection| {
-        connection.handle_missing_hello(&core.config.rules, kind)
+        connection.handle_missing_hello(rules, kind)
     })?;
     let handled = match handled {
         Handled::Authenticate => authenticate(cx, slot, &[]),
@@ -187,11 +189,12 @@ impl<S: Service> Lane<S> {
         }
         let now_ns = core.sessions.timers.now_ns();
         let is_encrypted = core.sessions[slot].stream.encryption().is_some();
+        let rules = core.sessions[slot].rules(&core.config);
         let is_open = core.sessions.table.change(slot, |connection| {
             if is_encrypted {
                 connection.handshake_mut().note_encrypted();
             }
-            connection.handle_connected(&core.config.rules, now_ns)
+            connection.handle_connected(rules, now_ns)
         });
         core.sessions.transmit(slot);
         core.sessions.arm_timer(slot);

@@ -72,7 +72,8 @@ impl DatagramReader {
         if core.sessions[slot].connection.input().has_frames() {
             // Few sessions have a backlog, so this is not compiled for each codec.
             let config = Arc::clone(&core.config);
-            take_backlog(core, service, &config.codec, slot);
+            let codec = core.sessions[slot].codec(&config);
+            take_backlog(core, service, codec, slot);
         }
         let session = &core.sessions[slot];
         if !session.connection.may_read() {
@@ -99,6 +100,10 @@ impl DatagramReader {
         socket: &DatagramSocket,
         source: Source,
     ) {
+        let number = match source {
+            Source::Port(port) => core.ports.codec_number(port),
+            Source::Session(slot) => core.sessions[slot].codec_number(),
+        };
         let limits = &core.config.limits.connections;
         let bytes_max = limits.frame_bytes_max().max(limits.datagram_bytes_max());
         let batch = self.batch.get_or_insert_with(|| {
@@ -124,7 +129,7 @@ impl DatagramReader {
                 }
             }
             core.sessions.timers.read_clock();
-            with_codec!(datagrams core.config.codec, codec => handle_batch(core, service, codec, source, batch));
+            with_codec!(datagrams core.config.codecs.get(number), codec => handle_batch(core, service, codec, source, batch));
             if !batch.is_full() {
                 return;
             }

@@ -18,8 +18,9 @@ use crate::session::CloseReason;
 /// The filter for the next frames of a session.
 #[inline]
 pub(super) fn filter(core: &Core, slot: usize) -> FrameFilter {
-    let connection = &core.sessions[slot].connection;
-    let filter = connection.filter(&core.config.rules);
+    let session = &core.sessions[slot];
+    let connection = &session.connection;
+    let filter = connection.filter(session.rules(&core.config));
     let admitted = core.sessions[slot].profile.admitted.as_ref();
     let is_limited = core.config.rate.is_some() && !connection.handshake().is_outgoing();
     match is_limited || admitted.is_some_and(|admitted| admitted.is_checked()) {
@@ -156,7 +157,8 @@ mod tests {
             let request = Message::with_id(Kind::Request, 0, id, b"question");
             lane.core
                 .config
-                .codec
+                .codecs
+                .main()
                 .encode(&request, &mut frames)
                 .unwrap();
         }
@@ -248,7 +250,7 @@ mod tests {
         let mut rest = &received[..count];
         let mut kinds = Vec::new();
         while !rest.is_empty() {
-            let codec = &lane.core.config.codec;
+            let codec = lane.core.config.codecs.main();
             let decoded = codec.decode(rest, 10_000).unwrap();
             let Decoded::Frame { message, consumed } = decoded else {
                 panic!("half a frame");

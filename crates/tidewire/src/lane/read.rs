@@ -60,11 +60,9 @@ impl Progress {
 impl<S: Service> Lane<S> {
     /// Reads a session until a short read or its share of the turn is used up.
     pub(crate) fn read_session(&mut self, slot: usize) {
-        let receiving = Moving::receive(
-            &self.core.sessions[slot],
-            &self.core.config.codec,
-            &self.core.counters,
-        );
+        let session = &self.core.sessions[slot];
+        let codec = session.codec(&self.core.config);
+        let receiving = Moving::receive(session, codec, &self.core.counters);
         let stream = &self.core.sessions[slot].stream;
         if stream.preserves_boundaries() {
             self.datagrams
@@ -95,7 +93,7 @@ impl<S: Service> Lane<S> {
 fn read_upstream(core: &mut Core, slot: usize, receive: &mut [u8]) {
     let config = Arc::clone(&core.config);
     let mut service = ContainedService::new(UpstreamSessions);
-    read_with(core, &mut service, &config.codec, slot, receive);
+    read_with(core, &mut service, config.codecs.main(), slot, receive);
     run_answers(core);
 }
 
@@ -336,7 +334,7 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     note_name(cx, codec, message.name);
     let handling = SpanGuard::handle(
         cx.core.sessions.table.get(slot),
-        &cx.core.config.codec,
+        cx.codec(),
         message.kind,
         frame_bytes,
     );
@@ -407,8 +405,9 @@ pub(super) fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
 
 /// Handles the end of the peer's output. The session's own output is written before the session ends.
 pub(super) fn end(core: &mut Core, slot: usize) {
+    let rules = core.sessions[slot].rules(&core.config);
     core.sessions.table.change(slot, |connection| {
-        connection.handle_input_end(&core.config.rules);
+        connection.handle_input_end(rules);
     });
     core.sessions.update_interest(slot);
     core.sessions.outputs.list(slot);

@@ -9,7 +9,8 @@ use tidewire_io::ring::RingStream;
 use tidewire_io::socket::Stream;
 
 use super::{Lane, Spin};
-use crate::engine::{Core, Outgoing};
+use crate::config::CodecNumber;
+use crate::engine::Core;
 use crate::mailbox::Mailbox;
 use crate::server::ServerBuilder;
 use crate::service::Context;
@@ -48,11 +49,8 @@ fn lanes_of<S: Service>(
 ) -> Vec<Lane<S>> {
     let open_poller = |_| open(PollerChoice::Auto).unwrap();
     let pollers: Vec<_> = (0..count).map(open_poller).collect();
-    let shared = Arc::new(builder.clone().lanes(count).share(
-        pollers[0].kind(),
-        Outgoing::default(),
-        None,
-    ));
+    let builder = builder.clone().lanes(count);
+    let shared = Arc::new(builder.share_alone(pollers[0].kind()));
     let counters: Vec<Arc<_>> = (0..count).map(|_| Arc::default()).collect();
     let mailboxes = counters.iter().map(Arc::clone).map(Mailbox::new);
     let mailboxes: Vec<_> = mailboxes.map(Result::unwrap).collect();
@@ -127,7 +125,9 @@ impl<S> Lane<S> {
 
     fn open_over(&mut self, near: AnyTransport) -> usize {
         assert!(self.core.shared.limiter.enter(None));
-        let slot = self.core.insert(near, None, open_connection());
+        let slot = self
+            .core
+            .insert(near, CodecNumber::MAIN, None, open_connection());
         let slot = slot.unwrap();
         self.core.enter(slot);
         slot

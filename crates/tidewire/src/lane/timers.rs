@@ -146,7 +146,12 @@ mod tests {
         assert_eq!(lane.core.sessions.timers.now_ns(), set_ns);
         let ping = Message::new(Kind::Ping, 0, &[]);
         let mut frame = Vec::new();
-        lane.core.config.codec.encode(&ping, &mut frame).unwrap();
+        lane.core
+            .config
+            .codecs
+            .main()
+            .encode(&ping, &mut frame)
+            .unwrap();
         assert_eq!(far.write(&frame).unwrap(), frame.len());
         lane.read_session(slot);
         assert_eq!(lane.core.sessions.timers.now_ns(), set_ns);
@@ -180,7 +185,7 @@ mod tests {
             lane.core.sessions.arm_timer(*slot);
         }
         let mut pong = Vec::new();
-        let codec = lane.core.config.codec.clone();
+        let codec = lane.core.config.codecs.main().clone();
         codec
             .encode(&Message::new(Kind::Pong, 0, &[]), &mut pong)
             .unwrap();
@@ -272,7 +277,7 @@ mod tests {
         let mut questions = Vec::new();
         for id in 1..=3 {
             let question = Message::with_id(Kind::Request, 0, id, b"question");
-            let codec = &lane.core.config.codec;
+            let codec = lane.core.config.codecs.main();
             codec.encode(&question, &mut questions).unwrap();
         }
         questions.truncate(questions.len() - 4);

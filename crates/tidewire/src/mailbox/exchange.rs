@@ -174,7 +174,7 @@ impl Exchange {
     ) -> Result<(), SendError> {
         if id.lane() != self.lane {
             let mut frame = sessions.outputs.take_buffer();
-            let result = encode(&sessions.config.codec, &mut frame);
+            let result = encode(sessions.codec_of(id), &mut frame);
             if result.is_ok() {
                 self.batch(id.lane(), &BatchEntry::Session { id, frame: &frame });
             }

@@ -377,6 +377,8 @@ counters! {
     broadcast_full,
     /// Of these, sessions that accept only smaller frames.
     broadcast_too_large,
+    /// Of these, sessions whose codec cannot express the message.
+    broadcast_inexpressible,
     /// Messages that the history of their room or topic did not keep. Such a message exceeds
     /// [`History::bytes_max`](crate::History::bytes_max) alone, or there are too many rooms.
     history_skipped,

@@ -9,9 +9,12 @@ use tidewire_io::socket::{
 };
 use tidewire_proto::codec::{AnyCodec, Codec, StreamFraming};
 
+use super::codecs::AddressCodecs;
 use crate::address::{Address, AddressError, Endpoint};
+use crate::config::CodecNumber;
 use crate::limits::{ConnectionLimits, DATAGRAM_FRAME_BYTES_MAX, DATAGRAM_RECEIVE_BUFFER_BYTES};
 use crate::server::ServeError;
+use crate::transport::datagram::BoundPort;
 use crate::transport::{LayerFactory, Layers, ListenerTerms, Proxies, StreamListener};
 
 /// The bound sockets of a server.
@@ -20,7 +23,7 @@ pub(crate) struct Bound {
     /// The first lane watches them.
     pub(crate) listeners: Vec<StreamListener>,
     /// UDP sockets of each lane: one for each address.
-    pub(crate) ports: Vec<Vec<DatagramSocket>>,
+    pub(crate) ports: Vec<Vec<BoundPort>>,
     /// The addresses, with the real ports in place of 0.
     pub(crate) addresses: Vec<Endpoint>,
     /// Sockets of another program that no address has taken yet.
@@ -29,11 +32,10 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
-    /// Binds the addresses of a server that writes with `codec`. An address at which a passed socket is bound takes
-    /// that socket.
+    /// Binds the addresses of a server. An address at which a passed socket is bound takes that socket.
     pub(crate) fn bind(
         addresses: &[Address],
-        codec: &AnyCodec,
+        codecs: &AddressCodecs,
         lanes: usize,
         sockets: &SocketOptions,
         datagrams: &DatagramOptions,
@@ -50,7 +52,8 @@ impl Bound {
         let places: Vec<Place<'_>> = places.collect::<Result<_, _>>()?;
         for place in &places {
             let settings = Settings {
-                codec,
+                codec: codecs.codec(place.address),
+                number: codecs.number(place.address),
                 sockets,
                 datagrams,
                 layers: layers.and_then(|factory| factory.layers(place.address)),
@@ -164,7 +167,7 @@ impl Bound {
             Endpoint::Udp(address) => {
                 let mut options = settings.datagrams.clone();
                 options.ipv6_only |= leaves_ipv4;
-                self.bind_ports(address, &options)
+                self.bind_ports(address, settings.number, &options)
             }
             name => match self.addresses.contains(&name) {
                 true => Err(ServeError::Twice {
@@ -200,6 +203,7 @@ impl Bound {
         let own = framing.and_then(|framing| codec.with_stream_framing(framing));
         let terms = ListenerTerms::new(
             local.to_string(),
+            settings.number,
             own.unwrap_or_else(|| codec.clone()),
             leaves_lengths_out,
             layers,
@@ -213,13 +217,15 @@ impl Bound {
     fn bind_ports(
         &mut self,
         mut address: SocketAddr,
+        codec: CodecNumber,
         options: &DatagramOptions,
     ) -> Result<Endpoint, ServeError> {
         if let Some(passed) = self.take_passed(&AnySocketAddress::Datagram(address)) {
             let [lane] = &mut self.ports[..] else {
                 return Err(ServeError::PassedPort(address));
             };
-            lane.push(DatagramSocket::adopt(&passed, options)?);
+            let socket = DatagramSocket::adopt(&passed, options)?;
+            lane.push(BoundPort { socket, codec });
             return Ok(Endpoint::Udp(address));
         }
         let mut options = options.clone();
@@ -233,7 +239,7 @@ impl Bound {
         for lane in &mut self.ports {
             let socket = DatagramSocket::bind(&address, &options)?;
             address = socket.local_address();
-            lane.push(socket);
+            lane.push(BoundPort { socket, codec });
         }
         Ok(Endpoint::Udp(address))
     }
@@ -250,6 +256,7 @@ struct Place<'a> {
 /// How the endpoints of one address are bound.
 struct Settings<'a> {
     codec: &'a AnyCodec,
+    number: CodecNumber,
     sockets: &'a SocketOptions,
     datagrams: &'a DatagramOptions,
     layers: Option<Layers>,
@@ -283,10 +290,13 @@ fn is_in_use(error: &ServeError) -> bool {
 /// How often the system may choose a port at one loopback address that another program has at the other one.
 const PORT_ATTEMPTS: usize = 16;
 
-/// Returns the codec that a server writes with. If no address sets a framing, it is the given codec. If all addresses
-/// have the framing without lengths, the codec has that framing. Otherwise the codec writes lengths, and an address
-/// without lengths leaves them out.
-pub(crate) fn frame(addresses: &mut [Address], codec: AnyCodec) -> Result<AnyCodec, ServeError> {
+/// Returns the codec that a server writes with at these addresses. If none of them sets a framing, it is the given
+/// codec. If all have the framing without lengths, the codec has that framing. Otherwise the codec writes lengths, and
+/// an address without lengths leaves them out.
+pub(crate) fn frame(
+    addresses: &mut [&mut Address],
+    codec: AnyCodec,
+) -> Result<AnyCodec, ServeError> {
     if addresses.iter().all(|address| address.framing().is_none()) {
         return Ok(codec);
     }
@@ -301,21 +311,17 @@ pub(crate) fn frame(addresses: &mut [Address], codec: AnyCodec) -> Result<AnyCod
     for address in &mut *addresses {
         address.set_usual_framing(usual);
     }
-    let is_none = |address: &Address| address.framing() == Some(StreamFraming::None);
+    let is_none = |address: &&mut Address| address.framing() == Some(StreamFraming::None);
     match addresses.iter().all(is_none) {
         true => Ok(with_none),
         false => Ok(with_length),
     }
 }
 
-/// Adapts a server's codec and limits to datagrams, if it has UDP addresses.
-pub(crate) fn adapt(
-    is_udp: &[bool],
-    codec: AnyCodec,
-    limits: &mut ConnectionLimits,
-) -> Result<AnyCodec, ServeError> {
+/// Limits the frames of a server to what a datagram holds, if it has UDP addresses.
+pub(crate) fn limit_frames(is_udp: &[bool], limits: &mut ConnectionLimits) {
     if !is_udp.contains(&true) {
-        return Ok(codec);
+        return;
     }
     if is_udp.contains(&false) && limits.frame_bytes_max() > DATAGRAM_FRAME_BYTES_MAX {
         tracing::warn!(
@@ -326,15 +332,6 @@ pub(crate) fn adapt(
         );
     }
     limits.set_frame_bytes_max(limits.frame_bytes_max().min(DATAGRAM_FRAME_BYTES_MAX));
-    let for_datagrams = codec.clone().for_datagrams();
-    if is_udp.contains(&false)
-        && for_datagrams.format().fills_datagrams() != codec.format().fills_datagrams()
-    {
-        return Err(ServeError::MixedFraming {
-            codec: codec.name(),
-        });
-    }
-    Ok(for_datagrams)
 }
 
 /// Returns the default options of UDP sockets.
@@ -353,10 +350,7 @@ mod tests {
     fn udp_beside_tcp_says_that_it_lowers_the_frame_limit() {
         let adapted = |is_udp: &[bool]| {
             let mut limits = ConnectionLimits::default();
-            let codec = AnyCodec::by_name("tw1").unwrap();
-            let text = logged(|| {
-                adapt(is_udp, codec, &mut limits).unwrap();
-            });
+            let text = logged(|| limit_frames(is_udp, &mut limits));
             (text, limits.frame_bytes_max())
         };
         let (text, limit) = adapted(&[true, false]);

@@ -11,6 +11,7 @@ use tidewire_proto::setting::SettingError;
 use super::Stopped;
 use crate::address::{Address, AddressError, Endpoint, InprocName};
 use crate::backplane::BackplaneError;
+use crate::config::CODECS_MAX;
 use crate::mailbox::LANES_MAX;
 use crate::observe::Metrics;
 use crate::room::RoomError;
@@ -67,15 +68,12 @@ pub enum ServeError {
         "a socket was passed for udp://{0}, and each lane needs its own; use one lane, or let the server bind the port"
     )]
     PassedPort(std::net::SocketAddr),
-    /// The codec frames datagrams differently from streams, and a server has one codec.
+    /// The addresses have more codecs than a server can speak.
     #[error(
-        "the codec {codec} frames udp:// in another way than streams; start one server for udp:// and another for the \
-         rest"
+        "the addresses have {0} codecs, and a server speaks at most {max}; start another server for the rest",
+        max = CODECS_MAX + 1
     )]
-    MixedFraming {
-        /// Name of the codec.
-        codec: &'static str,
-    },
+    TooManyCodecs(usize),
     /// An address sets the framing of streams, and the codec has no such choice.
     #[error(
         "the codec {codec} leaves no choice of framing; leave ?framing= out, or use the codec uvrpc"

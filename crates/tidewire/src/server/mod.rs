@@ -3,6 +3,7 @@
 mod authentication;
 mod backplane;
 mod bind;
+mod codecs;
 mod error;
 mod inspector;
 mod operation;
@@ -45,7 +46,7 @@ use crate::transport::{LayerFactory, Layers};
 use crate::websocket::WebPage;
 use backplane::NodeThread;
 use bind::default_datagram_options;
-pub(crate) use bind::{adapt, frame};
+pub(crate) use bind::{frame, limit_frames};
 pub use error::ServeError;
 pub use inspector::Inspector;
 pub use operation::Liveness;

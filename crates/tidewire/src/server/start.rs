@@ -8,10 +8,10 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::connection::Rules;
 
 use super::backplane::Joining;
-use super::bind::{Bound, adapt, frame};
+use super::bind::Bound;
+use super::codecs::AddressCodecs;
 use super::operation::Readiness;
 use super::{ServeError, Server, ServerBuilder, Stopper};
-use crate::address::Address;
 use crate::auth::Guard;
 use crate::config::{Config, Policies};
 use crate::engine::{Core, Outgoing, ServerShared};
@@ -49,17 +49,20 @@ impl ServerBuilder {
         }
         self.limits.check()?;
         self.rate_limit.as_ref().map(RateLimit::rate).transpose()?;
-        let is_udp: Vec<bool> = self.addresses.iter().map(Address::is_udp).collect();
-        self.codec = frame(&mut self.addresses, self.codec)?;
-        self.codec = adapt(&is_udp, self.codec, &mut self.limits.connections)?;
+        let codecs = AddressCodecs::choose(
+            &mut self.addresses,
+            &self.codec,
+            &mut self.limits.connections,
+        )?;
+        self.codec = codecs.main().clone();
         self.check_policy()?;
-        self.accept_websockets();
-        let acceptor = self.secure()?;
+        self.accept_websockets(&codecs);
+        let acceptor = self.secure(&codecs)?;
         let outgoing = self.outgoing()?;
         let joining = self.backplane.take().map(Joining::connect).transpose()?;
         let bound = Bound::bind(
             &self.addresses,
-            &self.codec,
+            &codecs,
             self.lanes,
             &self.sockets,
             &self.datagrams,
@@ -74,7 +77,7 @@ impl ServerBuilder {
             let next = poller::open(PollerChoice::Only(kind))?;
             pollers.push(next);
         }
-        let shared = Arc::new(self.share(kind, outgoing, joining.as_ref()));
+        let shared = Arc::new(self.share(kind, outgoing, joining.as_ref(), &codecs));
         let counters: Vec<Arc<CachePadded<LaneCounters>>> =
             (0..self.lanes).map(|_| Arc::default()).collect();
         let mut mailboxes = Vec::new();
@@ -136,11 +139,20 @@ impl ServerBuilder {
         Ok(())
     }
 
-    pub(crate) fn share(
+    /// What the lanes of a server without addresses share.
+    #[cfg(test)]
+    pub(crate) fn share_alone(&self, kind: PollerKind) -> ServerShared {
+        let mut limits = self.limits.connections;
+        let codecs = AddressCodecs::choose(&mut [], &self.codec, &mut limits);
+        self.share(kind, Outgoing::default(), None, &codecs.unwrap())
+    }
+
+    fn share(
         &self,
         kind: PollerKind,
         outgoing: Outgoing,
         joining: Option<&Joining>,
+        codecs: &AddressCodecs,
     ) -> ServerShared {
         let agent = self.agent.clone().unwrap_or_else(|| {
             format!(
@@ -159,13 +171,12 @@ impl ServerBuilder {
             .min(joining.map_or(usize::MAX, Joining::payload_bytes_max));
         let config = Config {
             shared_frame_bytes: shared_frame_bytes.into(),
-            codec: self.codec.clone(),
+            codecs: codecs.with_rules(|codec| Rules {
+                authenticates: self.authenticator.is_some(),
+                ..self.limits.rules(codec)
+            }),
             limits: self.limits,
             shared_frame_bytes_max: shared_frame_bytes.into(),
-            rules: Rules {
-                authenticates: self.authenticator.is_some(),
-                ..self.limits.rules(&self.codec)
-            },
             rate: self.rate_limit.and_then(|limit| limit.rate().ok()),
             room_defaults: self.rooms,
             policies: Policies::of(&self.codec),

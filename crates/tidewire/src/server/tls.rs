@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use tidewire_proto::codec::AnyCodec;
+
+use super::codecs::AddressCodecs;
 use super::{ServeError, Server, ServerBuilder};
 use crate::address::Address;
 use crate::engine::Outgoing;
 use crate::lane::Tasks;
-use crate::tls::{Acceptor, ClientTls, OutgoingTls, ServerTls, TlsAcceptor};
+use crate::tls::{Acceptor, ClientTls, OutgoingTls, ServerTls, TlsAcceptor, protocol};
 use crate::transport::{LayerFactory, Layers};
 
 impl Server {
@@ -71,7 +74,10 @@ impl ServerBuilder {
     }
 
     /// Reads the certificate, and puts TLS beneath the layers of `tls://` addresses.
-    pub(super) fn secure(&mut self) -> Result<Option<Arc<Acceptor>>, ServeError> {
+    pub(super) fn secure(
+        &mut self,
+        codecs: &AddressCodecs,
+    ) -> Result<Option<Arc<Acceptor>>, ServeError> {
         let Some(settings) = self.tls.take() else {
             return match self.addresses.iter().find(|address| address.is_tls()) {
                 Some(address) => Err(ServeError::NoCertificate {
@@ -80,12 +86,18 @@ impl ServerBuilder {
                 None => Ok(None),
             };
         };
-        let acceptor = Arc::new(Acceptor::load(settings, self.codec.name())?);
+        let acceptor = Arc::new(Acceptor::load(settings, codecs.all().map(AnyCodec::name))?);
         let layers = Arc::clone(&acceptor);
         let upper = self.layers.take();
-        let make = move |address: &Address| {
+        let secured = self.addresses.iter().filter(|address| address.is_tls());
+        let protocol_of = |address: &Address| {
             let is_web = address.websocket_path().is_some();
-            address.is_tls().then(|| layers.layer(is_web))
+            (address.clone(), protocol(is_web, codecs.codec(address)))
+        };
+        let protocols: Vec<_> = secured.map(protocol_of).collect();
+        let make = move |address: &Address| {
+            let (_, protocol) = protocols.iter().find(|(known, _)| known == address)?;
+            Some(layers.layer(protocol))
         };
         self.layers = Some(LayerFactory::beneath(upper, make));
         Ok(Some(acceptor))

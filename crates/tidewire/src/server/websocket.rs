@@ -3,6 +3,7 @@
 use tidewire_proto::websocket::{HeadLimits, Origins};
 
 use super::ServerBuilder;
+use super::codecs::AddressCodecs;
 use crate::address::Address;
 use crate::transport::LayerFactory;
 use crate::websocket::{WebPage, WebSocketAcceptor};
@@ -49,14 +50,14 @@ impl ServerBuilder {
     }
 
     /// Puts WebSocket beneath the layers of its addresses.
-    pub(super) fn accept_websockets(&mut self) {
+    pub(super) fn accept_websockets(&mut self, codecs: &AddressCodecs) {
         let head_limits = HeadLimits {
             bytes_max: self.limits.handshakes.websocket_head_bytes_max(),
             headers_max: self.limits.handshakes.websocket_headers_max(),
         };
         let acceptor = WebSocketAcceptor::new(
             &self.addresses,
-            &self.codec,
+            |address| codecs.codec(address),
             &self.origins,
             head_limits,
             self.page.as_ref(),

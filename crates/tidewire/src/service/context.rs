@@ -38,11 +38,13 @@ impl Core {
     /// The context of a call about session `id`.
     pub(crate) fn context(&mut self, id: SessionId) -> Context<'_> {
         let call = CallState::of(&mut self.sessions, id);
+        self.replies.speak(call.codec_number());
         Context { core: self, call }
     }
 
     pub(crate) fn context_without_session(&mut self) -> Context<'_> {
         let call = CallState::NONE;
+        self.replies.speak(call.codec_number());
         Context { core: self, call }
     }
 }
@@ -75,10 +77,12 @@ impl Context<'_> {
         self.core.exchange.lane()
     }
 
-    /// Returns the codec of this lane's sessions.
+    /// Returns the codec of the session of this call. A call without a session has the server's
+    /// [own codec](crate::ServerBuilder::codec).
+    #[inline]
     #[must_use]
     pub fn codec(&self) -> &AnyCodec {
-        &self.core.config.codec
+        self.core.config.codecs.get(self.call.codec_number())
     }
 
     /// Sends a message to the session of this call: a payload as a one-way message, or any [`Message`].

@@ -275,7 +275,12 @@ mod tests {
         let payload = b"\x1b[2Jcleared\nforged".as_slice();
         let mut frame = Vec::new();
         let message = Message::new(Kind::OneWay, 0, payload);
-        lane.core.config.codec.encode(&message, &mut frame).unwrap();
+        lane.core
+            .config
+            .codecs
+            .main()
+            .encode(&message, &mut frame)
+            .unwrap();
         let mut read = |count: usize| {
             assert_eq!(
                 far.write(&frame.repeat(count)).unwrap(),

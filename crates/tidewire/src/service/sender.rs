@@ -18,6 +18,7 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 
+use crate::config::CodecNumber;
 use crate::engine::Core;
 use crate::service::Context;
 use crate::session::SessionId;
@@ -46,6 +47,10 @@ pub struct SessionSender<'a> {
 struct Destination<'a> {
     core: &'a mut Core,
     target: Target,
+    /// The codec of the messages.
+    codec: CodecNumber,
+    /// The codec of the session of the call, for whose replies the lane keeps frames.
+    own_codec: CodecNumber,
     /// The boundaries of the datagrams in the output, if it is sent as datagrams.
     packing: Option<Box<Packing>>,
     /// Largest frame that both sides accept.
@@ -74,10 +79,14 @@ impl<'a> SessionSender<'a> {
         } else {
             (Target::Remote(id), OutputLoan::NOTHING)
         };
+        let own_codec = core.replies.codec_number();
+        core.replies.speak(loan.codec);
         Ok(Self {
             destination: Destination {
                 core,
                 target,
+                codec: loan.codec,
+                own_codec,
                 packing: loan.packing,
                 frame_bytes_max: loan.frame_bytes_max,
                 full_above: loan.full_above,
@@ -227,7 +236,7 @@ impl Destination<'_> {
             return self.apart(output, bytes, Err(refused));
         }
         let core = &mut *self.core;
-        let (config, counters) = (&core.config, &core.counters);
+        let (codec, counters) = (core.config.codecs.get(self.codec), &core.counters);
         let repeated = &mut core.replies.repeated;
         let has_name = !message.name.is_empty();
         let before = bytes.len();
@@ -235,8 +244,8 @@ impl Destination<'_> {
         // partial frame may remain.
         let encoded = catch_unwind(AssertUnwindSafe(|| {
             encode_within(self.frame_bytes_max, &mut bytes, |out| match has_name {
-                true => repeated.encode(&config.codec, message, out),
-                false => config.codec.encode(message, out),
+                true => repeated.encode(codec, message, out),
+                false => codec.encode(message, out),
             })
         }));
         let encoded = match encoded {
@@ -254,7 +263,7 @@ impl Destination<'_> {
         let length_max = match &mut self.packing {
             Some(packing) => {
                 let frame_bytes = bytes.len() - before;
-                packing.handle_appended(&bytes, &config.codec);
+                packing.handle_appended(&bytes, codec);
                 packing.appendable(frame_bytes)
             }
             None => Some(usize::MAX),
@@ -264,7 +273,7 @@ impl Destination<'_> {
             (Ok(()), Some(length_max)) if !has_name => {
                 if !matches_template {
                     let frame = bytes.get(before..).unwrap_or_default();
-                    learn(output, &config.codec, frame, message);
+                    learn(output, codec, frame, message);
                 }
                 output.resume(bytes, message.id, length_max.min(self.full_above));
             }
@@ -323,6 +332,7 @@ impl Destination<'_> {
     /// Returns the output to the session, unless this was done already.
     #[inline(never)]
     fn give_back(self, bytes: Vec<u8>) {
+        self.core.replies.speak(self.own_codec);
         if let Target::Local(slot) = self.target
             && bytes.capacity() > 0
         {

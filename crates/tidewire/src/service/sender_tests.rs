@@ -267,7 +267,7 @@ fn what_waits_for_a_session_can_be_asked_for_wherever_it_is() {
 #[test]
 fn frames_for_other_lanes_are_as_if_sent_one_by_one() {
     let mut lane = lane(&Server::builder());
-    let codec = lane.core.config.codec.clone();
+    let codec = lane.core.config.codecs.main().clone();
     let elsewhere = [1, 2].map(|lane| SessionId::new(lane, 7, 1));
     let payloads = [&[1; 20][..], &[2; 20], &[3; 50], &[4; 150], &[5; 20]];
     let messages = payloads.map(|payload| Message::new(Kind::OneWay, 0, payload));

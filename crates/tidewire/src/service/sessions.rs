@@ -206,7 +206,7 @@ impl SessionHandle {
     /// Returns the session's codec.
     #[must_use]
     pub fn codec(&self) -> &AnyCodec {
-        &self.shared.config.codec
+        self.shared.config.codecs.get(self.session.codec)
     }
 
     /// Whether a lane of this server opened the connection, and not the peer.
@@ -237,7 +237,11 @@ impl SessionHandle {
         }
         let mut frame = shared.spare_frames.take();
         let encoded = encode_within(session.frame_bytes_max, &mut frame, |out| {
-            shared.config.codec.encode(&message, out)
+            shared
+                .config
+                .codecs
+                .get(session.codec)
+                .encode(&message, out)
         });
         if let Err(error) = encoded {
             shared.spare_frames.put(frame);

@@ -1,6 +1,6 @@
 //! Broadcasts: one message for all sessions that a predicate selects.
 //!
-//! The sender frames the message once. Each lane gets the frame and the predicate, checks its own sessions, and adds
+//! The sender frames the message once for each codec of the server. Each lane gets the frame and the predicate, checks its own sessions, and adds
 //! its result to the report. So the predicate sees the current state of sessions, and no lane needs data of another.
 //! The sender may wait for the report, await it, or ignore it.
 //!
@@ -19,7 +19,7 @@ use tidewire_proto::codec::Codec;
 use tidewire_proto::message::Message;
 
 use super::{LaneSessions, SendError, SessionView, encode_within};
-use crate::config::Config;
+use crate::config::{Codecs, Config};
 use crate::on_lane;
 
 /// A broadcast that was started by [`Sessions::broadcast_where`](crate::Sessions::broadcast_where), which has an
@@ -43,6 +43,8 @@ pub struct BroadcastReport {
     pub full: u64,
     /// Of these, sessions that accept only smaller frames.
     pub too_large: u64,
+    /// Of these, sessions whose codec cannot express the message.
+    pub inexpressible: u64,
     /// Lanes that ended before they got the message, with all their sessions.
     pub lanes_ended: u64,
 }
@@ -56,7 +58,8 @@ pub(crate) struct Share {
 
 /// The part of a broadcast that all lanes share.
 struct Announcement {
-    frame: Vec<u8>,
+    /// The frame of each codec of the server. `None` if the codec cannot express the message.
+    frames: Vec<Option<Vec<u8>>>,
     predicate: Predicate,
     tally: Arc<Tally>,
     /// Bytes of all unfinished broadcasts of the server; `cost_bytes` of them belong to this one.
@@ -122,6 +125,7 @@ impl BroadcastReport {
         self.queued += part.queued;
         self.full += part.full;
         self.too_large += part.too_large;
+        self.inexpressible += part.inexpressible;
         self.lanes_ended += part.lanes_ended;
     }
 }
@@ -138,7 +142,7 @@ impl Share {
             ..
         } = sessions;
         let Announcement {
-            frame, predicate, ..
+            frames, predicate, ..
         } = &*self.announcement;
         let mut part = BroadcastReport::default();
         for (slot, session) in table {
@@ -161,6 +165,10 @@ impl Share {
                 continue;
             }
             part.matched += 1;
+            let Some(frame) = &frames[Codecs::index(session.codec_number())] else {
+                part.inexpressible += 1;
+                continue;
+            };
             writer.bring_forward(session, outputs, logs);
             if outputs.is_full(slot) {
                 part.full += 1;
@@ -176,6 +184,7 @@ impl Share {
         counters.broadcast_queued.add(part.queued);
         counters.broadcast_full.add(part.full);
         counters.broadcast_too_large.add(part.too_large);
+        counters.broadcast_inexpressible.add(part.inexpressible);
         self.complete(&part);
     }
 
@@ -206,7 +215,7 @@ impl fmt::Debug for Announcement {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter
             .debug_struct("Announcement")
-            .field("frame_bytes", &self.frame.len())
+            .field("frames", &self.frames.len())
             .finish_non_exhaustive()
     }
 }
@@ -231,7 +240,7 @@ impl Tally {
     }
 }
 
-/// Frames a message and creates a share of it for every lane.
+/// Frames a message with each codec and creates a share of it for every lane.
 pub(crate) fn prepare(
     config: &Config,
     under_way: &Arc<AtomicUsize>,
@@ -239,13 +248,19 @@ pub(crate) fn prepare(
     predicate: Predicate,
     message: &Message<'_>,
 ) -> Result<(Broadcast, Vec<(usize, Share)>), SendError> {
-    let mut frame = Vec::new();
-    encode_within(
-        config.limits.connections.frame_bytes_max(),
-        &mut frame,
-        |out| config.codec.encode(message, out),
-    )?;
-    let cost_bytes = frame.len() + BROADCAST_OVERHEAD_BYTES;
+    let limit = config.limits.connections.frame_bytes_max();
+    let (mut frames, mut refused) = (Vec::new(), None);
+    for codec in config.codecs.all() {
+        let mut frame = Vec::new();
+        let encoded = encode_within(limit, &mut frame, |out| codec.encode(message, out));
+        frames.push(encoded.is_ok().then_some(frame));
+        refused = refused.or(encoded.err());
+    }
+    if let Some(error) = refused.filter(|_| frames.iter().all(Option::is_none)) {
+        return Err(error.into());
+    }
+    let frame_bytes: usize = frames.iter().flatten().map(Vec::len).sum();
+    let cost_bytes = frame_bytes + BROADCAST_OVERHEAD_BYTES;
     let tally = Arc::new(Tally {
         state: Mutex::new(TallyState {
             lanes_left: lanes,
@@ -256,7 +271,7 @@ pub(crate) fn prepare(
     let held = under_way.fetch_add(cost_bytes, Ordering::Relaxed);
     // From here on, dropping the announcement releases the bytes, also if it is refused.
     let announcement = Arc::new(Announcement {
-        frame,
+        frames,
         predicate,
         tally: Arc::clone(&tally),
         under_way: Arc::clone(under_way),

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use tidewire_io::poller::{Poller, Token};
+use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::{Farewell, Introduction, PauseReason};
 
 use super::answer::{SpareAnswers, SpareFrames};
 use super::relief::{Relief, ReliefPass};
 use super::writer::Writer;
 use super::{
-    CloseReason, ConnectFailures, LaneSessions, Logs, Outputs, Session, SessionTable, Timers,
+    CloseReason, ConnectFailures, LaneSessions, Logs, OpenSessions, Outputs, Session, SessionId,
+    SessionTable, Timers,
 };
 use crate::config::Config;
 use crate::memory::{LaneMemory, Pressure};
@@ -26,6 +28,7 @@ impl LaneSessions {
         poller: Box<dyn Poller>,
         spare_frames: Arc<SpareFrames>,
         memory: LaneMemory,
+        open: Arc<OpenSessions>,
     ) -> Self {
         Self {
             table: SessionTable::default(),
@@ -36,10 +39,21 @@ impl LaneSessions {
             relief: Relief::new(memory),
             spare_answers: SpareAnswers::new(spare_frames),
             connect_failures: ConnectFailures::default(),
+            open,
             config,
             counters,
             poller,
         }
+    }
+
+    /// The codec of a session of any lane.
+    pub(crate) fn codec_of(&self, id: SessionId) -> &AnyCodec {
+        let codecs = &self.config.codecs;
+        if codecs.is_one() {
+            return codecs.main();
+        }
+        let session = self.open.find(id);
+        session.map_or(codecs.main(), |session| codecs.get(session.codec))
     }
 
     /// Adds a session in the slot of its number.
@@ -48,9 +62,9 @@ impl LaneSessions {
         let has_layers = session.stream.has_layers();
         let packing = session.stream.preserves_boundaries().then(|| {
             let bytes_max = self.config.limits.connections.datagram_bytes_max();
-            Box::new(Packing::new(&self.config.codec, bytes_max))
+            Box::new(Packing::new(session.codec(&self.config), bytes_max))
         });
-        self.outputs.open(slot, packing);
+        self.outputs.open(slot, session.codec_number(), packing);
         self.table.insert(session);
         self.arm_timer(slot);
         self.relief.charge_session(slot);
@@ -86,8 +100,9 @@ impl LaneSessions {
             self.table[slot].keep_answered();
         }
         let farewell = farewell.map(|farewell| *farewell);
+        let rules = self.table[slot].rules(&self.config);
         self.table.change(slot, |connection| {
-            connection.finish(&self.config.rules, reason, farewell);
+            connection.finish(rules, reason, farewell);
         });
         self.update_interest(slot);
         self.outputs.list(slot);
@@ -102,7 +117,7 @@ impl LaneSessions {
     /// Appends the connection's own control frames. The caller writes the output.
     pub(super) fn append_control(&mut self, slot: usize) {
         let session = &mut self.table[slot];
-        let Config { rules, codec, .. } = &*self.config;
+        let (codec, rules) = (session.codec(&self.config), session.rules(&self.config));
         let attached = session.profile.attached.as_ref();
         let credentials = attached.and_then(|attached| attached.credentials());
         let own = Introduction {

@@ -32,6 +32,7 @@ impl LaneSessions {
         let (Some(index), Some(log)) = (session.membership(alias), logs.get_mut(alias)) else {
             return SlowSubscriber::Served;
         };
+        let codec = session.codec(config);
         let membership = &mut session.memberships[index];
         let subscription = membership.subscription();
         let held_bytes = MEMBERSHIP_BYTES + membership.subscriber.held_bytes();
@@ -42,7 +43,7 @@ impl LaneSessions {
         let output = outputs.of_mut(slot);
         let is_empty = output.is_empty();
         let verdict = subscriber.enforce(log, is_empty, |frame| {
-            output.push_delivery(&config.codec, subscription, frame);
+            output.push_delivery(codec, subscription, frame);
         });
         match verdict {
             Verdict::Keep { dropped } => {
@@ -60,7 +61,7 @@ impl LaneSessions {
             }
             Verdict::Block => return SlowSubscriber::Block,
             Verdict::Conflate => {
-                subscriber.conflate(log, |frame| config.codec.delivery_topic(frame));
+                subscriber.conflate(log, |frame| codec.delivery_topic(frame));
             }
         }
         SlowSubscriber::Served

@@ -38,7 +38,7 @@ use crossbeam_utils::CachePadded;
 use tidewire_io::poller::{self, Interest, Poller, PollerError};
 use tidewire_io::timer::TimerId as WheelTimer;
 use tidewire_proto::codec::AnyCodec;
-use tidewire_proto::connection::{Connection, Wants};
+use tidewire_proto::connection::{Connection, Rules, Wants};
 use tidewire_proto::message::MemberId;
 use tidewire_proto::room::Subscriber;
 
@@ -74,7 +74,7 @@ pub(crate) use writer::append_with_header;
 use self::writer::{CodecAdapter, Writer};
 use crate::address::Endpoint;
 use crate::auth::Admitted;
-use crate::config::Config;
+use crate::config::{CodecNumber, Config};
 use crate::observe::LaneCounters;
 use crate::observe::trace::{Connecting, Traced};
 use crate::transport::{AnyTransport, ListenerTerms, Transport};
@@ -185,6 +185,8 @@ pub(crate) struct LaneSessions {
     pub(crate) relief: Relief,
     pub(crate) spare_answers: SpareAnswers,
     pub(crate) connect_failures: ConnectFailures,
+    /// The open sessions of all lanes.
+    open: Arc<OpenSessions>,
     writer: Writer,
 }
 
@@ -194,6 +196,8 @@ pub(crate) struct Session {
     pub(crate) stream: AnyTransport,
     pub(crate) id: SessionId,
     pub(crate) connection: Connection,
+    /// The codec of all frames to its peer.
+    codec: CodecNumber,
     /// The codec's state for the connection.
     adapter: CodecAdapter,
     pub(crate) profile: Profile,
@@ -251,11 +255,17 @@ impl Profile {
 }
 
 impl Session {
-    pub(crate) fn new(stream: AnyTransport, id: SessionId, connection: Connection) -> Self {
+    pub(crate) fn new(
+        stream: AnyTransport,
+        id: SessionId,
+        codec: CodecNumber,
+        connection: Connection,
+    ) -> Self {
         Self {
             stream,
             id,
             connection,
+            codec,
             adapter: CodecAdapter::default(),
             profile: Profile::default(),
             announced: false,
@@ -319,11 +329,29 @@ impl Session {
         self.stream.is_unvalidated() && self.unanswered_count() == 0
     }
 
-    /// The codec of the input. The server's one codec frames all output.
+    /// The number of the session's codec.
+    #[inline]
+    pub(crate) fn codec_number(&self) -> CodecNumber {
+        self.codec
+    }
+
+    /// The codec of the session's output.
+    #[inline]
+    pub(crate) fn codec<'a>(&self, config: &'a Config) -> &'a AnyCodec {
+        config.codecs.get(self.codec)
+    }
+
+    /// How the session's connection is run.
+    #[inline]
+    pub(crate) fn rules<'a>(&self, config: &'a Config) -> &'a Rules {
+        config.codecs.rules(self.codec)
+    }
+
+    /// The codec of the input. A listener may have another framing for input than for output.
     #[inline]
     pub(crate) fn input_codec<'a>(&'a self, config: &'a Config) -> &'a AnyCodec {
         let terms = self.profile.listener.as_ref();
-        terms.map_or(&config.codec, |terms| terms.codec())
+        terms.map_or(self.codec(config), |terms| terms.codec())
     }
 
     /// Whether frames are left in the input and may be handled now.

@@ -15,6 +15,7 @@ use tidewire_io::socket::PeerCredentials;
 
 use super::{Session, SessionId};
 use crate::address::Endpoint;
+use crate::config::CodecNumber;
 use crate::transport::TransportKind;
 
 /// The open sessions of all lanes.
@@ -32,6 +33,7 @@ type Slots = Vec<Option<Arc<SessionShared>>>;
 #[derive(Debug)]
 pub(crate) struct SessionShared {
     pub(crate) id: SessionId,
+    pub(crate) codec: CodecNumber,
     pub(crate) peer: Option<Arc<Endpoint>>,
     pub(crate) credentials: Option<PeerCredentials>,
     pub(crate) transport: TransportKind,
@@ -107,6 +109,7 @@ impl SessionShared {
     pub(crate) fn new(session: &Session, now_ns: u64) -> Self {
         Self {
             id: session.id,
+            codec: session.codec_number(),
             peer: session.profile.peer.clone(),
             credentials: session.stream.peer_credentials(),
             transport: session.stream.kind(),
@@ -181,7 +184,12 @@ mod tests {
     fn shared(lane: usize, slot: usize, generation: u32) -> Arc<SessionShared> {
         let (near, _far) = Stream::pair().unwrap();
         let id = SessionId::new(lane, slot, generation);
-        let session = Session::new(near.into(), id, crate::session::open_connection());
+        let session = Session::new(
+            near.into(),
+            id,
+            CodecNumber::MAIN,
+            crate::session::open_connection(),
+        );
         Arc::new(SessionShared::new(&session, 7))
     }
 

@@ -16,7 +16,7 @@ use tidewire_proto::error::EncodeError;
 
 use super::buffers::BufferPool;
 use super::{Output, OutputLoan, SendError};
-use crate::config::Config;
+use crate::config::{CodecNumber, Config};
 use crate::observe::{DropReason, LaneCounters};
 use crate::transport::datagram::Packing;
 
@@ -55,11 +55,11 @@ impl Outputs {
         }
     }
 
-    pub(super) fn open(&mut self, slot: usize, packing: Option<Box<Packing>>) {
+    pub(super) fn open(&mut self, slot: usize, codec: CodecNumber, packing: Option<Box<Packing>>) {
         if self.all.len() <= slot {
             self.all.resize_with(slot + 1, Output::default);
         }
-        self.all[slot] = Output::new(packing);
+        self.all[slot] = Output::new(codec, packing);
     }
 
     /// Drops the output of a session that is being removed.
@@ -202,7 +202,8 @@ impl Outputs {
             false => &mut all[slot],
         };
         output.ensure_buffer(buffers);
-        output.append_frames(&config.codec, frames);
+        let codec = config.codecs.get(output.codec_number());
+        output.append_frames(codec, frames);
     }
 
     /// The number of unsent bytes above which an output is full.
@@ -366,7 +367,8 @@ fn append_counted(
     counters: &LaneCounters,
     encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
 ) -> Result<(), EncodeError> {
-    let result = output.append(&config.codec, encode);
+    let codec = config.codecs.get(output.codec_number());
+    let result = output.append(codec, encode);
     if let Err(EncodeError::PayloadTooLarge { .. }) = &result {
         counters.sends_too_large.add(1);
     }

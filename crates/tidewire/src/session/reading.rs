@@ -76,7 +76,7 @@ mod tests {
         let mut frames = Vec::new();
         for id in 1..=2 {
             let request = Message::with_id(Kind::Request, 0, id, b"question");
-            let codec = &lane.core.config.codec;
+            let codec = lane.core.config.codecs.main();
             codec.encode(&request, &mut frames).unwrap();
         }
         let half = frames.len() / 4;

@@ -27,8 +27,9 @@ impl LaneSessions {
             self.retire(slot);
         }
         let is_unvalidated = self.table[slot].is_unvalidated_and_idle();
+        let rules = self.table[slot].rules(&self.config);
         let overdue = self.table.change(slot, |connection| {
-            connection.handle_timeout(&self.config.rules, now_ns, is_unvalidated)
+            connection.handle_timeout(rules, now_ns, is_unvalidated)
         });
         match overdue {
             Overdue::Nothing => {}
@@ -60,8 +61,9 @@ impl LaneSessions {
 
     /// Asks the peer of a session to end it, and handles what has come from the peer before.
     pub(crate) fn drain(&mut self, slot: usize, why: Drain) {
+        let rules = self.table[slot].rules(&self.config);
         self.table
-            .change(slot, |connection| connection.drain(&self.config.rules, why));
+            .change(slot, |connection| connection.drain(rules, why));
         self.transmit(slot);
         self.update_interest(slot);
         if self.table[slot].connection.may_read() {

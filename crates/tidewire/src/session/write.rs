@@ -73,7 +73,7 @@ impl LaneSessions {
             _ if session.stream.preserves_boundaries() => return self.flush_datagrams(slot),
             _ => {}
         }
-        let sending = Moving::send(session, &self.config.codec, &self.counters);
+        let sending = Moving::send(session, session.codec(&self.config), &self.counters);
         let flushed = self
             .writer
             .write(session, &mut self.outputs, &mut self.logs);
@@ -97,7 +97,7 @@ impl LaneSessions {
     /// Sends a session's output and room messages as datagrams until all are sent or the socket is full.
     fn flush_datagrams(&mut self, slot: usize) {
         let session = &mut self.table[slot];
-        let sending = Moving::send(session, &self.config.codec, &self.counters);
+        let sending = Moving::send(session, session.codec(&self.config), &self.counters);
         let sent = self
             .writer
             .send_datagrams(session, &mut self.outputs, &mut self.logs);
@@ -192,8 +192,9 @@ impl LaneSessions {
         }
         self.table.resume(slot, PauseReason::Output);
         let now_ns = self.timers.now_ns();
+        let rules = self.table[slot].rules(&self.config);
         let written = self.table.change(slot, |connection| {
-            connection.handle_written(&self.config.rules, has_pending, has_layers, now_ns)
+            connection.handle_written(rules, has_pending, has_layers, now_ns)
         });
         match written {
             Written::GoOn => {}
@@ -225,8 +226,9 @@ impl LaneSessions {
     pub(crate) fn say_end(&mut self, slot: usize, reason: CloseReason) {
         let session = &mut self.table[slot];
         let keeps_order = session.must_keep_order();
+        let rules = session.rules(&self.config);
         let connection = &mut session.connection;
-        let is_told = connection.tell_reason(&self.config.rules, reason, keeps_order);
+        let is_told = connection.tell_reason(rules, reason, keeps_order);
         if is_told {
             self.transmit(slot);
         }
@@ -344,7 +346,7 @@ mod tests {
                 let count = peer.read(&mut bytes).unwrap();
                 let mut rest = &bytes[..count];
                 for other in others {
-                    let decoded = core.config.codec.decode(rest, usize::MAX).unwrap();
+                    let decoded = core.config.codecs.main().decode(rest, usize::MAX).unwrap();
                     let Decoded::Frame { message, consumed } = decoded else {
                         panic!("torn");
                     };

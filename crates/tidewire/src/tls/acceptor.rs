@@ -23,7 +23,8 @@ use tidewire_io::trusted::FileState;
 #[derive(Debug)]
 pub(crate) struct Acceptor {
     settings: ServerTls,
-    protocol: &'static str,
+    /// The names to offer by ALPN.
+    protocols: Vec<&'static str>,
     /// Replaced by a reload. They are read once a connection.
     configs: RwLock<Configs>,
     /// The earliest end of a certificate of the chain, as of the last load that succeeded.
@@ -34,14 +35,9 @@ pub(crate) struct Acceptor {
     used: Mutex<[u8; 32]>,
 }
 
-/// Two configurations with different names for ALPN.
+/// A configuration for each name for ALPN.
 #[derive(Debug)]
-struct Configs {
-    /// For `tls://`, with the codec's name.
-    codec: Arc<ServerConfig>,
-    /// For `wss://`, with [`HTTP`].
-    web: Arc<ServerConfig>,
-}
+struct Configs(Vec<(&'static str, Arc<ServerConfig>)>);
 
 /// The certificate and the key in use: makes TLS layers with them, and reads them again.
 /// [`Server::tls_acceptor`](crate::Server::tls_acceptor) returns that of a server. [`ServerTls::acceptor`] makes
@@ -75,32 +71,39 @@ pub struct TlsAcceptor {
 }
 
 impl Acceptor {
-    /// Reads certificate and key. The codec's name is offered by ALPN.
-    pub(crate) fn load(settings: ServerTls, protocol: &'static str) -> Result<Self, TlsError> {
+    /// Reads certificate and key. The names of the codecs are offered by ALPN, and [`HTTP`] for WebSocket.
+    pub(crate) fn load(
+        settings: ServerTls,
+        codecs: impl IntoIterator<Item = &'static str>,
+    ) -> Result<Self, TlsError> {
+        let protocols: Vec<_> = codecs.into_iter().chain([HTTP]).collect();
         let seen = settings.files();
         let used = Mutex::new(settings.content()?);
-        let (config, expires) = settings.config(protocol)?;
+        let (config, expires) = settings.config()?;
         Ok(Self {
             used,
             settings,
-            protocol,
-            configs: RwLock::new(Configs::new(config)),
+            configs: RwLock::new(Configs::new(&config, &protocols)),
+            protocols,
             expires: RwLock::new(expires),
             seen: Mutex::new(seen),
         })
     }
 
-    /// Makes the layer of an accepted connection, beneath WebSocket or not.
-    pub(crate) fn layer(&self, is_web: bool) -> Box<dyn Layer> {
-        match self.connection(is_web) {
+    /// Makes the layer of an accepted connection. ALPN offers this name.
+    pub(crate) fn layer(&self, protocol: &str) -> Box<dyn Layer> {
+        match self.connection(protocol) {
             Ok(connection) => Box::new(TlsLayer::new(connection.into())),
             Err(error) => failed(&error),
         }
     }
 
-    pub(super) fn connection(&self, is_web: bool) -> Result<ServerConnection, rustls::Error> {
+    pub(super) fn connection(&self, protocol: &str) -> Result<ServerConnection, rustls::Error> {
         let configs = self.configs.read().unwrap_or_else(PoisonError::into_inner);
-        let config = if is_web { &configs.web } else { &configs.codec };
+        let mut configs = configs.0.iter();
+        let (_, config) = configs
+            .find(|(known, _)| *known == protocol)
+            .ok_or_else(|| rustls::Error::General(format!("no configuration for {protocol}")))?;
         ServerConnection::new(Arc::clone(config))
     }
 
@@ -115,8 +118,8 @@ impl Acceptor {
         if *used == content {
             return Ok(false);
         }
-        let (config, expires) = self.settings.config(self.protocol)?;
-        let configs = Configs::new(config);
+        let (config, expires) = self.settings.config()?;
+        let configs = Configs::new(&config, &self.protocols);
         *self.configs.write().unwrap_or_else(PoisonError::into_inner) = configs;
         *self.expires.write().unwrap_or_else(PoisonError::into_inner) = expires;
         *used = content;
@@ -148,13 +151,13 @@ impl Acceptor {
 }
 
 impl Configs {
-    fn new(codec: ServerConfig) -> Self {
-        let mut web = codec.clone();
-        web.alpn_protocols = vec![HTTP.into()];
-        Self {
-            codec: Arc::new(codec),
-            web: Arc::new(web),
-        }
+    fn new(config: &ServerConfig, protocols: &[&'static str]) -> Self {
+        let of_protocol = |protocol: &&'static str| {
+            let mut config = config.clone();
+            config.alpn_protocols = vec![(*protocol).into()];
+            (*protocol, Arc::new(config))
+        };
+        Self(protocols.iter().map(of_protocol).collect())
     }
 }
 
@@ -167,7 +170,7 @@ impl TlsAcceptor {
     /// Makes the layer of an accepted connection.
     #[must_use]
     pub fn layer(&self) -> Box<dyn Layer> {
-        self.acceptor.layer(false)
+        self.acceptor.layer(self.acceptor.protocols[0])
     }
 
     /// Returns when the first certificate of the chain in use expires. `None` if that cannot be read from it.
@@ -215,7 +218,7 @@ impl ServerTls {
     /// # Errors
     /// See [`TlsError`].
     pub fn layer(&self, protocol: &'static str) -> Result<Box<dyn Layer>, TlsError> {
-        Ok(Acceptor::load(self.clone(), protocol)?.layer(false))
+        Ok(Acceptor::load(self.clone(), [protocol])?.layer(protocol))
     }
 
     /// As [`Self::layer`], for many connections: the files are read once, and
@@ -235,7 +238,7 @@ impl ServerTls {
     /// See [`TlsError`].
     pub fn acceptor(&self, protocol: &'static str) -> Result<TlsAcceptor, TlsError> {
         Ok(TlsAcceptor {
-            acceptor: Arc::new(Acceptor::load(self.clone(), protocol)?),
+            acceptor: Arc::new(Acceptor::load(self.clone(), [protocol])?),
             counters: None,
         })
     }
@@ -264,7 +267,7 @@ impl ServerTls {
     }
 
     /// Reads the files. Returns the earliest expiry of a certificate of the chain, too.
-    fn config(&self, protocol: &str) -> Result<(ServerConfig, Option<SystemTime>), TlsError> {
+    fn config(&self) -> Result<(ServerConfig, Option<SystemTime>), TlsError> {
         let chain = self.chain.certificates(PemPart::Chain)?;
         let expires = chain.iter().filter_map(|it| expiry(it)).min();
         let key = self.key.key()?;
@@ -291,7 +294,6 @@ impl ServerTls {
             }
         };
         let mut config = builder.with_single_cert(chain, key).map_err(unusable)?;
-        config.alpn_protocols = vec![protocol.into()];
         if matches!(self.clients, ClientAuth::Off) {
             config.ticketer = ticketer().map_err(unusable)?;
         } else {

@@ -52,7 +52,7 @@ fn exchange(client: &mut ClientConnection, server: &mut ServerConnection) {
 /// One connection. Returns the kind of its handshake. It never has early data.
 fn kind(connector: &Connector, acceptor: &Acceptor) -> HandshakeKind {
     let mut client = connector.connection().unwrap();
-    let mut server = acceptor.connection(false).unwrap();
+    let mut server = acceptor.connection("tw1").unwrap();
     assert!(client.early_data().is_none(), "no 0-RTT is offered");
     exchange(&mut client, &mut server);
     assert!(server.early_data().is_none(), "no 0-RTT is accepted");
@@ -64,7 +64,7 @@ fn kind(connector: &Connector, acceptor: &Acceptor) -> HandshakeKind {
 #[test]
 fn the_second_connection_of_a_client_is_resumed_unless_certificates_of_clients_are_asked_for() {
     for ((server, client), second) in settings().into_iter().zip([Resumed, Full]) {
-        let acceptor = Acceptor::load(server, "tw1").unwrap();
+        let acceptor = Acceptor::load(server, ["tw1"]).unwrap();
         let connector = connector(&client, Some("tw1"));
         let kinds = [(); 3].map(|()| kind(&connector, &acceptor));
         assert_eq!(kinds, [Full, second, second]);
@@ -88,7 +88,7 @@ fn tickets_are_worth_nothing_after_another_certificate_was_taken() {
     fs::write(&key_path, key.serialize_pem()).unwrap();
     fs::set_permissions(&key_path, Permissions::from_mode(0o600)).unwrap();
     let server = ServerTls::new(&*chain_path, &*key_path);
-    let acceptor = Acceptor::load(server, "tw1").unwrap();
+    let acceptor = Acceptor::load(server, ["tw1"]).unwrap();
     let client = ClientTls::new().only_ca(Pem::bytes(chain.clone().into_bytes()));
     let connector = connector(&client, Some("tw1"));
     let kinds = [(); 2].map(|()| kind(&connector, &acceptor));
@@ -102,7 +102,7 @@ fn tickets_are_worth_nothing_after_another_certificate_was_taken() {
 #[test]
 fn browsers_agree_on_http_at_wss_and_on_nothing_at_tls() {
     let [(server, client), _] = settings();
-    let acceptor = Acceptor::load(server, "tw1").unwrap();
+    let acceptor = Acceptor::load(server, ["tw1"]).unwrap();
     for (offered, is_web, is_accepted) in [
         (Some(HTTP), true, true),
         (None, true, true),
@@ -112,7 +112,9 @@ fn browsers_agree_on_http_at_wss_and_on_nothing_at_tls() {
     ] {
         let connector = connector(&client, offered);
         let mut client = connector.connection().unwrap();
-        let mut server = acceptor.connection(is_web).unwrap();
+        let mut server = acceptor
+            .connection(if is_web { HTTP } else { "tw1" })
+            .unwrap();
         let mut hello = Vec::new();
         client.write_tls(&mut hello).unwrap();
         server.read_tls(&mut &hello[..]).unwrap();
@@ -122,9 +124,9 @@ fn browsers_agree_on_http_at_wss_and_on_nothing_at_tls() {
 }
 
 fn trusts(connector: &Connector, server: &ServerTls) -> bool {
-    let acceptor = Acceptor::load(server.clone(), "tw1").unwrap();
+    let acceptor = Acceptor::load(server.clone(), ["tw1"]).unwrap();
     let mut client = connector.connection().unwrap();
-    let mut server = acceptor.connection(false).unwrap();
+    let mut server = acceptor.connection("tw1").unwrap();
     let (mut hello, mut answer) = (Vec::new(), Vec::new());
     client.write_tls(&mut hello).unwrap();
     server.read_tls(&mut &hello[..]).unwrap();

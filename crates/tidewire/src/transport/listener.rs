@@ -10,6 +10,7 @@ use tidewire_proto::codec::{AnyCodec, Codec, Decoded, StreamFraming};
 use super::{AnyTransport, Layers, UnframedStream};
 use crate::address::Endpoint;
 use crate::auth::Network;
+use crate::config::CodecNumber;
 
 /// A listener of TCP or a Unix socket, and the settings of its sessions.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(crate) struct StreamListener {
 pub(crate) struct ListenerTerms {
     /// The listener's address as text.
     address: String,
+    /// The codec of its sessions.
+    number: CodecNumber,
     /// The codec for input.
     codec: AnyCodec,
     /// The output has lengths in front of frames, and its peers take none.
@@ -57,12 +60,14 @@ impl ListenerTerms {
     /// has lengths in front of frames, and the transport leaves them out.
     pub(crate) fn new(
         address: String,
+        number: CodecNumber,
         codec: AnyCodec,
         leaves_lengths_out: bool,
         layers: Option<Layers>,
     ) -> Self {
         Self {
             address,
+            number,
             codec,
             leaves_lengths_out,
             layers,
@@ -88,6 +93,11 @@ impl ListenerTerms {
         self.is_websocket() && proxies.any(|network| network.contains(address))
     }
 
+    pub(crate) fn codec_number(&self) -> CodecNumber {
+        self.number
+    }
+
+    /// The codec for input.
     pub(crate) fn codec(&self) -> &AnyCodec {
         &self.codec
     }
@@ -172,6 +182,12 @@ impl Arrival {
         }
     }
 
+    /// The codec of the session that it becomes.
+    pub(crate) fn codec_number(&self) -> CodecNumber {
+        let listener = self.listener.as_ref();
+        listener.map_or(CodecNumber::MAIN, |terms| terms.codec_number())
+    }
+
     /// A connection that no listener accepted.
     pub(crate) fn unlisted(stream: AnyTransport) -> Self {
         Self {
@@ -203,6 +219,7 @@ mod tests {
         other.encode(&message, &mut frame).unwrap();
         let terms = ListenerTerms {
             address: "ipc://@a".to_owned(),
+            number: CodecNumber::MAIN,
             codec,
             leaves_lengths_out: false,
             layers: None,

@@ -48,15 +48,16 @@ pub(crate) struct WebSocketAcceptor {
 
 impl WebSocketAcceptor {
     /// Returns `None` if no address is one of WebSocket.
-    pub(crate) fn new(
+    pub(crate) fn new<'a>(
         addresses: &[Address],
-        codec: &AnyCodec,
+        codec_of: impl Fn(&Address) -> &'a AnyCodec,
         origins: &Origins,
         head_limits: HeadLimits,
         page: Option<&WebPage>,
         keeps_forwarded: bool,
     ) -> Option<Self> {
         let terms = addresses.iter().filter_map(|address| {
+            let codec = codec_of(address);
             let terms = ServerTerms::new(address.websocket_path()?, codec.name(), kind_of(codec))
                 .origins(origins.clone())
                 .head_limits(head_limits)

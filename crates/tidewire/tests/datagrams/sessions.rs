@@ -150,33 +150,25 @@ fn a_draining_server_refuses_newcomers_and_tells_its_sessions() {
 }
 
 #[test]
-fn a_codec_that_frames_datagrams_otherwise_is_not_mixed() {
-    let refused = Server::builder()
-        .codec(tidewire::AnyCodec::by_name("uvrpc").unwrap())
-        .listen("udp://127.0.0.1:0")
-        .unwrap()
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| echo)
-        .unwrap_err();
-    assert!(
-        matches!(refused, ServeError::MixedFraming { codec: "uvrpc" }),
-        "{refused:?}"
-    );
-    // A codec with the same frames is allowed.
-    let server = Server::builder()
-        .listen("udp://127.0.0.1:0")
-        .unwrap()
-        .listen("tcp://127.0.0.1:0")
-        .unwrap()
-        .start(|_| echo)
-        .unwrap();
-    for address in server.addresses() {
-        let client = Client::connect(&address.to_string()).wait().unwrap();
-        assert_eq!(client.request(b"hi").wait().unwrap().payload(), b"hi");
-        client.close().wait();
+fn datagrams_and_streams_of_one_codec_share_a_server_however_it_frames_them() {
+    for name in ["tw1", "uvrpc", "srmp"] {
+        let server = Server::builder()
+            .codec(tidewire::AnyCodec::by_name(name).unwrap())
+            .listen("udp://127.0.0.1:0")
+            .unwrap()
+            .listen("tcp://127.0.0.1:0")
+            .unwrap()
+            .start(|_| echo)
+            .unwrap();
+        for address in server.addresses() {
+            let address = format!("{address}?codec={name}");
+            let client = Client::connect(&address).wait().unwrap();
+            let reply = client.request(b"hi").wait().unwrap();
+            assert_eq!(reply.payload(), b"hi");
+            client.close().wait();
+        }
+        tidewire_testkit::assert_conserved(&server.shutdown(DEADLINE));
     }
-    tidewire_testkit::assert_conserved(&server.shutdown(DEADLINE));
 }
 
 #[test]

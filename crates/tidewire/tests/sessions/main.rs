@@ -115,7 +115,10 @@ pub(crate) fn next_news(peer: &mut Peer) -> Option<Vec<u8>> {
 pub(crate) fn assert_broadcasts_conserved(metrics: &Metrics) {
     assert_eq!(
         metrics.broadcast_matched,
-        metrics.broadcast_queued + metrics.broadcast_full + metrics.broadcast_too_large,
+        metrics.broadcast_queued
+            + metrics.broadcast_full
+            + metrics.broadcast_too_large
+            + metrics.broadcast_inexpressible,
         "{metrics:#?}"
     );
 }

@@ -27,7 +27,7 @@ use crate::json::{JsonField, JsonKind};
 use crate::message::{FLAG_PRIVATE, Kind, Message};
 
 /// The codec of JSON lines.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Json;
 
 impl BuiltIn for Json {

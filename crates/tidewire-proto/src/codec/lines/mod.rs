@@ -21,7 +21,7 @@ use crate::text::push_visible;
 
 /// The codec of LF-terminated lines. A line is at most [`LINE_BYTES_MAX`] bytes with its terminator, or
 /// less if the frame limit is smaller; one CR before the LF belongs to the terminator.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lines;
 
 impl BuiltIn for Lines {

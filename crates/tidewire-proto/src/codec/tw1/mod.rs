@@ -26,7 +26,7 @@ use crate::error::{DecodeError, EncodeError};
 use crate::message::{FLAG_NAMED, FLAG_POSITION, Kind, Message};
 
 /// The native codec. It has no configuration: limits are arguments of `decode`.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tw1;
 
 impl Tw1 {

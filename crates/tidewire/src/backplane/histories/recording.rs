@@ -148,7 +148,7 @@ impl Histories {
         };
         let offset = history.last().offset;
         let mut frame = Vec::with_capacity(payload.len() + overhead);
-        let codec = &self.config.codec;
+        let codec = self.config.codecs.main();
         let told = (author.member(), author.name(), author.is_listed());
         // A lane that gets no frame takes the message from the history.
         let of = (shared.alias(), name.kind() == SequenceKind::Topic);

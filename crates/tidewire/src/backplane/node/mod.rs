@@ -97,7 +97,7 @@ impl Node {
             engine: ToEngine::new(link.life().clone(), packet_bytes_max, Arc::clone(&counters)),
             lanes: ToLanes::new(
                 Arc::clone(&lanes),
-                config.codec.clone(),
+                config.codecs.main().clone(),
                 Arc::clone(&counters),
             ),
             peers: Peers::default(),

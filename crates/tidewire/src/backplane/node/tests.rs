@@ -16,7 +16,6 @@ use tidewire_proto::topic::Pattern;
 use super::*;
 use crate::Server;
 use crate::broker::{Addressee, BackplaneLink, Item, News, Position};
-use crate::engine::Outgoing;
 use crate::history::History;
 use crate::limits::Limits;
 use crate::mailbox::{BatchEntry, LaneMessage, Lanes, Mailbox, MessageQueue};
@@ -82,7 +81,7 @@ impl Rig {
         let directory = Directory::new(&limits, None, Some(Arc::clone(&link)));
         let kind = tidewire_io::poller::PollerKind::Poll;
         let builder = Server::builder().limits(limits);
-        let shared = builder.share(kind, Outgoing::default(), None);
+        let shared = builder.share_alone(kind);
         let mailbox = Mailbox::new(Arc::default()).unwrap();
         let lanes = Arc::new(Lanes::new(Some(Arc::clone(&link))));
         lanes.set(vec![Arc::clone(&mailbox)]);
@@ -202,7 +201,7 @@ impl Rig {
                 };
                 let mut rest = &batch[..];
                 while let Some(BatchEntry::Room { frame, .. }) = BatchEntry::decode(&mut rest) {
-                    let decoded = self.node.config.codec.decode(frame, 1 << 20);
+                    let decoded = self.node.config.codecs.main().decode(frame, 1 << 20);
                     let Ok(Decoded::Frame { message, .. }) = decoded else {
                         panic!("{decoded:?}");
                     };
@@ -472,7 +471,7 @@ fn a_slow_lane_misses_no_member_of_another_node() {
         assert_eq!(count(Kind::Deliver), offered - 1);
         let mut gap = Vec::new();
         let (codec, alias) = (
-            &rig.node.config.codec,
+            rig.node.config.codecs.main(),
             rig.node.presence.room("lobby").unwrap().alias(),
         );
         codec.encode_gap(alias, 1, &mut gap).unwrap();

@@ -143,8 +143,9 @@ impl PlaceQuestions {
             return sessions.table.close(slot, reason);
         }
         let LaneSessions { table, config, .. } = &mut *sessions;
+        let rules = table[slot].rules(config);
         let asks = table.change(slot, |connection| match connection.may_read() {
-            true => connection.ask_now(&config.rules),
+            true => connection.ask_now(rules),
             false => Overdue::Nothing,
         });
         if asks == Overdue::Nothing {

@@ -94,13 +94,19 @@ impl Cookies {
     }
 
     /// Sends an address a challenge, in no more bytes than came from it.
-    fn challenge(&self, sessions: &mut LaneSessions, peer: &mut DatagramPeer, bytes_max: usize) {
+    fn challenge<C: Codec + ?Sized>(
+        &self,
+        sessions: &mut LaneSessions,
+        peer: &mut DatagramPeer,
+        codec: &C,
+        bytes_max: usize,
+    ) {
         let cookie = self.make(peer.address(), sessions.timers.now_ns());
         let mut frame = sessions.outputs.take_buffer();
         let ping = Message::new(Kind::Ping, 0, &cookie);
         // A codec that validates addresses can express pings. If the socket is full, the challenge is lost, and the
         // peer asks again.
-        let encoded = sessions.config.codec.encode(&ping, &mut frame);
+        let encoded = codec.encode(&ping, &mut frame);
         let is_fair = encoded.is_ok() && frame.len() <= bytes_max;
         if is_fair && peer.write(&frame).is_ok() {
             sessions.counters.challenges.add(1);
@@ -166,7 +172,7 @@ impl Core {
         match first {
             FirstDatagram::Welcome => {}
             FirstDatagram::Unproven => {
-                cookies.challenge(sessions, &mut peer, datagram.bytes.len());
+                cookies.challenge(sessions, &mut peer, codec, datagram.bytes.len());
                 return None;
             }
             FirstDatagram::Stray(reason) => {
@@ -176,6 +182,7 @@ impl Core {
                 return None;
             }
         }
+        let number = ports.codec_number(port);
         let endpoint = Endpoint::Udp(datagram.peer);
         let is_proved = codec.format().proves_addresses();
         let counted = self
@@ -186,7 +193,7 @@ impl Core {
             let mut stream = AnyTransport::from(peer);
             if codec.format().has_go_away {
                 turn_away(
-                    &self.config.codec,
+                    self.config.codecs.get(number),
                     stream,
                     GoAwayCode::LimitReached,
                     refusal.text(),
@@ -197,7 +204,7 @@ impl Core {
             return None;
         }
         let connection = Connection::accepted(
-            &self.config.rules,
+            self.config.codecs.rules(number),
             Delivery::Lossy,
             sessions.timers.now_ns(),
         );
@@ -206,7 +213,7 @@ impl Core {
             peer.begin_unproven();
             ports.unvalidated.evict(sessions, ports.lanes.count());
         }
-        let inserted = self.insert(peer.into(), Some(endpoint.clone()), connection);
+        let inserted = self.insert(peer.into(), number, Some(endpoint.clone()), connection);
         let Ok(slot) = inserted else {
             self.shared.limiter.leave(Some(&endpoint));
             return None;

@@ -37,15 +37,17 @@ pub(crate) use admit::Cookies;
 use drops::PlannedDrops;
 use unvalidated::UnvalidatedSessions;
 
+use crate::config::CodecNumber;
 use crate::mailbox::Lanes;
 use crate::observe::QuietLog;
 use crate::session::LaneSessions;
-use crate::transport::datagram::{KernelDrops, Standing};
+use crate::transport::datagram::{BoundPort, KernelDrops, Standing};
 
 /// A socket that the lane's sessions share.
 #[derive(Debug)]
 struct Port {
     socket: Arc<DatagramSocket>,
+    codec: CodecNumber,
     peers: HashMap<SocketAddr, usize>,
     /// Sessions that wait until the socket has room.
     blocked: Vec<usize>,
@@ -80,12 +82,13 @@ impl Ports {
     pub(super) fn add(
         &mut self,
         sessions: &mut LaneSessions,
-        socket: DatagramSocket,
+        BoundPort { socket, codec }: BoundPort,
     ) -> Result<(), PollerError> {
         let token = port_token(self.all.len());
         sessions.poller.add(socket.as_fd(), token, Interest::READ)?;
         self.all.push(Port {
             socket: Arc::new(socket),
+            codec,
             peers: HashMap::new(),
             blocked: Vec::new(),
             kernel_drops: KernelDrops::default(),
@@ -100,6 +103,11 @@ impl Ports {
 
     pub(crate) fn socket(&self, port: usize) -> Option<Arc<DatagramSocket>> {
         self.all.get(port).map(|port| Arc::clone(&port.socket))
+    }
+
+    /// The codec of the peers of a socket.
+    pub(crate) fn codec_number(&self, port: usize) -> CodecNumber {
+        self.all.get(port).map_or(CodecNumber::MAIN, |it| it.codec)
     }
 
     /// The session of a peer.

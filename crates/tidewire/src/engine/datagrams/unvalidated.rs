@@ -127,9 +127,11 @@ mod tests {
     use tidewire_proto::codec::AnyCodec;
 
     use super::*;
+    use crate::config::CodecNumber;
     use crate::lane::lane;
     use crate::limits::Limits;
     use crate::server::Server;
+    use crate::transport::datagram::BoundPort;
 
     const SECOND_NS: u64 = 1_000_000_000;
 
@@ -144,7 +146,11 @@ mod tests {
             let mut lane = lane(&Server::builder().limits(limits).codec(codec.clone()));
             let any = "127.0.0.1:0".parse().unwrap();
             let socket = DatagramSocket::bind(&any, &DatagramOptions::default()).unwrap();
-            lane.core.watch([], vec![socket]).unwrap();
+            let port = BoundPort {
+                socket,
+                codec: CodecNumber::MAIN,
+            };
+            lane.core.watch([], vec![port]).unwrap();
             let core = &mut lane.core;
             let mut port = 0;
             let mut establish = |host: u8| {
@@ -189,7 +195,11 @@ mod tests {
         let mut lane = lane(&Server::builder().limits(limits).codec(codec.clone()));
         let any = "127.0.0.1:0".parse().unwrap();
         let socket = DatagramSocket::bind(&any, &DatagramOptions::default()).unwrap();
-        lane.core.watch([], vec![socket]).unwrap();
+        let port = BoundPort {
+            socket,
+            codec: CodecNumber::MAIN,
+        };
+        lane.core.watch([], vec![port]).unwrap();
         let mut admit = |port| {
             let datagram = Datagram {
                 peer: SocketAddr::from(([10, 0, 0, 1], port)),

@@ -114,7 +114,7 @@ impl OpenRooms {
             self.get(alias).is_some(),
             "a log is open as long as its room"
         );
-        let appended = log.append_with(bytes_expected, |out| encode(&config.codec, out));
+        let appended = log.append_with(bytes_expected, |out| encode(config.codecs.main(), out));
         let (position, bytes) = appended?;
         let own = skip(log, position, bytes);
         let Some(room) = self.get_mut(alias) else {
@@ -246,7 +246,7 @@ impl LaneDeliveries<'_> {
     #[cold]
     pub(in crate::room) fn append_position(&mut self, alias: u16, position: Position) {
         // Clients of a codec without positions cannot come back with a position either.
-        if self.sessions.config.codec.format().has_positions {
+        if self.sessions.config.codecs.main().format().has_positions {
             let _ = self.append(alias, FRAME_OVERHEAD_BYTES_MAX, |codec, out| {
                 encode_position(codec, alias, position, out)
             });

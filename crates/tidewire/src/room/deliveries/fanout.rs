@@ -181,7 +181,7 @@ impl LaneDeliveries<'_> {
             return Ok(());
         }
         let mut frame = self.sessions.outputs.take_buffer();
-        let encoded = encode(&self.sessions.config.codec, &mut frame);
+        let encoded = encode(self.sessions.config.codecs.main(), &mut frame);
         if encoded.is_ok() {
             let others = shared.others(self.exchange.lane());
             if others.has_node() {

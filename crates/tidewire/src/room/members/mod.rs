@@ -118,6 +118,12 @@ impl LaneRooms<'_> {
         if self.sessions.relief.is_at_its_share(Some(session)) {
             return Err(RoomError::OutOfMemory);
         }
+        if !session.codec_number().is_main() {
+            return Err(RoomError::OtherCodec {
+                own: session.codec(&self.sessions.config).name(),
+                main: self.sessions.config.codecs.main().name(),
+            });
+        }
         if session.connection.handshake().frame_bytes_max()
             < config.limits.connections.frame_bytes_max()
         {

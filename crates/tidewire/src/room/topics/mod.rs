@@ -26,7 +26,7 @@ use super::deliveries::{LaneDeliveries, OpenRooms};
 use super::refusal::{ReachedLimit, RoomError};
 use crate::mailbox::Exchange;
 use crate::observe::{DropReason, QuietLog};
-use crate::session::{LaneSessions, SessionId, SessionLimiter};
+use crate::session::{LaneSessions, Session, SessionId, SessionLimiter};
 use publishing::RecentTopic;
 
 /// The routes of a lane from topics to subscriptions, and the limit of registrations.
@@ -94,7 +94,8 @@ impl<'a> LaneTopics<'a> {
         if let Err(RoomError::TooManyPatterns(_) | RoomError::OutOfMemory) = subscribed {
             self.sessions.counters.rooms_refused.add(1);
         }
-        let is_registration = self.sessions.config.codec.format().registers_subscribers;
+        let session = self.sessions.table.find(id);
+        let is_registration = session.is_some_and(|it| self.registers(it));
         if let Err(
             error @ (RoomError::TooManyPatterns(_)
             | RoomError::OutOfMemory
@@ -149,6 +150,12 @@ impl<'a> LaneTopics<'a> {
         if self.sessions[slot].stream.is_unproven() {
             return Err(RoomError::Unproven);
         }
+        if !self.sessions[slot].codec_number().is_main() {
+            return Err(RoomError::OtherCodec {
+                own: self.sessions[slot].codec(&self.sessions.config).name(),
+                main: self.sessions.config.codecs.main().name(),
+            });
+        }
         if self.sessions[slot].connection.handshake().frame_bytes_max()
             < self.sessions.config.limits.connections.frame_bytes_max()
         {
@@ -173,6 +180,12 @@ impl<'a> LaneTopics<'a> {
         Ok((slot, pattern))
     }
 
+    /// Whether a session subscribes to every topic at once, because its codec has no patterns.
+    fn registers(&self, session: &Session) -> bool {
+        let codec = session.codec(&self.sessions.config);
+        codec.format().registers_subscribers
+    }
+
     fn try_subscribe(
         &mut self,
         id: SessionId,
@@ -182,7 +195,7 @@ impl<'a> LaneTopics<'a> {
         let (slot, pattern) = self.check_subscribe(id, pattern, policy)?;
         let owner = self.sessions[slot].owner();
         let limiter = Arc::clone(&self.topics.limiter);
-        let registers = self.sessions.config.codec.format().registers_subscribers;
+        let registers = self.registers(&self.sessions[slot]);
         if registers {
             let registered = limiter.register(owner);
             registered.map_err(|full| RoomError::TooManyRegistrations(full.into()))?;
@@ -223,7 +236,7 @@ impl<'a> LaneTopics<'a> {
         };
         let directory = self.open.directory();
         directory.unsubscribe(&shared, self.exchange.lane());
-        if self.sessions.config.codec.format().registers_subscribers {
+        if self.registers(&self.sessions[slot]) {
             let owner = self.sessions[slot].owner();
             self.topics.limiter.unregister(owner);
         }

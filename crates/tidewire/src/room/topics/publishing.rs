@@ -290,7 +290,12 @@ impl LaneTopics<'_> {
             return Ok(());
         }
         let mut frame = self.sessions.outputs.take_buffer();
-        let result = self.sessions.config.codec.encode(message, &mut frame);
+        let result = self
+            .sessions
+            .config
+            .codecs
+            .main()
+            .encode(message, &mut frame);
         if result.is_ok() {
             self.deliveries()
                 .send_chat_message(others, message.channel, None, &frame);

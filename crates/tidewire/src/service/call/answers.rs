@@ -66,7 +66,7 @@ impl CallState {
         if let Some(ticket) = self.take_remote(core) {
             return ticket.refuse(error.code(), error.text());
         }
-        let has_ids = core.config.codec.format().has_ids();
+        let has_ids = core.config.codecs.get(self.codec).format().has_ids();
         // A token answers by itself, even when it is dropped.
         if self.current.deferred || !self.current.wants_refusal(has_ids) {
             return;
@@ -114,7 +114,7 @@ impl CallState {
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<(), SendError> {
         let mut frame = core.sessions.spare_answers.take_frame();
-        if let Err(error) = encode(&core.config.codec, &mut frame) {
+        if let Err(error) = encode(core.config.codecs.get(self.codec), &mut frame) {
             core.sessions.spare_answers.put_frame(frame);
             return Err(error.into());
         }

@@ -17,10 +17,11 @@
 use std::sync::Arc;
 
 use tidewire_proto::body::{ErrorBody, ErrorCode};
-use tidewire_proto::codec::Codec;
+use tidewire_proto::codec::{AnyCodec, Codec};
 
 use super::{CallState, Current};
 use crate::broker::{NotStored, RemoteTicket, StoreAnswer};
+use crate::config::CodecNumber;
 use crate::engine::{Core, ServerShared};
 use crate::mailbox::LaneMessage;
 use crate::session::{
@@ -65,6 +66,7 @@ struct Ticket {
     token: Arc<Token>,
     lane: usize,
     session: SessionId,
+    codec: CodecNumber,
     /// The position of the request among the unanswered ones of its session.
     position: u64,
     current: Current,
@@ -160,7 +162,7 @@ impl CallState {
         {
             token.set_name(&core.replies.method_name);
         }
-        let ordered = !core.config.codec.format().has_ids();
+        let ordered = !core.config.codecs.get(self.codec).format().has_ids();
         let request_id = self.current.id;
         core.counters.deferred.add(1);
         let mut position = None;
@@ -187,6 +189,7 @@ impl CallState {
             token,
             lane: core.exchange.lane(),
             session: self.id,
+            codec: self.codec,
             position: position.unwrap_or(NOWHERE),
             current: self.current,
             frame_bytes_max: self.frame_bytes_max,
@@ -198,11 +201,15 @@ impl CallState {
 }
 
 impl Ticket {
+    fn codec(&self) -> &AnyCodec {
+        self.shared.config.codecs.get(self.codec)
+    }
+
     fn reply(self, payload: &[u8]) -> Result<(), SendError> {
         let mut frame = self.shared.spare_frames.take();
         let message = self.current.answer(self.token.name(), payload);
         let encoded = encode_within(self.frame_bytes_max, &mut frame, |out| {
-            self.shared.config.codec.encode(&message, out)
+            self.codec().encode(&message, out)
         });
         match encoded {
             Ok(()) => {
@@ -218,7 +225,7 @@ impl Ticket {
     }
 
     fn refuse(self, code: ErrorCode, text: &str) {
-        let codec = &self.shared.config.codec;
+        let codec = self.codec();
         if !self.current.wants_refusal(codec.format().has_ids()) {
             return self.post(Content::Nothing);
         }

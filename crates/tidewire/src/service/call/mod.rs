@@ -14,6 +14,7 @@ use tidewire_proto::message::{Kind, Message};
 pub(super) use answers::is_flush;
 pub use deferred::Deferred;
 
+use crate::config::CodecNumber;
 use crate::engine::{Core, Origin};
 use crate::session::{CloseReason, LaneSessions, SendError, SessionId, encode_within};
 
@@ -22,6 +23,8 @@ use crate::session::{CloseReason, LaneSessions, SendError, SessionId, encode_wit
 #[derive(Debug)]
 pub(crate) struct CallState {
     id: SessionId,
+    /// The codec of the session.
+    codec: CodecNumber,
     /// Largest frame that both sides accept.
     frame_bytes_max: usize,
     current: Current,
@@ -93,6 +96,7 @@ impl CallState {
     /// The state of a call without a session.
     pub(super) const NONE: Self = Self {
         id: SessionId::NONE,
+        codec: CodecNumber::MAIN,
         frame_bytes_max: 0,
         current: NO_MESSAGE,
         reply_bytes_max: 0,
@@ -105,6 +109,7 @@ impl CallState {
     pub(super) fn of(sessions: &mut LaneSessions, id: SessionId) -> Self {
         let mut call = Self { id, ..Self::NONE };
         if let Some(session) = sessions.table.find(id) {
+            call.codec = session.codec_number();
             call.frame_bytes_max = session.connection.handshake().frame_bytes_max();
             call.keeps_order = session.must_keep_order();
             call.follows_rooms = sessions.logs.have_deliveries_for(session);
@@ -120,6 +125,12 @@ impl CallState {
     }
 
     /// Whether no further message of this session may be handled now.
+    /// The number of the codec of the session.
+    #[inline(always)]
+    pub(crate) fn codec_number(&self) -> CodecNumber {
+        self.codec
+    }
+
     #[inline(always)]
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped

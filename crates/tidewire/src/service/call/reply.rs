@@ -69,7 +69,7 @@ impl CallState {
         if core.replies.may_learn(payload.len()) {
             let output = core.sessions.outputs.current().unsent();
             let frame = output.get(before..).unwrap_or_default();
-            let codec = &core.config.codec;
+            let codec = core.config.codecs.get(self.codec);
             core.replies
                 .learn(codec, self.current.origin, &answer, frame);
         }
@@ -79,6 +79,7 @@ impl CallState {
 
 #[cfg(test)]
 mod tests {
+    use crate::config::CodecNumber;
     use crate::engine::Origin;
     use crate::lane::lane;
     use crate::server::Server;
@@ -203,12 +204,12 @@ mod tests {
     #[test]
     fn datagrams_end_where_each_reply_does() {
         let mut lane = lane(&Server::builder());
-        let codec = lane.core.config.codec.clone();
+        let codec = lane.core.config.codecs.main().clone();
         let [stream, datagrams] = [(); 2].map(|()| lane.open_session().0);
         let packing = Some(Box::new(Packing::new(&codec, 100)));
         lane.core
             .sessions
-            .replace_output(datagrams, Output::new(packing));
+            .replace_output(datagrams, Output::new(CodecNumber::MAIN, packing));
         for slot in [stream, datagrams] {
             let id = lane.core.sessions[slot].id;
             let mut cx = lane.core.context(id);

@@ -72,7 +72,7 @@ pub(super) struct UpstreamLink {
 impl UpstreamLink {
     /// Creates the link to an upstream that has an address.
     pub(super) fn new(upstream: &Upstream, target: &Target, config: &Config) -> Self {
-        let (terms, codec) = (&upstream.0.terms, &config.codec);
+        let (terms, codec) = (&upstream.0.terms, config.codecs.main());
         let address = target.address();
         let layers = LayerFactory::of_address(address, terms.tls.as_ref(), codec, None);
         let layers = layers.and_then(|factory| factory.layers(address));

@@ -12,6 +12,7 @@ pub(super) use datagrams::SendOutcome;
 
 use super::SessionShared;
 use super::buffers::BufferPool;
+use crate::config::CodecNumber;
 use crate::transport::datagram::Packing;
 
 /// Bytes that wait for the socket. The first `sent` bytes are written already.
@@ -21,6 +22,7 @@ pub(crate) struct Output {
     sent: usize,
     /// The ends of its datagrams, if it is sent as datagrams.
     packing: Option<Box<Packing>>,
+    codec: CodecNumber,
     /// An upper bound on the bytes from other threads, which are reserved in the shared session.
     outside_bytes: usize,
     /// Room messages inside `bytes`, torn or copied. They count as delivered once the output is empty. Each has a byte
@@ -31,11 +33,18 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    pub(crate) fn new(packing: Option<Box<Packing>>) -> Self {
+    pub(crate) fn new(codec: CodecNumber, packing: Option<Box<Packing>>) -> Self {
         Self {
+            codec,
             packing,
             ..Self::default()
         }
+    }
+
+    /// The number of the codec of its frames.
+    #[inline(always)]
+    pub(super) fn codec_number(&self) -> CodecNumber {
+        self.codec
     }
 
     #[inline]
@@ -211,6 +220,7 @@ impl Output {
             bytes.reserve(1);
         }
         OutputLoan {
+            codec: self.codec,
             bytes,
             packing: self.packing.take(),
             frame_bytes_max,
@@ -270,6 +280,7 @@ impl Output {
 /// The output of a session while a [`SessionSender`](crate::SessionSender) works on it.
 #[derive(Debug)]
 pub(crate) struct OutputLoan {
+    pub(crate) codec: CodecNumber,
     /// The output's bytes. A buffer without capacity means that there is no output.
     pub(crate) bytes: Vec<u8>,
     /// The ends of its datagrams, if it is sent as datagrams.
@@ -283,6 +294,7 @@ pub(crate) struct OutputLoan {
 impl OutputLoan {
     /// The value for a session of another lane, which has no output here.
     pub(crate) const NOTHING: Self = Self {
+        codec: CodecNumber::MAIN,
         bytes: Vec::new(),
         packing: None,
         frame_bytes_max: usize::MAX,

@@ -7,6 +7,7 @@ use tidewire_io::socket::Stream;
 use tidewire_proto::connection::Phase;
 
 use crate::address::Endpoint;
+use crate::config::CodecNumber;
 use crate::lane::{Lane, lane};
 use crate::limits::Limits;
 use crate::memory::Pressure;
@@ -37,7 +38,12 @@ fn open<S: Service>(lane: &mut Lane<S>, number: u8) -> Option<Opened> {
         .ok()?;
     let slot = lane
         .core
-        .insert(near.into(), Some(peer), open_connection())
+        .insert(
+            near.into(),
+            CodecNumber::MAIN,
+            Some(peer),
+            open_connection(),
+        )
         .unwrap();
     lane.core.enter(slot);
     let id = lane.core.sessions[slot].id;

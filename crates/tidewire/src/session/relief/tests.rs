@@ -2,6 +2,7 @@ use tidewire_io::socket::Stream;
 use tidewire_proto::connection::{Connection, Delivery, Phase};
 use tidewire_proto::room::Policy;
 
+use crate::config::CodecNumber;
 use crate::lane::{Lane, lane};
 use crate::limits::Limits;
 use crate::memory::Pressure;
@@ -158,8 +159,15 @@ fn the_kind_that_holds_most_pays_and_of_handshakes_the_newest() {
     for _ in 0..100 {
         let (near, far) = Stream::pair().unwrap();
         assert!(lane.core.shared.limiter.enter(None));
-        let connection = Connection::accepted(&lane.core.config.rules, Delivery::Reliable, 1);
-        let slot = lane.core.insert(near.into(), None, connection).unwrap();
+        let connection = Connection::accepted(
+            lane.core.config.codecs.rules(CodecNumber::MAIN),
+            Delivery::Reliable,
+            1,
+        );
+        let slot = lane
+            .core
+            .insert(near.into(), CodecNumber::MAIN, None, connection)
+            .unwrap();
         let connection = &mut lane.core.sessions[slot].connection;
         connection.input_mut().keep(vec![7; SIXTEENTH / 8], 1);
         let sessions = &mut lane.core.sessions;

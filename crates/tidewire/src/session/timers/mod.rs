@@ -123,10 +123,10 @@ impl Timers {
     /// Sets a session's timer to the earliest time at which it can reach one of its limits.
     pub(super) fn arm(&mut self, session: &mut Session, config: &Config) {
         let is_unvalidated = session.is_unvalidated_and_idle();
-        let deadline_ns =
-            session
-                .connection
-                .poll_timeout(&config.rules, self.now_ns, is_unvalidated);
+        let rules = session.rules(config);
+        let deadline_ns = session
+            .connection
+            .poll_timeout(rules, self.now_ns, is_unvalidated);
         let timer = deadline_ns.map(|deadline_ns| {
             let age_ns = config.age.and_then(|age| session.age_deadline_ns(age));
             let at_ns = deadline_ns.min(age_ns.unwrap_or(u64::MAX));

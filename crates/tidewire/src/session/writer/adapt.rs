@@ -58,11 +58,12 @@ impl Writer {
     pub(super) fn adapt_output(&self, session: &mut Session, outputs: &mut Outputs) {
         let mut fresh = outputs.take_buffer();
         let output = outputs.of_mut(session.id.slot());
+        let codec = session.codec(&self.config);
         let CodecAdapter {
             state,
             adapted_bytes,
         } = &mut session.adapter;
-        output.adapt(&self.config.codec, state, *adapted_bytes, &mut fresh);
+        output.adapt(codec, state, *adapted_bytes, &mut fresh);
         *adapted_bytes = output.len();
         outputs.put_buffer(fresh);
     }

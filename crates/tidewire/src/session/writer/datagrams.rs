@@ -79,7 +79,7 @@ impl Writer {
             return;
         }
         let output = outputs.with_buffer(id.slot());
-        let codec = &self.config.codec;
+        let codec = self.config.codecs.get(output.codec_number());
         let mut pulled = 0;
         if codec.format().delivery_header_bytes_max > 0 {
             let subscription = membership.subscription();

@@ -56,7 +56,8 @@ impl Writer {
     ) -> Result<bool, ErrorKind> {
         loop {
             self.announce_gaps(session, outputs, logs);
-            gather(&mut self.deliveries, session, logs, &self.config.codec);
+            let codec = session.codec(&self.config);
+            gather(&mut self.deliveries, session, logs, codec);
             let own = outputs.of(session.id.slot()).unsent();
             let others = self.deliveries.bytes();
             let stream = &mut session.stream;

@@ -28,7 +28,7 @@ impl Writer {
             return;
         };
         let (subscriber, counters) = (&mut membership.subscriber, &self.counters);
-        let codec = &self.config.codec;
+        let codec = self.config.codecs.get(outputs.of(id.slot()).codec_number());
         if subscriber.next_of_history().is_some() {
             let passed = subscriber.pass_log(log);
             return counters.room_dropped[DropReason::Replayed as usize].add(passed);

@@ -28,7 +28,8 @@ use crate::transport::Transport;
 /// Writes the outputs of sessions, and their messages in logs.
 #[derive(Debug)]
 pub(super) struct Writer {
-    way: Way,
+    /// The way of sessions with the main codec.
+    main_way: Way,
     /// Deliveries with their headers, gathered for one write.
     deliveries: Deliveries,
     config: Arc<Config>,
@@ -70,10 +71,18 @@ impl Way {
 impl Writer {
     pub(super) fn new(config: Arc<Config>, counters: Arc<CachePadded<LaneCounters>>) -> Self {
         Self {
-            way: Way::of(&config.codec),
+            main_way: Way::of(config.codecs.main()),
             deliveries: Deliveries::default(),
             config,
             counters,
+        }
+    }
+
+    #[inline]
+    fn way(&self, session: &Session) -> Way {
+        match session.codec_number().is_main() {
+            true => self.main_way,
+            false => Way::of(session.codec(&self.config)),
         }
     }
 
@@ -85,7 +94,7 @@ impl Writer {
         outputs: &mut Outputs,
         logs: &mut Logs,
     ) -> Result<bool, ErrorKind> {
-        match self.way {
+        match self.way(session) {
             Way::Plain if session.memberships.is_empty() => self.write_own(session, outputs),
             Way::Plain => self.write_all(session, outputs, logs),
             Way::Adapted => self.write_adapted(session, outputs, logs),
@@ -130,7 +139,7 @@ impl Writer {
         reason: CloseReason,
     ) {
         if is_told {
-            if self.way == Way::Adapted {
+            if self.way(session) == Way::Adapted {
                 self.adapt_output(session, outputs);
             }
             // A failed write means that the peer has gone already.
@@ -189,7 +198,8 @@ impl Writer {
         }
         let (alias, subscription) = (membership.room, membership.subscription());
         let output = outputs.with_buffer(id.slot());
-        let encoded = output.append(&self.config.codec, |codec, out| {
+        let codec = self.config.codecs.get(output.codec_number());
+        let encoded = output.append(codec, |codec, out| {
             append_with_header(codec, subscription, out, |out| {
                 codec.encode_gap(alias, lost, out)
             })

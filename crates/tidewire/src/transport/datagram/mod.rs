@@ -27,6 +27,14 @@ use loops::LoopWatch;
 pub(crate) use packing::Packing;
 
 use super::Transport;
+use crate::config::CodecNumber;
+
+/// A UDP socket of a server, and the codec of its peers.
+#[derive(Debug)]
+pub(crate) struct BoundPort {
+    pub(crate) socket: DatagramSocket,
+    pub(crate) codec: CodecNumber,
+}
 
 /// The peer of a session over UDP.
 #[derive(Debug)]

@@ -1,0 +1,269 @@
+//! Listeners of one server with different codecs.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+
+use std::sync::mpsc::channel;
+
+use tidewire::address::{Address, AddressError};
+use tidewire::codec::Codec;
+use tidewire::{
+    AnyCodec, Chat, Client, Context, Deferred, ErrorCode, Event, HandlerError, HandlerResult, Kind,
+    Message, RequestError, ServeError, Server, SessionId,
+};
+use tidewire_testkit::DEADLINE;
+use tidewire_testkit::fixtures::{codec, echo};
+
+/// The codecs of the listeners. The first is the server's main codec.
+const CODECS: [&str; 5] = ["tw1", "json", "srmp", "length-field:size=4", "uvrpc"];
+
+/// Listens with each codec at an address of its own.
+fn listen(lanes: usize) -> tidewire::ServerBuilder {
+    CODECS
+        .iter()
+        .fold(Server::builder().lanes(lanes), |builder, codec| {
+            builder
+                .listen(&format!("tcp://127.0.0.1:0?codec={codec}"))
+                .unwrap()
+        })
+}
+
+/// The address of the listener with each codec.
+fn addresses(server: &Server) -> Vec<String> {
+    let with_codec = |(endpoint, codec)| format!("{endpoint}?codec={codec}");
+    let endpoints = server.addresses().iter().zip(CODECS);
+    endpoints.map(with_codec).collect()
+}
+
+fn clients(server: &Server) -> Vec<Client> {
+    let addresses = addresses(server);
+    let connect = |address: &String| Client::connect(address).wait().unwrap();
+    addresses.iter().map(connect).collect()
+}
+
+/// Waits for the next message that answers no request.
+fn message_of(client: &Client) -> Vec<u8> {
+    loop {
+        match client.next_event().wait_for(DEADLINE) {
+            Some(Event::Message(message)) => return message.payload,
+            Some(Event::Opened { .. }) => {}
+            other => panic!("{other:?} in place of a message"),
+        }
+    }
+}
+
+#[test]
+fn clients_of_five_codecs_ask_one_service() {
+    const ROUNDS: usize = 200;
+    for lanes in [1, 3] {
+        let server = listen(lanes).start(|_| echo).unwrap();
+        let clients = clients(&server);
+        for round in 0..ROUNDS {
+            // Equal lengths in a row let the lane keep templates of frames, which must not cross to another codec.
+            let text = format!("{:040}", round / 4);
+            let ask = |client: &Client| client.request(text.as_bytes()).send();
+            let requests: Vec<_> = clients.iter().flat_map(|it| [ask(it), ask(it)]).collect();
+            for request in requests {
+                assert_eq!(request.wait().unwrap().payload(), text.as_bytes());
+            }
+        }
+        drop(clients);
+        let metrics = server.shutdown(DEADLINE).metrics;
+        assert_eq!(metrics.sessions_opened, CODECS.len() as u64);
+        assert_eq!(metrics.refused, 0);
+    }
+}
+
+/// A method's answer names its codec, and its refusal is one of the codec's own.
+#[test]
+fn handlers_see_the_codec_of_the_session() {
+    let service = |cx: &mut Context<'_>, message: Message<'_>| -> HandlerResult {
+        let name = cx.codec().name();
+        assert_eq!(cx.sessions().find(cx.id()).unwrap().codec().name(), name);
+        match message.payload {
+            b"refuse" => Err(HandlerError::new(ErrorCode::Forbidden, "not today")),
+            _ => cx.reply(name.as_bytes()),
+        }
+    };
+    let server = listen(1).start(move |_| service).unwrap();
+    for (client, codec) in clients(&server).iter().zip(CODECS) {
+        let name = codec.split(':').next().unwrap();
+        let reply = client.request(b"which").wait().unwrap();
+        assert_eq!(reply.payload(), name.as_bytes());
+        let refused = client.request(b"refuse").wait();
+        match AnyCodec::by_name(codec).unwrap().format().has_ids() {
+            true => assert!(
+                matches!(refused, Err(RequestError::Refused { .. })),
+                "{codec}"
+            ),
+            // Without ids a refusal cannot be told apart from an answer, so the session ends.
+            false => assert!(matches!(refused, Err(RequestError::Closed(_))), "{codec}"),
+        }
+    }
+}
+
+/// Answers from other threads, and messages to sessions of other lanes, are framed with the codec of their session.
+#[test]
+fn answers_of_other_threads_and_lanes_have_the_codec_of_their_session() {
+    const LANES: usize = 3;
+    let (to_thread, deferred) = channel::<(Deferred, Vec<u8>)>();
+    let (to_test, opened) = channel();
+    let answering = std::thread::spawn(move || {
+        for (answer, payload) in deferred {
+            answer.reply(&payload).unwrap();
+        }
+    });
+    let server = listen(LANES)
+        .start(|_| {
+            let (to_thread, to_test) = (to_thread.clone(), to_test.clone());
+            move |cx: &mut Context<'_>, message: Message<'_>| -> HandlerResult {
+                if let Some(number) = message.payload.strip_prefix(b"tell ") {
+                    let number = str::from_utf8(number).unwrap().parse().unwrap();
+                    let news = Message::new(Kind::OneWay, 0, b"news of a session");
+                    cx.send_to(SessionId::from_number(number), &news).unwrap();
+                    return cx.reply(b"told");
+                }
+                to_test.send(cx.id()).unwrap();
+                to_thread
+                    .send((cx.defer(), message.payload.to_vec()))
+                    .unwrap();
+                Ok(())
+            }
+        })
+        .unwrap();
+    drop((to_thread, to_test));
+    let clients = clients(&server);
+    let mut sessions = Vec::new();
+    for client in &clients {
+        for _ in 0..3 {
+            let reply = client.request(b"a deferred answer").wait().unwrap();
+            assert_eq!(reply.payload(), b"a deferred answer");
+            sessions.push(opened.recv().unwrap());
+        }
+    }
+    sessions.dedup();
+    assert_eq!(sessions.len(), CODECS.len());
+    // Codecs without ids match every message with a request, so their clients are told nothing else.
+    let told = [0, 1, 4];
+    for asker in &told {
+        for target in &told {
+            let question = format!("tell {}", sessions[*target].number());
+            let reply = clients[*asker].request(question.as_bytes()).wait().unwrap();
+            assert_eq!(reply.payload(), b"told");
+            assert_eq!(message_of(&clients[*target]), b"news of a session");
+        }
+    }
+    drop(clients);
+    drop(server.shutdown(DEADLINE));
+    answering.join().unwrap();
+}
+
+/// One message, framed once for each codec, reaches sessions of all of them.
+#[test]
+fn a_broadcast_is_framed_for_each_codec() {
+    let server = listen(2).start(|_| echo).unwrap();
+    let clients = clients(&server);
+    for client in &clients {
+        assert_eq!(client.request(b"open").wait().unwrap().payload(), b"open");
+    }
+    let news = Message::new(Kind::OneWay, 0, b"for all");
+    let broadcast = server.sessions().broadcast_where(|_| true, news);
+    let report = broadcast.unwrap().wait();
+    assert_eq!((report.matched, report.queued), (5, 5));
+    for client in &clients {
+        assert_eq!(message_of(client), b"for all");
+    }
+    // Only two of the codecs have gap notices.
+    let gap = Message::new(Kind::Gap, 1, &[0; 8]);
+    let broadcast = server.sessions().broadcast_where(|_| true, gap);
+    let report = broadcast.unwrap().wait();
+    assert_eq!(report.queued + report.inexpressible, report.matched);
+    assert!(report.queued > 0 && report.inexpressible > 0, "{report:?}");
+    let metrics = server.metrics();
+    assert_eq!(metrics.broadcast_inexpressible, report.inexpressible);
+}
+
+/// Over UDP a codec may frame in another way, and each port has its own.
+#[test]
+fn udp_and_unix_sockets_have_codecs_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("uvrpc.sock");
+    let path = format!("ipc://{}?codec=uvrpc&framing=none", path.display());
+    let binds = [
+        "tcp://127.0.0.1:0",
+        "udp://127.0.0.1:0?codec=uvrpc",
+        "udp://127.0.0.1:0?codec=json",
+        &path,
+    ];
+    let builder = binds
+        .iter()
+        .fold(Server::builder().lanes(2), |builder, bind| {
+            builder.listen(bind).unwrap()
+        });
+    let server = builder.start(|_| echo).unwrap();
+    for (endpoint, bind) in server.addresses().iter().zip(binds) {
+        let bind: Address = bind.parse().unwrap();
+        let address = format!("{endpoint}{}", bind.parameters());
+        let client = Client::connect(&address).wait().unwrap();
+        for text in [&b"one"[..], b"two", b"six"] {
+            let reply = client.request(text).wait().unwrap();
+            assert_eq!(reply.payload(), text, "{address}");
+        }
+    }
+}
+
+/// If every address sets a codec, the server has no other. Its main codec is that of the first, also for rooms.
+#[test]
+fn a_server_whose_addresses_all_set_one_codec_is_one_of_that_codec() {
+    let builder = Server::builder().listen("tcp://127.0.0.1:0?codec=json");
+    let server = builder.unwrap().start_one(Chat::new()).unwrap();
+    let client = Client::connect(&format!("{server}?codec=json"));
+    let client = client.wait().unwrap();
+    let room = client.join("lobby").named("ada").wait().unwrap();
+    room.say(b"hello").unwrap();
+    drop(client);
+    let builder = Server::builder().codec(codec("lines"));
+    let builder = builder.listen("tcp://127.0.0.1:0?codec=raw").unwrap();
+    let server = builder.start_one(echo).unwrap();
+    let client = Client::connect(&format!("{server}?codec=raw")).wait();
+    assert_eq!(
+        client.unwrap().request(b"raw").wait().unwrap().payload(),
+        b"raw"
+    );
+}
+
+#[test]
+fn mistakes_in_codecs_of_addresses_are_errors_that_name_them() {
+    let parse = |text: &str| text.parse::<Address>().unwrap_err();
+    let error = parse("tcp://h:1?codec=xml");
+    assert!(matches!(error, AddressError::Codec { .. }), "{error}");
+    assert!(error.to_string().contains("xml"), "{error}");
+    let error = parse("tcp://h:1?codec=length-field:size=3");
+    assert!(error.to_string().contains("size"), "{error}");
+    let error = parse("inproc://a?codec=json");
+    assert!(matches!(error, AddressError::InprocCodec { .. }), "{error}");
+    let error = parse("tcp://h:1?codec=json&colour=red");
+    assert!(error.to_string().contains("colour=red"), "{error}");
+    let error = parse("ws://h:1/?codec=json&framing=none");
+    assert!(matches!(error, AddressError::NoStream { .. }), "{error}");
+    for text in [
+        "tcp://h:1?codec=uvrpc&framing=none",
+        "ws://h:1/path?codec=json",
+        "udp://h:1?codec=length-field:size=-4,header=00000001",
+    ] {
+        assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
+    }
+    // What a codec cannot do at one listener is an error at the start.
+    let builder = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
+    let builder = builder.listen("tcp://127.0.0.1:0?codec=json&framing=none");
+    let error = builder.unwrap().start_one(echo).unwrap_err();
+    assert!(
+        matches!(error, ServeError::Framing { codec: "json" }),
+        "{error}"
+    );
+    let many = (0..40).fold(Server::builder(), |builder, header| {
+        let address = format!("tcp://127.0.0.1:0?codec=length-field:header={header:02x}");
+        builder.listen(&address).unwrap()
+    });
+    let error = many.start_one(echo).unwrap_err();
+    assert!(matches!(error, ServeError::TooManyCodecs(40)), "{error}");
+}
