@@ -176,8 +176,8 @@ fn a_wait_ends_at_its_time() {
 fn the_own_thread_takes_a_lane_that_rests_after_the_lease() {
     let rig = Rig::start(u32::MAX);
     while rig.seat.lead(None, &mut || true) != Led::Ready {
-        // The own thread leads. It hands on the lead to a thread that follows.
-        lead_to(&rig, 0);
+        // The own thread leads. It hands on the lead to a thread that follows, and only a thread that has to wait does.
+        lead_to(&rig, rig.turns.load(Ordering::SeqCst) + 2);
     }
     let turns = rig.turns.load(Ordering::SeqCst);
     while rig.turns.load(Ordering::SeqCst) == turns {
