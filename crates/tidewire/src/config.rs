@@ -29,8 +29,6 @@ pub(crate) struct Config {
     pub(crate) shared_frame_bytes: AtomicUsize,
     pub(crate) rate: Option<Rate>,
     pub(crate) room_defaults: RoomDefaults,
-    /// The policies for slow subscribers that the main codec can serve.
-    pub(crate) policies: Policies,
     /// The server's name for itself in its welcome.
     pub(crate) agent: String,
     /// Unvalidated addresses over UDP may be sent more bytes than came from them.

@@ -2,16 +2,17 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
+use std::sync::Barrier;
 use std::sync::mpsc::channel;
 
 use tidewire::address::{Address, AddressError};
 use tidewire::codec::Codec;
 use tidewire::{
     AnyCodec, Chat, Client, Context, Deferred, ErrorCode, Event, HandlerError, HandlerResult, Kind,
-    Message, RequestError, ServeError, Server, SessionId,
+    Message, RequestError, RoomId, ServeError, Server, SessionId,
 };
-use tidewire_testkit::DEADLINE;
 use tidewire_testkit::fixtures::{codec, echo};
+use tidewire_testkit::{DEADLINE, assert_conserved};
 
 /// The codecs of the listeners. The first is the server's main codec.
 const CODECS: [&str; 5] = ["tw1", "json", "srmp", "length-field:size=4", "uvrpc"];
@@ -266,4 +267,103 @@ fn mistakes_in_codecs_of_addresses_are_errors_that_name_them() {
     });
     let error = many.start_one(echo).unwrap_err();
     assert!(matches!(error, ServeError::TooManyCodecs(40)), "{error}");
+}
+
+/// Lets every codec into a room by a request, and passes on what its members say.
+fn chat(cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+    match message.payload.strip_prefix(b"join ") {
+        Some(name) => {
+            let name = str::from_utf8(name).unwrap();
+            let joined = cx.rooms().join("room", name)?;
+            cx.set_state(joined.room);
+            cx.reply(b"joined")
+        }
+        None => {
+            let room = *cx.state::<RoomId>().unwrap();
+            cx.rooms().say(room, message.payload)?;
+            Ok(())
+        }
+    }
+}
+
+/// Waits until so many messages of a room have come, and returns their texts.
+fn hear(client: &Client, messages: usize) -> Vec<String> {
+    let mut heard = Vec::new();
+    while heard.len() < messages {
+        match client.next_event().wait_for(DEADLINE) {
+            Some(Event::Message(message)) => {
+                let text = String::from_utf8(message.payload).unwrap();
+                // People get the name of the author in front, and are told who comes.
+                let text = text.rsplit_once("]: ").map_or(&*text, |(_, text)| text);
+                if text.starts_with("says ") {
+                    heard.push(text.to_owned());
+                }
+            }
+            Some(_) => {}
+            None => panic!("{} of {messages} messages came", heard.len()),
+        }
+    }
+    heard
+}
+
+#[test]
+fn members_of_five_codecs_hear_each_other_in_one_room() {
+    const ROUNDS: usize = 100;
+    const BURST: usize = 10;
+    let binds = [
+        "tcp://127.0.0.1:0",
+        "ws://127.0.0.1:0/?codec=json",
+        "tcp://127.0.0.1:0?codec=lines",
+        "tcp://127.0.0.1:0?codec=srmp",
+        "udp://127.0.0.1:0?codec=uvrpc",
+    ];
+    for lanes in [1, 4] {
+        let builder = Server::builder().lanes(lanes).trust_datagram_peers(true);
+        let builder = binds
+            .iter()
+            .fold(builder, |builder, bind| builder.listen(bind).unwrap());
+        let server = builder.start(|_| chat).unwrap();
+        let connect = |(endpoint, bind): (&tidewire::Endpoint, &str)| {
+            let bind: Address = bind.parse().unwrap();
+            let address = format!("{endpoint}{}", bind.parameters());
+            Client::connect(&address).wait().unwrap()
+        };
+        let clients: Vec<Client> = server.addresses().iter().zip(binds).map(connect).collect();
+        for (number, client) in clients.iter().enumerate() {
+            let joining = format!("join member{number}");
+            let joined = client.request(joining.as_bytes()).wait().unwrap();
+            assert_eq!(joined.payload(), b"joined", "{}", binds[number]);
+        }
+        let round = Barrier::new(clients.len());
+        std::thread::scope(|scope| {
+            for (number, client) in clients.iter().enumerate() {
+                let round = &round;
+                scope.spawn(move || {
+                    let mut last = [None; 5];
+                    for first in (0..ROUNDS).map(|round| round * BURST) {
+                        for message in first..first + BURST {
+                            let text = format!("says {number} {message:04}");
+                            client.send(text.as_bytes()).unwrap();
+                        }
+                        for text in hear(client, 4 * BURST) {
+                            let mut words = text.split(' ').skip(1);
+                            let author: usize = words.next().unwrap().parse().unwrap();
+                            let message: usize = words.next().unwrap().parse().unwrap();
+                            assert_ne!(author, number, "nobody hears itself");
+                            let expected = last[author].map_or(0, |last: usize| last + 1);
+                            assert_eq!(message, expected, "{author} to {number}");
+                            last[author] = Some(message);
+                        }
+                        round.wait();
+                    }
+                });
+            }
+        });
+        drop(clients);
+        let stopped = server.shutdown(DEADLINE);
+        assert_conserved(&stopped);
+        let (metrics, said) = (&stopped.metrics, (ROUNDS * BURST * 5) as u64);
+        assert_eq!(metrics.chat_messages, said);
+        assert!(metrics.room_delivered >= 4 * said, "{metrics:?}");
+    }
 }

@@ -8,8 +8,10 @@
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::Rules;
 
+use super::Policies;
+
 /// The number of a codec among those of its server.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CodecNumber(u8);
 
 /// The codecs of a server. See the module.
@@ -25,6 +27,8 @@ pub(crate) struct Codecs {
 struct CodecRules {
     codec: AnyCodec,
     rules: Rules,
+    /// The policies for slow subscribers that the codec can serve.
+    policies: Policies,
 }
 
 impl CodecNumber {
@@ -38,7 +42,21 @@ impl CodecNumber {
         Self(index as u8 + 1)
     }
 
-    #[inline]
+    pub(crate) fn to_byte(self) -> u8 {
+        self.0
+    }
+
+    pub(crate) fn from_byte(byte: u8) -> Self {
+        Self(byte)
+    }
+
+    /// The place of the codec in the list of other codecs. `None` for the main one.
+    #[inline(always)]
+    pub(crate) fn other_index(self) -> Option<usize> {
+        usize::from(self.0).checked_sub(1)
+    }
+
+    #[inline(always)]
     pub(crate) fn is_main(self) -> bool {
         self == Self::MAIN
     }
@@ -53,6 +71,7 @@ impl Codecs {
         let with_rules = |codec: &AnyCodec| CodecRules {
             codec: codec.clone(),
             rules: rules_of(codec),
+            policies: Policies::of(codec),
         };
         Self {
             main: with_rules(main),
@@ -73,6 +92,16 @@ impl Codecs {
     #[inline(always)]
     pub(crate) fn rules(&self, number: CodecNumber) -> &Rules {
         &self.find(number).rules
+    }
+
+    pub(crate) fn policies(&self, number: CodecNumber) -> Policies {
+        self.find(number).policies
+    }
+
+    /// The numbers of all codecs.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = CodecNumber> + use<> {
+        let others = (0..self.others.len()).map(CodecNumber::of_other);
+        std::iter::once(CodecNumber::MAIN).chain(others)
     }
 
     /// Whether the server has one codec only.

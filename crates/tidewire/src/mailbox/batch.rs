@@ -2,8 +2,9 @@
 
 use crossbeam_queue::ArrayQueue;
 
+use crate::config::{CODECS_MAX, CodecNumber};
 use crate::observe::LaneCounters;
-use crate::session::SessionId;
+use crate::session::{LogKey, SessionId};
 
 /// Buffers for batches, shared by all lanes. Without it the buffers of a lane that mostly sends would all end at lanes
 /// that mostly receive, and every batch would be allocated anew. A lane uses it once per batch.
@@ -40,8 +41,8 @@ impl SpareBatches {
 /// One entry of a batch between lanes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BatchEntry<'a> {
-    /// A frame for every member of a room.
-    Room { alias: u16, frame: &'a [u8] },
+    /// A frame for every member of a log. Empty if the codec cannot express the message.
+    Room { log: LogKey, frame: &'a [u8] },
     /// A frame for every member of a room. The room's history has its message under this number.
     Recorded {
         alias: u16,
@@ -58,11 +59,15 @@ pub(crate) enum BatchEntry<'a> {
 
 impl<'a> BatchEntry<'a> {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        let of_room = |kind: u64, alias: &u16| kind | u64::from(*alias);
+        let of_room =
+            |kind: u64, alias: &u16| ROOM_TARGETS | kind << KIND_SHIFT | u64::from(*alias);
         let mut number = [0; 16];
         let of_session;
         let (target, head, frame): (u64, &[u8], &[u8]) = match self {
-            Self::Room { alias, frame } => (of_room(ROOM_TARGET, alias), &[], frame),
+            Self::Room { log, frame } => {
+                let codec = u64::from(log.codec.to_byte()) << u16::BITS;
+                (of_room(ROOM, &log.alias) | codec, &[], frame)
+            }
             Self::Session { id, frame } => (id.number(), &[], frame),
             Self::Recorded {
                 alias,
@@ -72,11 +77,11 @@ impl<'a> BatchEntry<'a> {
             } => {
                 number[..8].copy_from_slice(&of_record.to_le_bytes());
                 number[8..].copy_from_slice(&author.number().to_le_bytes());
-                (of_room(RECORDED_TARGET, alias), &number, frame)
+                (of_room(RECORDED, alias), &number, frame)
             }
             Self::Remove { id, alias } => {
                 of_session = id.number().to_le_bytes();
-                (of_room(REMOVE_TARGET, alias), &of_session, &[])
+                (of_room(REMOVE, alias), &of_session, &[])
             }
         };
         out.extend_from_slice(&target.to_le_bytes());
@@ -92,10 +97,13 @@ impl<'a> BatchEntry<'a> {
         let (frame, rest) = rest.split_at_checked(u64::from_le_bytes(*length) as usize)?;
         *batch = rest;
         let target = u64::from_le_bytes(*target);
+        if target & ROOM_TARGETS != ROOM_TARGETS {
+            let id = SessionId::from_number(target);
+            return Some(Self::Session { id, frame });
+        }
         let alias = (target & 0xFFFF) as u16;
-        match target & ROOM_TARGET_MASK {
-            ROOM_TARGET => Some(Self::Room { alias, frame }),
-            RECORDED_TARGET => {
+        match target >> KIND_SHIFT & KIND_MASK {
+            RECORDED => {
                 let (number, frame) = frame.split_first_chunk::<8>()?;
                 let (author, frame) = frame.split_first_chunk::<8>()?;
                 let number = u64::from_le_bytes(*number);
@@ -107,15 +115,16 @@ impl<'a> BatchEntry<'a> {
                     frame,
                 })
             }
-            REMOVE_TARGET => {
+            REMOVE => {
                 let number = u64::from_le_bytes(*frame.first_chunk::<8>()?);
                 let id = SessionId::from_number(number);
                 Some(Self::Remove { id, alias })
             }
-            _ => Some(Self::Session {
-                id: SessionId::from_number(target),
-                frame,
-            }),
+            _ => {
+                let codec = CodecNumber::from_byte((target >> u16::BITS) as u8 & CODEC_MASK);
+                let log = LogKey { alias, codec };
+                Some(Self::Room { log, frame })
+            }
         }
     }
 }
@@ -139,13 +148,21 @@ const SPARE_BATCHES_MAX: usize = 64;
 /// First capacity of a batch: a turn's worth of small messages.
 const BATCH_RESERVE_BYTES: usize = 64 * 1024;
 
-/// A target with these upper bits is a room. The numbers of sessions never reach them, nor the next two.
-const ROOM_TARGET: u64 = 0xFFFF_FFFF_FFFF_0000;
+/// A target with these upper bits is a room: its kind, the number of a codec and an alias follow. The numbers of
+/// sessions never reach them, because there are fewer lanes.
+const ROOM_TARGETS: u64 = 0xFFFF_FFFF_FF00_0000;
+const KIND_SHIFT: u32 = 22;
+const KIND_MASK: u64 = 0b11;
+const CODEC_MASK: u8 = 0b11_1111;
+
+/// The target is a log of a room.
+const ROOM: u64 = 0;
 /// The target is a room whose history has the message.
-const RECORDED_TARGET: u64 = 0xFFFF_FFFF_FFFE_0000;
+const RECORDED: u64 = 1;
 /// The target is a room that a session must leave.
-const REMOVE_TARGET: u64 = 0xFFFF_FFFF_FFFD_0000;
-const ROOM_TARGET_MASK: u64 = 0xFFFF_FFFF_FFFF_0000;
+const REMOVE: u64 = 2;
+
+const _: () = assert!(CODECS_MAX < CODEC_MASK as usize);
 
 #[cfg(test)]
 mod tests {
@@ -155,7 +172,7 @@ mod tests {
     fn batches_decode_to_what_was_encoded() {
         let entries = [
             BatchEntry::Room {
-                alias: 7,
+                log: LogKey::main(7),
                 frame: b"frame",
             },
             BatchEntry::Session {
@@ -163,7 +180,10 @@ mod tests {
                 frame: b"",
             },
             BatchEntry::Room {
-                alias: u16::MAX,
+                log: LogKey {
+                    alias: u16::MAX,
+                    codec: CodecNumber::of_other(CODECS_MAX - 1),
+                },
                 frame: b"x",
             },
             BatchEntry::Recorded {

@@ -1,7 +1,8 @@
-//! Sets of lanes, and of the node, which passes messages on to other nodes.
+//! Sets of lanes, of the node, which passes messages on to other nodes, and of other codecs.
 //!
 //! A room has a set of the lanes with members. Each message that is said asks for the others, so a set is a word of
-//! bits, and the node is one of them. No other file knows which.
+//! bits. The node is one of them, and the members with another codec than the main one are another. No other file knows
+//! which.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,6 +20,8 @@ pub(crate) enum Receiver {
     Lane(usize),
     /// The node, for other nodes.
     Node,
+    /// Members with another codec than the main one, on any lane.
+    OtherCodecs,
 }
 
 impl Receiver {
@@ -27,6 +30,7 @@ impl Receiver {
         match self {
             Self::Lane(lane) => lane,
             Self::Node => LANES_MAX,
+            Self::OtherCodecs => LANES_MAX + 1,
         }
     }
 }
@@ -48,10 +52,21 @@ impl LaneSet {
         self.0 & NODE != 0
     }
 
+    #[inline(always)]
+    pub(crate) const fn has_other_codecs(self) -> bool {
+        self.0 & OTHER_CODECS != 0
+    }
+
     /// The lanes alone.
     #[inline(always)]
-    pub(crate) const fn without_node(self) -> Self {
-        Self(self.0 & !NODE)
+    pub(crate) const fn lanes_only(self) -> Self {
+        Self(self.0 & !(NODE | OTHER_CODECS))
+    }
+
+    /// The receivers other than this lane.
+    #[inline(always)]
+    pub(crate) const fn without(self, lane: usize) -> Self {
+        Self(self.0 & !(1 << lane))
     }
 
     #[inline(always)]
@@ -61,7 +76,7 @@ impl LaneSet {
 
     #[inline]
     pub(crate) fn lanes(self) -> impl Iterator<Item = usize> {
-        let mut left = self.without_node().0;
+        let mut left = self.lanes_only().0;
         std::iter::from_fn(move || {
             let lane = left.trailing_zeros() as usize;
             left &= left.wrapping_sub(1);
@@ -89,7 +104,7 @@ impl SharedLaneSet {
     /// The receivers other than this lane.
     #[inline(always)]
     pub(crate) fn others(&self, lane: usize) -> LaneSet {
-        LaneSet(self.0.load(Ordering::Acquire) & !(1 << lane))
+        self.get().without(lane)
     }
 
     /// Whether the set has anybody. Changes of other threads may be seen later.
@@ -99,13 +114,14 @@ impl SharedLaneSet {
     }
 }
 
-/// Most lanes of a server: the bits of a word, without that of the node.
-pub(crate) const LANES_MAX: usize = 63;
+/// Most lanes of a server: the bits of a word, without those of the node and of other codecs.
+pub(crate) const LANES_MAX: usize = 62;
 
 /// The lanes and the node.
 pub(crate) const RECEIVERS_MAX: usize = LANES_MAX + 1;
 
 const NODE: u64 = 1 << LANES_MAX;
+const OTHER_CODECS: u64 = NODE << 1;
 
 #[cfg(test)]
 mod tests {
@@ -122,7 +138,7 @@ mod tests {
         let all = shared.get();
         assert_eq!(all.lanes().collect::<Vec<_>>(), [0, 5, LANES_MAX - 1]);
         assert!(all.has_node() && all.has(5) && !all.has(6));
-        assert!(!all.without_node().has_node());
+        assert!(!all.lanes_only().has_node());
         let others = shared.others(5);
         assert_eq!(others.lanes().collect::<Vec<_>>(), [0, LANES_MAX - 1]);
         for lane in [0, 5, LANES_MAX - 1] {

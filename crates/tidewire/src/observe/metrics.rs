@@ -59,12 +59,21 @@ pub enum DropReason {
     Replaced,
     /// The subscriber was getting the history of the room or topic, and got or gets the message from there.
     Replayed,
+    /// The codec of the subscriber cannot express it.
+    Inexpressible,
 }
 
 impl DropReason {
     /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 6] =
-        ["closed", "policy", "left", "memory", "replaced", "replayed"];
+    pub const NAMES: [&'static str; 7] = [
+        "closed",
+        "policy",
+        "left",
+        "memory",
+        "replaced",
+        "replayed",
+        "inexpressible",
+    ];
 }
 
 /// The reason why a datagram, or the rest of a datagram, was dropped. The last two reasons are about datagrams to send,

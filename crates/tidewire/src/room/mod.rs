@@ -142,7 +142,7 @@ impl<'a> LaneRooms<'a> {
                 frame,
             } => self.histories().deliver(alias, (number, author), frame),
             BatchEntry::Remove { id, alias } => self.remove(id, alias),
-            BatchEntry::Room { alias, frame } => self.deliveries().deliver(alias, frame),
+            BatchEntry::Room { log, frame } => self.deliveries().deliver(log, frame),
         }
     }
 

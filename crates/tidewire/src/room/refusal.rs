@@ -167,18 +167,6 @@ pub enum RoomError {
         server's limit"
     )]
     FrameLimit,
-    /// The messages of rooms and topics are framed once for all members, with the main codec of the server. The
-    /// session's connection has another codec. It may publish, but it cannot be a member or subscriber.
-    #[error(
-        "rooms and topics of this server have members with codec {main} only, and this connection has codec {own}; \
-        connect to an address with codec {main}"
-    )]
-    OtherCodec {
-        /// The name of the codec of the session.
-        own: &'static str,
-        /// The name of the main codec.
-        main: &'static str,
-    },
     /// The policy drops messages, and the codec has no frame that tells a subscriber their number. Choose a policy that
     /// drops none.
     #[error(
@@ -259,7 +247,6 @@ impl RoomError {
             | Self::TooManyPatterns(_)
             | Self::TooManyRegistrations(_)
             | Self::FrameLimit
-            | Self::OtherCodec { .. }
             | Self::OutOfMemory
             | Self::CutOff
             | Self::HistoryFull

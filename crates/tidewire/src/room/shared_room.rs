@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
+use crate::config::{CodecNumber, Codecs};
 use crate::history::{MessageHistory, Numbering};
 use crate::mailbox::{LaneSet, RECEIVERS_MAX, Receiver, SharedLaneSet};
 
@@ -17,8 +18,11 @@ pub(crate) struct SharedRoom {
     is_wildcard: bool,
     /// The address of the session that opened the room. The room counts for this address as long as the room exists.
     owner: Option<IpAddr>,
-    /// The lanes that have members, and the node while messages go to other nodes, too.
+    /// The lanes that have members, the node while messages go to other nodes, too, and whether members have another
+    /// codec than the main one.
     receivers: SharedLaneSet,
+    /// The lanes that have members with each codec. Empty before the first member with another than the main one.
+    by_codec: OnceLock<Box<[SharedLaneSet]>>,
     /// The lanes on which a subscriber blocks the room's publishers.
     congested: SharedLaneSet,
     /// The room's history, from the first join that asked for one.
@@ -39,6 +43,7 @@ impl SharedRoom {
             is_wildcard: false,
             owner,
             receivers: SharedLaneSet::default(),
+            by_codec: OnceLock::new(),
             congested: SharedLaneSet::default(),
             history: OnceLock::new(),
         }
@@ -107,9 +112,42 @@ impl SharedRoom {
         self.receivers.get().has_node()
     }
 
+    /// Notes that a lane has opened the log of a codec.
+    pub(super) fn open_log(&self, codec: CodecNumber, lane: usize, codecs: &Codecs) {
+        if codecs.is_one() {
+            return;
+        }
+        let sets = || codecs.all().map(|_| SharedLaneSet::default()).collect();
+        self.by_codec.get_or_init(sets)[Codecs::index(codec)].add(Receiver::Lane(lane));
+        if !codec.is_main() {
+            self.receivers.add(Receiver::OtherCodecs);
+        }
+    }
+
+    /// Notes that a lane has closed the log of a codec.
+    pub(super) fn close_log(&self, codec: CodecNumber, lane: usize) {
+        if let Some(sets) = self.by_codec.get() {
+            sets[Codecs::index(codec)].remove(Receiver::Lane(lane));
+        }
+    }
+
+    /// Whether members have, or had, another codec than the main one.
+    pub(crate) fn has_other_codecs(&self) -> bool {
+        self.receivers.get().has_other_codecs()
+    }
+
+    /// The lanes that have members with this codec.
+    pub(crate) fn lanes_with(&self, codec: CodecNumber) -> LaneSet {
+        match self.by_codec.get() {
+            Some(sets) => sets[Codecs::index(codec)].get(),
+            None if codec.is_main() => self.lanes(),
+            None => LaneSet::default(),
+        }
+    }
+
     /// All lanes that have members.
     pub(crate) fn lanes(&self) -> LaneSet {
-        self.receivers.get().without_node()
+        self.receivers.get().lanes_only()
     }
 
     /// The lanes other than `lane` that have members, and the node if messages go to other nodes.

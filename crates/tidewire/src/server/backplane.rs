@@ -90,6 +90,7 @@ impl Joining {
             link: Arc::clone(&self.link),
             directory: Arc::clone(&shared.directory),
             config: Arc::clone(&shared.config),
+            sessions: Arc::clone(&shared.sessions),
             counters: Arc::clone(counters),
             lanes: Arc::clone(&shared.lanes),
             figures: Arc::clone(&figures),

@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use crossbeam_utils::CachePadded;
 use tidewire_io::poller::{self, PollerChoice, PollerKind};
-use tidewire_proto::codec::Codec;
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Rules;
 
 use super::backplane::Joining;
@@ -55,7 +55,9 @@ impl ServerBuilder {
             &mut self.limits.connections,
         )?;
         self.codec = codecs.main().clone();
-        self.check_policy()?;
+        codecs
+            .all()
+            .try_for_each(|codec| self.check_policy(codec))?;
         self.accept_websockets(&codecs);
         let acceptor = self.secure(&codecs)?;
         let outgoing = self.outgoing()?;
@@ -125,13 +127,13 @@ impl ServerBuilder {
     }
 
     /// Checks that the codec supports the policy for slow subscribers, and warns if it cannot announce losses.
-    fn check_policy(&self) -> Result<(), ServeError> {
-        let (policies, policy) = (Policies::of(&self.codec), self.rooms.policy);
+    fn check_policy(&self, codec: &AnyCodec) -> Result<(), ServeError> {
+        let (policies, policy) = (Policies::of(codec), self.rooms.policy);
         let checked = policies.check_default(policy).map_err(RoomError::from);
         checked.map_err(ServeError::Policy)?;
         if policies.is_silent(policy) {
             tracing::warn!(
-                codec = self.codec.name(),
+                codec = codec.name(),
                 %policy,
                 "the codec cannot announce losses to slow subscribers; dropped messages are only counted"
             );
@@ -162,12 +164,17 @@ impl ServerBuilder {
             )
         });
         tracing::debug!(codec = self.codec.name(), agent, "starting lanes");
-        let shared_frame_bytes = self
-            .limits
-            .connections
-            .frame_bytes_max()
-            .saturating_sub(self.codec.format().delivery_header_bytes_max)
-            .div_euclid(self.codec.format().payload_growth_max)
+        let frame_bytes_max = self.limits.connections.frame_bytes_max();
+        // A message of a room must fit a frame of each codec.
+        let shared_frame_bytes = codecs.all().map(|codec| {
+            let format = codec.format();
+            frame_bytes_max
+                .saturating_sub(format.delivery_header_bytes_max)
+                .div_euclid(format.payload_growth_max)
+        });
+        let shared_frame_bytes = shared_frame_bytes
+            .min()
+            .unwrap_or(frame_bytes_max)
             .min(joining.map_or(usize::MAX, Joining::payload_bytes_max));
         let config = Config {
             shared_frame_bytes: shared_frame_bytes.into(),
@@ -179,7 +186,6 @@ impl ServerBuilder {
             shared_frame_bytes_max: shared_frame_bytes.into(),
             rate: self.rate_limit.and_then(|limit| limit.rate().ok()),
             room_defaults: self.rooms,
-            policies: Policies::of(&self.codec),
             agent,
             trusts_datagram_peers: self.trusts_datagram_peers,
             age: self.age,

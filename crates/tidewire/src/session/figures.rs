@@ -138,7 +138,7 @@ impl Lag {
         // Few sessions are in many rooms. The rest of a long list would hold the lane.
         let memberships = session.memberships.iter().take(MEMBERSHIPS_LOOKED_AT);
         let lag_of = |membership: &Membership| {
-            let log = logs.get(membership.room)?;
+            let log = logs.get(membership.log())?;
             let subscriber = &membership.subscriber;
             Some(Self {
                 alias: membership.room,

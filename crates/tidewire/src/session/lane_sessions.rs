@@ -33,7 +33,7 @@ impl LaneSessions {
         Self {
             table: SessionTable::default(),
             outputs: Outputs::new(Arc::clone(&config), Arc::clone(&counters)),
-            logs: Logs::new(Arc::clone(&counters)),
+            logs: Logs::new(&config, Arc::clone(&counters)),
             writer: Writer::new(Arc::clone(&config), Arc::clone(&counters)),
             timers: Timers::new(),
             relief: Relief::new(memory),

@@ -1,4 +1,8 @@
 //! The logs of a lane's rooms and topics. Each session is sent the part of a log that it has not received yet.
+//!
+//! A room has a log for each codec that members of this lane have. The first such member opens the log, and the last one
+//! closes it. Rejected: frames of one codec that are translated for each member, because a message would be framed as
+//! often as it has members.
 
 use std::sync::Arc;
 
@@ -6,22 +10,45 @@ use crossbeam_utils::CachePadded;
 use tidewire_proto::room::{LagLimits, Policy, RoomLog, Subscriber};
 
 use super::{Membership, Relief, Session, SessionTable};
+use crate::config::{CodecNumber, Config};
 use crate::memory::{LaneMemory, Pressure};
 use crate::observe::{DropReason, LaneCounters};
 
 /// The lane's logs of rooms and topics.
 #[derive(Debug)]
 pub(crate) struct Logs {
-    /// By alias.
-    all: Vec<Option<Box<ChargedLog>>>,
+    /// The logs with frames of the main codec.
+    main: LogTable,
+    /// The logs with frames of other codecs, in the order of their numbers.
+    others: Vec<LogTable>,
     counters: Arc<CachePadded<LaneCounters>>,
+}
+
+/// Logs by alias.
+type LogTable = Vec<Option<Box<ChargedLog>>>;
+
+/// The key of a log: the alias of its room or pattern, and the codec of its frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct LogKey {
+    pub(crate) alias: u16,
+    pub(crate) codec: CodecNumber,
 }
 
 /// A log, and the part of its memory that is charged to the account.
 #[derive(Debug, Default)]
 struct ChargedLog {
     log: RoomLog,
+    members: usize,
     bytes: usize,
+}
+
+impl LogKey {
+    /// The log of a room with frames of the main codec.
+    #[inline(always)]
+    pub(crate) fn main(alias: u16) -> Self {
+        let codec = CodecNumber::MAIN;
+        Self { alias, codec }
+    }
 }
 
 impl ChargedLog {
@@ -38,31 +65,96 @@ impl ChargedLog {
 }
 
 impl Logs {
-    pub(super) fn new(counters: Arc<CachePadded<LaneCounters>>) -> Self {
+    pub(super) fn new(config: &Config, counters: Arc<CachePadded<LaneCounters>>) -> Self {
+        let others = config.codecs.all().skip(1);
         Self {
-            all: Vec::new(),
+            main: LogTable::new(),
+            others: others.map(|_| LogTable::new()).collect(),
             counters,
         }
     }
 
-    #[inline]
-    pub(crate) fn get(&self, alias: u16) -> Option<&RoomLog> {
-        Some(&self.all.get(usize::from(alias))?.as_deref()?.log)
+    #[inline(always)]
+    fn charged(&self, key: LogKey) -> Option<&ChargedLog> {
+        let table = match key.codec.other_index() {
+            None => &self.main,
+            Some(index) => self.others.get(index)?,
+        };
+        table.get(usize::from(key.alias))?.as_deref()
+    }
+
+    #[inline(always)]
+    fn charged_mut(&mut self, key: LogKey) -> Option<&mut ChargedLog> {
+        self.table_mut(key.codec)?
+            .get_mut(usize::from(key.alias))?
+            .as_deref_mut()
+    }
+
+    #[inline(always)]
+    fn table_mut(&mut self, codec: CodecNumber) -> Option<&mut LogTable> {
+        match codec.other_index() {
+            None => Some(&mut self.main),
+            Some(index) => self.others.get_mut(index),
+        }
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, alias: u16) -> Option<&mut RoomLog> {
-        Some(&mut self.all.get_mut(usize::from(alias))?.as_deref_mut()?.log)
+    pub(crate) fn get(&self, key: LogKey) -> Option<&RoomLog> {
+        Some(&self.charged(key)?.log)
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, key: LogKey) -> Option<&mut RoomLog> {
+        Some(&mut self.charged_mut(key)?.log)
+    }
+
+    /// Returns a log and the number of its members.
+    #[inline(always)]
+    pub(crate) fn get_with_members(&mut self, key: LogKey) -> Option<(&mut RoomLog, usize)> {
+        let charged = self.charged_mut(key)?;
+        Some((&mut charged.log, charged.members))
+    }
+
+    /// The number of members of a log.
+    pub(crate) fn members(&self, key: LogKey) -> usize {
+        self.charged(key).map_or(0, |charged| charged.members)
+    }
+
+    /// The logs of a room.
+    pub(crate) fn keys(&self, alias: u16) -> impl Iterator<Item = LogKey> + use<'_> {
+        let others = (0..self.others.len()).map(CodecNumber::of_other);
+        let codecs = std::iter::once(CodecNumber::MAIN).chain(others);
+        let keys = codecs.map(move |codec| LogKey { alias, codec });
+        keys.filter(|key| self.charged(*key).is_some())
+    }
+
+    /// The logs of a room that have frames of other codecs than the main one.
+    pub(crate) fn other_keys(&self, alias: u16) -> impl Iterator<Item = LogKey> + use<'_> {
+        self.keys(alias).filter(|key| !key.codec.is_main())
+    }
+
+    /// The messages ever appended to the logs of a room, their bytes, and the memory that the logs hold.
+    pub(crate) fn totals(&self, alias: u16) -> (u64, u64, usize) {
+        let logs = self.keys(alias).filter_map(|key| self.get(key));
+        logs.fold((0, 0, 0), |(messages, bytes, held), log| {
+            (
+                messages + log.head_message(),
+                bytes + log.head_position(),
+                held + log.held_bytes(),
+            )
+        })
     }
 
     /// Makes a subscriber at the head of a log.
     pub(crate) fn attach(
         &mut self,
-        alias: u16,
+        key: LogKey,
         policy: Policy,
         limits: LagLimits,
     ) -> Option<Subscriber> {
-        Some(Subscriber::attach(self.get_mut(alias)?, policy, limits))
+        let charged = self.charged_mut(key)?;
+        charged.members += 1;
+        Some(Subscriber::attach(&mut charged.log, policy, limits))
     }
 
     /// Removes a membership from its session, and its subscriber from the log. Returns the membership's index in the
@@ -76,16 +168,18 @@ impl Logs {
         if let Some(admitted) = &mut session.profile.admitted {
             admitted.forget();
         }
+        let key = session.memberships[membership].log();
         let Membership {
-            room,
             held_bytes,
             index,
             subscriber,
             ..
         } = session.memberships.remove(membership);
-        let undelivered = subscriber.detach(self.get_mut(room)?);
+        let charged = self.charged_mut(key)?;
+        charged.members -= 1;
+        let undelivered = subscriber.detach(&mut charged.log);
         relief.charge(held_bytes, 0);
-        relief.charge_log(self, room);
+        relief.charge_log(self, key);
         Some((index, undelivered))
     }
 
@@ -97,8 +191,10 @@ impl Logs {
         next: Option<u64>,
     ) -> Option<()> {
         let index = session.membership(alias)?;
-        let subscriber = &mut session.memberships[index].subscriber;
-        let passed = subscriber.pass_log(self.get_mut(alias)?);
+        let membership = &mut session.memberships[index];
+        let log = self.get_mut(membership.log())?;
+        let subscriber = &mut membership.subscriber;
+        let passed = subscriber.pass_log(log);
         if let Some(next) = next {
             subscriber.replay(next);
         }
@@ -108,11 +204,9 @@ impl Logs {
 
     /// Lets a subscriber that was sent the history go on with the log.
     pub(crate) fn end_replay(&mut self, session: &mut Session, membership: usize) {
-        let Membership {
-            room, subscriber, ..
-        } = &mut session.memberships[membership];
-        let log = self.get_mut(*room);
-        let passed = log.map_or(0, |log| subscriber.end_replay(log));
+        let membership = &mut session.memberships[membership];
+        let log = self.get_mut(membership.log());
+        let passed = log.map_or(0, |log| membership.subscriber.end_replay(log));
         self.count_replayed(passed);
     }
 
@@ -121,8 +215,8 @@ impl Logs {
         self.counters.room_dropped[DropReason::Replayed as usize].add(messages);
     }
 
-    /// Frees the buffers of a log if all these members have read it. Returns whether they have, and how many were
-    /// looked at.
+    /// Frees the buffers of a room's logs if all these members have read them. Returns whether they have, and how many
+    /// were looked at.
     pub(crate) fn release_if_drained(
         &mut self,
         alias: u16,
@@ -130,20 +224,23 @@ impl Logs {
         table: &mut SessionTable,
         relief: &mut Relief,
     ) -> (bool, usize) {
-        let Some(log) = self.get_mut(alias) else {
-            return (true, 0);
-        };
         for (index, slot) in members.iter().enumerate() {
             let session = &mut table[*slot];
-            let membership = session.membership(alias);
-            let is_at_head =
-                membership.is_some_and(|at| session.memberships[at].subscriber.reach_head(log));
-            if !is_at_head {
+            let Some(at) = session.membership(alias) else {
+                continue;
+            };
+            let membership = &mut session.memberships[at];
+            let log = self.get_mut(membership.log());
+            if log.is_some_and(|log| !membership.subscriber.reach_head(log)) {
                 return (false, index + 1);
             }
         }
-        let is_drained = relief.release_drained(self, alias, members.len());
-        (is_drained, members.len())
+        let keys: Vec<LogKey> = self.keys(alias).collect();
+        let mut are_drained = true;
+        for key in keys {
+            are_drained &= relief.release_drained(self, key, self.members(key));
+        }
+        (are_drained, members.len())
     }
 
     /// Skips a session's own messages, so that they do not hold the logs. Returns whether it wants the next piece of a
@@ -152,9 +249,10 @@ impl Logs {
     pub(super) fn pass_own(&mut self, session: &mut Session) -> bool {
         let mut wants_history = false;
         for membership in &mut session.memberships {
+            let key = membership.log();
             let subscriber = &mut membership.subscriber;
             if subscriber.has_own_behind()
-                && let Some(log) = self.get_mut(membership.room)
+                && let Some(log) = self.get_mut(key)
             {
                 subscriber.advance(log, 0, &mut Vec::new());
             }
@@ -166,7 +264,7 @@ impl Logs {
     /// Bytes that a session's memberships hold back in logs.
     pub(super) fn held_back_bytes(&self, session: &Session) -> usize {
         let logs = session.memberships.iter().map(|membership| {
-            let log = self.get(membership.room);
+            let log = self.get(membership.log());
             log.map_or(0, |log| membership.subscriber.held_back_bytes(log))
         });
         logs.sum::<u64>() as usize
@@ -181,7 +279,7 @@ impl Logs {
     #[inline(never)]
     fn have_bytes_for(&self, session: &Session) -> bool {
         session.memberships.iter().any(|membership| {
-            let log = self.get(membership.room);
+            let log = self.get(membership.log());
             log.is_some_and(|log| membership.subscriber.bytes_behind(log) > 0)
         })
     }
@@ -192,22 +290,23 @@ impl Logs {
         session.connection.is_open()
             && session.connection.output().is_writing()
             && session.memberships.iter().any(|membership| {
-                let log = self.get(membership.room);
+                let log = self.get(membership.log());
                 log.is_some_and(|log| membership.subscriber.messages_behind(log) > 0)
             })
     }
 
     /// Charges a log after an append or a read.
     #[inline]
-    pub(super) fn charge(&mut self, alias: u16, memory: &mut LaneMemory) {
-        if let Some(Some(log)) = self.all.get_mut(usize::from(alias)) {
-            log.charge(memory);
+    pub(super) fn charge(&mut self, key: LogKey, memory: &mut LaneMemory) {
+        if let Some(charged) = self.charged_mut(key) {
+            charged.charge(memory);
         }
     }
 
     /// Charges all logs. Returns what they hold.
     pub(super) fn charge_all(&mut self, memory: &mut LaneMemory) -> usize {
-        let logs = self.all.iter_mut().flatten();
+        let tables = std::iter::once(&mut self.main).chain(&mut self.others);
+        let logs = tables.flatten().flatten();
         logs.map(|log| {
             log.charge(memory);
             log.bytes
@@ -219,38 +318,51 @@ impl Logs {
     /// at its head. Returns whether it was drained.
     pub(super) fn release_drained(
         &mut self,
-        alias: u16,
+        key: LogKey,
         at_head: usize,
         memory: &mut LaneMemory,
     ) -> bool {
-        let Some(Some(log)) = self.all.get_mut(usize::from(alias)) else {
+        let Some(charged) = self.charged_mut(key) else {
             return false;
         };
-        let is_drained = log.log.release_drained(at_head);
-        log.charge(memory);
+        let is_drained = charged.log.release_drained(at_head);
+        charged.charge(memory);
         is_drained
     }
 
-    /// The number of aliases that logs may have here.
-    pub(super) fn aliases(&self) -> usize {
-        self.all.len()
+    /// All logs.
+    pub(super) fn all_keys(&self) -> Vec<LogKey> {
+        let tables = std::iter::once(&self.main).chain(&self.others);
+        let aliases = tables.map(Vec::len).max().unwrap_or(0);
+        (0..=u16::MAX)
+            .take(aliases)
+            .flat_map(|alias| self.keys(alias))
+            .collect()
     }
 
-    /// Creates the log of a room, unless the room has one.
-    pub(super) fn open(&mut self, alias: u16, memory: &mut LaneMemory) {
-        let index = usize::from(alias);
-        if self.all.len() <= index {
-            self.all.resize_with(index + 1, || None);
+    /// Creates a log, unless it is there. Returns whether it was created.
+    pub(super) fn open(&mut self, key: LogKey, memory: &mut LaneMemory) -> bool {
+        let Some(table) = self.table_mut(key.codec) else {
+            return false;
+        };
+        let index = usize::from(key.alias);
+        if table.len() <= index {
+            table.resize_with(index + 1, || None);
         }
-        self.all[index].get_or_insert_with(|| {
+        let is_new = table[index].is_none();
+        table[index].get_or_insert_with(|| {
             memory.resize(0, ROOM_BYTES);
             Box::default()
         });
+        is_new
     }
 
-    /// Drops the log of a room without subscribers.
-    pub(super) fn close(&mut self, alias: u16, memory: &mut LaneMemory) {
-        if let Some(log) = self.all.get_mut(usize::from(alias)).and_then(Option::take) {
+    /// Drops a log without subscribers.
+    pub(super) fn close(&mut self, key: LogKey, memory: &mut LaneMemory) {
+        let entry = self
+            .table_mut(key.codec)
+            .and_then(|table| table.get_mut(usize::from(key.alias)));
+        if let Some(log) = entry.and_then(Option::take) {
             memory.resize(ROOM_BYTES + log.bytes, 0);
         }
     }

@@ -1,9 +1,9 @@
 //! The changes of a membership in its session: the position in the log, the output and the account of memory.
 
 use tidewire_proto::codec::Codec;
-use tidewire_proto::room::{Subscriber, Verdict};
+use tidewire_proto::room::{RoomLog, Subscriber, Verdict};
 
-use super::{LaneSessions, MEMBERSHIP_BYTES, Membership, Session};
+use super::{LaneSessions, LogKey, MEMBERSHIP_BYTES, Membership, Session};
 use crate::observe::DropReason;
 
 /// The work of a room for the policy of a slow subscriber.
@@ -29,11 +29,14 @@ impl LaneSessions {
             ..
         } = self;
         let session = &mut table[slot];
-        let (Some(index), Some(log)) = (session.membership(alias), logs.get_mut(alias)) else {
+        let codec = session.codec(config);
+        let Some(index) = session.membership(alias) else {
             return SlowSubscriber::Served;
         };
-        let codec = session.codec(config);
         let membership = &mut session.memberships[index];
+        let Some(log) = logs.get_mut(membership.log()) else {
+            return SlowSubscriber::Served;
+        };
         let subscription = membership.subscription();
         let held_bytes = MEMBERSHIP_BYTES + membership.subscriber.held_bytes();
         relief.charge(membership.held_bytes, held_bytes);
@@ -74,6 +77,15 @@ impl Membership {
         self.room
     }
 
+    /// The log that the session reads.
+    #[inline(always)]
+    pub(crate) fn log(&self) -> LogKey {
+        LogKey {
+            alias: self.room,
+            codec: self.codec,
+        }
+    }
+
     pub(crate) fn is_topic(&self) -> bool {
         self.is_topic
     }
@@ -90,6 +102,7 @@ impl Session {
     ) {
         let membership = Membership {
             room,
+            codec: self.codec,
             held_bytes: MEMBERSHIP_BYTES,
             is_topic,
             number: 0,
@@ -98,6 +111,27 @@ impl Session {
         };
         let at = self.memberships.partition_point(|it| it.room < room);
         self.memberships.insert(at, membership);
+    }
+
+    /// Lets the session skip its own frame at the end of a log that it reads. Returns how many members that is.
+    pub(crate) fn skip_own(
+        &mut self,
+        key: LogKey,
+        log: &RoomLog,
+        position: u64,
+        bytes: usize,
+    ) -> u64 {
+        let index = self.room_membership(key.alias);
+        let Some(index) = index.filter(|index| self.memberships[*index].log() == key) else {
+            return 0;
+        };
+        let subscriber = &mut self.memberships[index].subscriber;
+        // A subscriber that is being sent the history gets nothing from the log.
+        if subscriber.next_of_history().is_some() {
+            return 0;
+        }
+        subscriber.skip_own(log, position, bytes);
+        1
     }
 
     /// Notes the new place of the session in a room's list of members.

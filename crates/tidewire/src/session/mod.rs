@@ -53,7 +53,7 @@ pub(crate) use connect_failures::ConnectFailures;
 pub use figures::{Lag, LaneFigures, SessionFigures};
 pub(crate) use layers::close_reason;
 pub(crate) use limiter::{SessionLimiter, counted_address};
-pub(crate) use logs::Logs;
+pub(crate) use logs::{LogKey, Logs};
 pub(crate) use memberships::SlowSubscriber;
 pub(crate) use open_sessions::{OpenSessions, SessionShared};
 pub(crate) use output::{Output, OutputLoan};
@@ -138,6 +138,8 @@ impl fmt::Display for SessionId {
 #[derive(Debug)]
 pub(crate) struct Membership {
     room: u16,
+    /// The codec of the session.
+    codec: CodecNumber,
     /// Bytes that the memory account holds for it.
     held_bytes: usize,
     is_topic: bool,

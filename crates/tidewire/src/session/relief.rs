@@ -22,7 +22,7 @@ mod shares;
 use tidewire_proto::connection::{Inbound, PauseReason};
 
 use super::{
-    LaneSessions, Logs, Membership, Output, Outputs, PendingRequests, Session, SessionId,
+    LaneSessions, LogKey, Logs, Membership, Output, Outputs, PendingRequests, Session, SessionId,
     SessionTable,
 };
 use crate::memory::{Holder, LaneMemory, Pressure};
@@ -126,14 +126,23 @@ impl Relief {
 
     /// Charges a log after an append or a read.
     #[inline]
-    pub(crate) fn charge_log(&mut self, logs: &mut Logs, alias: u16) {
-        logs.charge(alias, &mut self.memory);
+    pub(crate) fn charge_log(&mut self, logs: &mut Logs, key: LogKey) {
+        logs.charge(key, &mut self.memory);
+    }
+
+    /// Charges the logs of a room after a sweep.
+    pub(crate) fn charge_logs(&mut self, logs: &mut Logs, alias: u16) {
+        self.charge_log(logs, LogKey::main(alias));
+        let others: Vec<LogKey> = logs.other_keys(alias).collect();
+        for key in others {
+            self.charge_log(logs, key);
+        }
     }
 
     /// Frees the buffers of a log that its subscribers have read, and of which `at_head` are at its head. Returns
     /// whether it was drained.
-    pub(super) fn release_drained(&mut self, logs: &mut Logs, alias: u16, at_head: usize) -> bool {
-        logs.release_drained(alias, at_head, &mut self.memory)
+    pub(super) fn release_drained(&mut self, logs: &mut Logs, key: LogKey, at_head: usize) -> bool {
+        logs.release_drained(key, at_head, &mut self.memory)
     }
 
     /// Memory that the lane holds.
@@ -208,18 +217,18 @@ impl Relief {
     /// Charges the logs in which the positions of a session have changed.
     pub(crate) fn charge_logs_of(&mut self, session: &Session, logs: &mut Logs) {
         for membership in &session.memberships {
-            logs.charge(membership.room, &mut self.memory);
+            logs.charge(membership.log(), &mut self.memory);
         }
     }
 
-    /// Creates the log of a room, unless the room has one.
-    pub(crate) fn open_log(&mut self, logs: &mut Logs, alias: u16) {
-        logs.open(alias, &mut self.memory);
+    /// Creates a log, unless it is there. Returns whether it was created.
+    pub(crate) fn open_log(&mut self, logs: &mut Logs, key: LogKey) -> bool {
+        logs.open(key, &mut self.memory)
     }
 
-    /// Drops the log of a room without subscribers.
-    pub(crate) fn close_log(&mut self, logs: &mut Logs, alias: u16) {
-        logs.close(alias, &mut self.memory);
+    /// Drops a log without subscribers.
+    pub(crate) fn close_log(&mut self, logs: &mut Logs, key: LogKey) {
+        logs.close(key, &mut self.memory);
     }
 
     /// Whether the pressure was full when it was last read.

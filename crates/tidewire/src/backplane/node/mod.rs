@@ -37,6 +37,7 @@ use crate::config::Config;
 use crate::mailbox::Lanes;
 use crate::observe::LaneCounters;
 use crate::room::{Directory, SharedRoom};
+use crate::session::OpenSessions;
 
 /// One server of a cluster, with its [`NodeSettings`]. A [`Carrier`](super::Carrier) drives it. See the [module](super)
 /// for the contract.
@@ -69,6 +70,7 @@ pub(crate) struct NodeParts {
     pub(crate) link: Arc<BackplaneLink>,
     pub(crate) directory: Arc<Directory>,
     pub(crate) config: Arc<Config>,
+    pub(crate) sessions: Arc<OpenSessions>,
     pub(crate) counters: Arc<CachePadded<LaneCounters>>,
     pub(crate) lanes: Arc<Lanes>,
     pub(crate) figures: Arc<Mutex<NodeFigures>>,
@@ -84,6 +86,7 @@ impl Node {
             link,
             directory,
             config,
+            sessions,
             counters,
             lanes,
             figures,
@@ -97,7 +100,8 @@ impl Node {
             engine: ToEngine::new(link.life().clone(), packet_bytes_max, Arc::clone(&counters)),
             lanes: ToLanes::new(
                 Arc::clone(&lanes),
-                config.codecs.main().clone(),
+                Arc::clone(&config),
+                sessions,
                 Arc::clone(&counters),
             ),
             peers: Peers::default(),

@@ -90,6 +90,7 @@ impl Rig {
             link,
             directory: Arc::new(directory),
             config: shared.config,
+            sessions: shared.sessions,
             counters: Arc::<CachePadded<LaneCounters>>::default(),
             lanes,
             figures: Arc::default(),

@@ -434,12 +434,13 @@ impl Presence {
     pub(super) fn list_members(&self, lanes: &mut ToLanes) {
         for (lane, alias) in lanes.take_unshown() {
             let name = self.directory.name_of(alias).unwrap_or_default();
-            let Some(local) = self.rooms.get(&name) else {
+            let room = self.directory.room(&name);
+            let (Some(local), Some(room)) = (self.rooms.get(&name), room) else {
                 continue;
             };
             let members_max = self.config.limits.rooms.presence_members_max();
             for known in local.listed().into_iter().take(members_max) {
-                lanes.list(lane, alias, (known.member(), known.name()));
+                lanes.list(lane, &room, (known.member(), known.name()));
             }
         }
     }

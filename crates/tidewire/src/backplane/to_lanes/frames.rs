@@ -1,17 +1,17 @@
-//! The frames of what happens on other nodes: a message is framed once with the server's codec, and each lane with
-//! members gets the frame.
+//! The frames of what happens on other nodes: a message is framed once with each codec that has members, and each lane
+//! with such members gets the frame.
 
 use std::sync::Arc;
 
-use tidewire_proto::codec::{ChatMessage, Codec, Presence};
+use tidewire_proto::codec::{AnyCodec, ChatMessage, Codec, Presence};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, MemberId, Message, PresenceEvent};
 
 use super::ToLanes;
 use crate::backplane::author::Author;
 use crate::history::encode_by_absent;
-use crate::mailbox::{LaneSet, Receiver};
-use crate::room::{FRAME_OVERHEAD_BYTES_MAX, PUBLISHED_OVERHEAD_BYTES, SharedRoom};
+use crate::mailbox::Receiver;
+use crate::room::SharedRoom;
 use crate::session::SessionId;
 
 impl ToLanes {
@@ -22,14 +22,10 @@ impl ToLanes {
         author: &Author,
         payload: &[u8],
     ) {
-        let mut frame = Vec::with_capacity(payload.len() + FRAME_OVERHEAD_BYTES_MAX);
-        // A message that the codec cannot express is not sent.
-        if self
-            .frame_message(shared.alias(), author, payload, &mut frame)
-            .is_ok()
-        {
-            self.send_message(shared, &frame);
-        }
+        let alias = shared.alias();
+        self.send_message(shared, |codec, out| {
+            frame_message(codec, alias, author, payload, out)
+        });
     }
 
     /// Sends a message of the room itself to all its members.
@@ -40,11 +36,8 @@ impl ToLanes {
     /// Sends a message of the room itself to one member.
     pub(in crate::backplane) fn announce_to(&mut self, id: SessionId, alias: u16, text: &str) {
         let mut frame = Vec::new();
-        let author = Author::nameless();
-        if self
-            .frame_message(alias, &author, text.as_bytes(), &mut frame)
-            .is_ok()
-        {
+        let (codec, author) = (self.codec_of(id), Author::nameless());
+        if frame_message(codec, alias, &author, text.as_bytes(), &mut frame).is_ok() {
             // A lane that is so far behind drops it, as it drops messages.
             let _ = self.send_to(id, &frame);
         }
@@ -59,26 +52,21 @@ impl ToLanes {
     ) {
         let name = shared.named_topic(topic);
         let message = Message::new(Kind::Deliver, shared.alias(), payload).with_name(name);
-        let overhead = PUBLISHED_OVERHEAD_BYTES + topic.len();
-        let mut frame = Vec::with_capacity(payload.len() + overhead);
-        if self.codec.encode(&message, &mut frame).is_ok() {
-            self.send_message(shared, &frame);
-        }
+        self.send_message(shared, |codec, out| codec.encode(&message, out));
     }
 
     /// Tells the members or subscribers how many messages are missing.
     pub(in crate::backplane) fn tell_gap(&mut self, receivers: &[Arc<SharedRoom>], lost: u64) {
         for shared in receivers {
-            let mut frame = Vec::new();
-            // A codec without gap notices cannot tell; the loss is counted.
-            if self
-                .codec
-                .encode_gap(shared.alias(), lost, &mut frame)
-                .is_ok()
-            {
-                // A lane that drops it tells the number later. The loss is counted already.
-                let _ = self.send(shared.lanes(), (shared.alias(), lost), &frame);
-            }
+            let alias = shared.alias();
+            let gap = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_gap(alias, lost, out);
+            self.frame_for_each_codec(shared, gap, |this, lanes, log, frame| {
+                // A codec without gap notices cannot tell; the loss is counted.
+                if !frame.is_empty() {
+                    // A lane that drops it tells the number later. The loss is counted already.
+                    let _ = this.send(lanes, (log, lost), frame);
+                }
+            });
         }
     }
 
@@ -89,7 +77,7 @@ impl ToLanes {
         message: &Message<'_>,
     ) -> bool {
         let mut frame = Vec::new();
-        self.codec.encode(message, &mut frame).is_ok() && self.send_to(id, &frame)
+        self.codec_of(id).encode(message, &mut frame).is_ok() && self.send_to(id, &frame)
     }
 
     /// Sends a message of another member to one member. Returns whether there was room.
@@ -108,7 +96,7 @@ impl ToLanes {
             payload,
         };
         let mut frame = Vec::new();
-        let encoded = self.codec.encode_chat_message(&message, &mut frame);
+        let encoded = self.codec_of(id).encode_chat_message(&message, &mut frame);
         encoded.is_ok() && self.send_to(id, &frame)
     }
 
@@ -119,59 +107,77 @@ impl ToLanes {
         (member, name): (MemberId, &str),
         event: PresenceEvent,
     ) {
-        self.show_to(shared.lanes(), shared.alias(), (member, name), event);
+        self.show_on(None, shared, (member, name), event);
     }
 
     /// Lists a member to the members of a room on one lane.
-    pub(in crate::backplane) fn list(&mut self, lane: usize, alias: u16, member: (MemberId, &str)) {
-        let to = Receiver::Lane(lane).into();
-        self.show_to(to, alias, member, PresenceEvent::Here);
+    pub(in crate::backplane) fn list(
+        &mut self,
+        lane: usize,
+        shared: &SharedRoom,
+        member: (MemberId, &str),
+    ) {
+        self.show_on(Some(lane), shared, member, PresenceEvent::Here);
     }
 
-    fn show_to(
+    fn show_on(
         &mut self,
-        lanes: LaneSet,
-        channel: u16,
+        lane: Option<usize>,
+        shared: &SharedRoom,
         (member, name): (MemberId, &str),
         event: PresenceEvent,
     ) {
         let presence = Presence {
-            channel,
+            channel: shared.alias(),
             member,
             name,
             event,
         };
-        let mut frame = Vec::new();
-        if self.codec.encode_presence(&presence, &mut frame).is_ok() {
-            self.send_presence(lanes, channel, &frame);
-        }
+        let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_presence(&presence, out);
+        self.frame_for_each_codec(shared, encode, |this, lanes, log, frame| {
+            let lanes = match lane {
+                Some(lane) if lanes.has(lane) => Receiver::Lane(lane).into(),
+                Some(_) => return,
+                None => lanes,
+            };
+            if !frame.is_empty() {
+                this.send_presence(lanes, log, frame);
+            }
+        });
     }
 
-    fn send_message(&mut self, shared: &SharedRoom, frame: &[u8]) {
-        let dropped = self.send(shared.lanes(), (shared.alias(), 1), frame);
-        self.counters.backplane_dropped.add_shared(dropped);
+    /// Sends a message to the members of a room or topic. Lanes count it for members whose codec cannot express it.
+    fn send_message(
+        &mut self,
+        shared: &SharedRoom,
+        frame: impl Fn(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) {
+        self.frame_for_each_codec(shared, frame, |this, lanes, log, frame| {
+            let dropped = this.send(lanes, (log, 1), frame);
+            this.counters.backplane_dropped.add_shared(dropped);
+        });
     }
+}
 
-    /// Frames a message with its author's name, unless the members were told of the author.
-    fn frame_message(
-        &self,
-        alias: u16,
-        author: &Author,
-        payload: &[u8],
-        out: &mut Vec<u8>,
-    ) -> Result<(), EncodeError> {
-        let (member, name) = (author.member(), author.name());
-        if !author.is_listed() {
-            let message = Message::with_id(Kind::Deliver, alias, member.0, payload);
-            return encode_by_absent(&self.codec, &message.with_name(name), out);
-        }
-        let message = ChatMessage {
-            channel: alias,
-            member,
-            name,
-            private: false,
-            payload,
-        };
-        self.codec.encode_chat_message(&message, out)
+/// Frames a message with its author's name, unless the members were told of the author.
+fn frame_message(
+    codec: &AnyCodec,
+    alias: u16,
+    author: &Author,
+    payload: &[u8],
+    out: &mut Vec<u8>,
+) -> Result<(), EncodeError> {
+    let (member, name) = (author.member(), author.name());
+    if !author.is_listed() {
+        let message = Message::with_id(Kind::Deliver, alias, member.0, payload);
+        return encode_by_absent(codec, &message.with_name(name), out);
     }
+    let message = ChatMessage {
+        channel: alias,
+        member,
+        name,
+        private: false,
+        payload,
+    };
+    codec.encode_chat_message(&message, out)
 }

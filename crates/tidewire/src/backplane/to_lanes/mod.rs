@@ -10,17 +10,20 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::error::EncodeError;
 
+use crate::config::Config;
 use crate::mailbox::{BatchEntry, LaneMessage, LaneSet, Lanes, messages_of};
 use crate::observe::LaneCounters;
 use crate::room::SharedRoom;
-use crate::session::SessionId;
+use crate::session::{LogKey, OpenSessions, SessionId};
 
 /// Batches for the lanes. See the module.
 #[derive(Debug)]
 pub(super) struct ToLanes {
     lanes: Arc<Lanes>,
-    codec: AnyCodec,
+    config: Arc<Config>,
+    sessions: Arc<OpenSessions>,
     counters: Arc<CachePadded<LaneCounters>>,
     queues: Vec<LaneQueue>,
     /// See [`take_unshown`](Self::take_unshown).
@@ -31,8 +34,8 @@ pub(super) struct ToLanes {
 #[derive(Debug, Default)]
 struct LaneQueue {
     batch: Vec<u8>,
-    /// Dropped messages by alias, that the members have not been told of.
-    dropped: HashMap<u16, u64>,
+    /// Dropped messages by log, that the members have not been told of.
+    dropped: HashMap<LogKey, u64>,
     /// The rooms, by alias, whose members were not told of a change of presence.
     unshown: HashSet<u16>,
     /// The newest messages, by alias, that the lane must take from the histories of their rooms.
@@ -42,14 +45,16 @@ struct LaneQueue {
 impl ToLanes {
     pub(super) fn new(
         lanes: Arc<Lanes>,
-        codec: AnyCodec,
+        config: Arc<Config>,
+        sessions: Arc<OpenSessions>,
         counters: Arc<CachePadded<LaneCounters>>,
     ) -> Self {
         let mut queues = Vec::new();
         queues.resize_with(lanes.all().len(), LaneQueue::default);
         Self {
             lanes,
-            codec,
+            config,
+            sessions,
             counters,
             queues,
             unshown: Vec::new(),
@@ -58,43 +63,44 @@ impl ToLanes {
 
     /// Adds a frame of a room or topic for lanes. It stands for this many messages: one, or those that a gap
     /// tells of. Returns how many lanes had no room for it.
-    fn send(&mut self, lanes: LaneSet, (alias, messages): (u16, u64), frame: &[u8]) -> u64 {
+    fn send(&mut self, lanes: LaneSet, (log, messages): (LogKey, u64), frame: &[u8]) -> u64 {
+        let codec = self.config.codecs.get(log.codec);
         let mut dropped = 0;
         for (lane, queue) in self.queues.iter_mut().enumerate() {
             if !lanes.has(lane) {
                 continue;
             }
             if queue.batch.len() + frame.len() > WAITING_BYTES_MAX && !queue.batch.is_empty() {
-                *queue.dropped.entry(alias).or_default() += messages;
+                *queue.dropped.entry(log).or_default() += messages;
                 dropped += 1;
                 continue;
             }
             if !queue.dropped.is_empty()
-                && let Some(lost) = queue.dropped.remove(&alias)
+                && let Some(lost) = queue.dropped.remove(&log)
             {
                 let mut gap = Vec::new();
                 // A codec without gap notices cannot tell; the loss is counted.
-                if self.codec.encode_gap(alias, lost, &mut gap).is_ok() {
-                    BatchEntry::Room { alias, frame: &gap }.encode(&mut queue.batch);
+                if codec.encode_gap(log.alias, lost, &mut gap).is_ok() {
+                    BatchEntry::Room { log, frame: &gap }.encode(&mut queue.batch);
                 }
             }
-            BatchEntry::Room { alias, frame }.encode(&mut queue.batch);
+            BatchEntry::Room { log, frame }.encode(&mut queue.batch);
         }
         dropped
     }
 
     /// Adds a change of presence in a room for lanes. It may wait behind more messages than a message may. A lane
     /// without room for it gets a list of the members later.
-    fn send_presence(&mut self, lanes: LaneSet, alias: u16, frame: &[u8]) {
+    fn send_presence(&mut self, lanes: LaneSet, log: LogKey, frame: &[u8]) {
         for (lane, queue) in self.queues.iter_mut().enumerate() {
             if !lanes.has(lane) {
                 continue;
             }
             if queue.batch.len() + frame.len() > WAITING_BYTES_MAX + PRESENCE_BYTES_MAX {
-                queue.unshown.insert(alias);
+                queue.unshown.insert(log.alias);
                 continue;
             }
-            BatchEntry::Room { alias, frame }.encode(&mut queue.batch);
+            BatchEntry::Room { log, frame }.encode(&mut queue.batch);
         }
     }
 
@@ -107,6 +113,12 @@ impl ToLanes {
         frame: &[u8],
     ) {
         let (lanes, alias) = (shared.lanes(), shared.alias());
+        // A lane frames the message itself for members with other codecs.
+        let frame = if shared.has_other_codecs() {
+            &[]
+        } else {
+            frame
+        };
         for (lane, queue) in self.queues.iter_mut().enumerate() {
             if !lanes.has(lane) {
                 continue;
@@ -128,6 +140,40 @@ impl ToLanes {
             };
             entry.encode(&mut queue.batch);
         }
+    }
+
+    /// Frames a message or notice for the members of a room with each codec. `add` gets each log with its lanes and its
+    /// frame. The frame is empty if the codec cannot express the content.
+    fn frame_for_each_codec(
+        &mut self,
+        shared: &SharedRoom,
+        frame: impl Fn(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+        mut add: impl FnMut(&mut Self, LaneSet, LogKey, &[u8]),
+    ) {
+        let config = Arc::clone(&self.config);
+        let mut bytes = Vec::new();
+        for codec in config.codecs.numbers() {
+            let lanes = shared.lanes_with(codec);
+            if lanes.is_empty() {
+                continue;
+            }
+            bytes.clear();
+            if frame(config.codecs.get(codec), &mut bytes).is_err() {
+                bytes.clear();
+            }
+            let alias = shared.alias();
+            add(self, lanes, LogKey { alias, codec }, &bytes);
+        }
+    }
+
+    /// The codec of a session.
+    fn codec_of(&self, id: SessionId) -> &AnyCodec {
+        let codecs = &self.config.codecs;
+        if codecs.is_one() {
+            return codecs.main();
+        }
+        let session = self.sessions.find(id);
+        session.map_or(codecs.main(), |session| codecs.get(session.codec))
     }
 
     /// Gives each lane a turn.
@@ -192,10 +238,11 @@ impl ToLanes {
             is_waiting |= !queue.unshown.is_empty();
             let unshown = queue.unshown.drain();
             self.unshown.extend(unshown.map(|alias| (lane, alias)));
-            for (alias, lost) in queue.dropped.drain() {
+            for (log, lost) in queue.dropped.drain() {
                 let mut gap = Vec::new();
-                if self.codec.encode_gap(alias, lost, &mut gap).is_ok() {
-                    BatchEntry::Room { alias, frame: &gap }.encode(&mut queue.batch);
+                let codec = self.config.codecs.get(log.codec);
+                if codec.encode_gap(log.alias, lost, &mut gap).is_ok() {
+                    BatchEntry::Room { log, frame: &gap }.encode(&mut queue.batch);
                     is_waiting = true;
                 }
             }
@@ -213,12 +260,20 @@ const PRESENCE_BYTES_MAX: usize = 1 << 20;
 #[cfg(test)]
 mod tests {
     use crossbeam_utils::CachePadded;
+    use tidewire_io::poller::PollerKind;
     use tidewire_proto::codec::{Decoded, Tw1};
     use tidewire_proto::message::Kind;
 
     use super::*;
     use crate::mailbox::{Mailbox, MessageQueue};
     use crate::mailbox::{Receiver, SharedLaneSet};
+    use crate::server::Server;
+
+    /// Batches for lanes of a server with one codec.
+    fn to_lanes(lanes: Arc<Lanes>, counters: Arc<CachePadded<LaneCounters>>) -> ToLanes {
+        let shared = Server::builder().share_alone(PollerKind::Poll);
+        ToLanes::new(lanes, shared.config, shared.sessions, counters)
+    }
 
     /// The kinds of the frames that a lane has got.
     fn taken(mailbox: &Mailbox) -> Vec<Kind> {
@@ -248,7 +303,7 @@ mod tests {
         let lanes = Arc::new(Lanes::default());
         lanes.set(mailboxes.to_vec());
         let codec = AnyCodec::default();
-        let mut to_lanes = ToLanes::new(lanes, codec.clone(), Arc::default());
+        let mut to_lanes = to_lanes(lanes, Arc::default());
         let mut frame = Vec::new();
         let payload = vec![7; 64 * 1024];
         let message = tidewire_proto::message::Message::new(Kind::Deliver, 9, &payload);
@@ -260,7 +315,7 @@ mod tests {
         let both = shared.get();
         let (mut dropped, mut quick) = (0, 0);
         for _ in 0..OFFERED {
-            dropped += to_lanes.send(both, (9, 1), &frame);
+            dropped += to_lanes.send(both, (LogKey::main(9), 1), &frame);
             to_lanes.post();
             quick += taken(&mailboxes[1]).len() as u64;
         }
@@ -287,10 +342,12 @@ mod tests {
         let mailbox = Mailbox::new(Arc::clone(&counters)).unwrap();
         let lanes = Arc::new(Lanes::default());
         lanes.set(vec![Arc::clone(&mailbox)]);
-        let codec = AnyCodec::default();
-        let mut to_lanes = ToLanes::new(lanes, codec, Arc::clone(&counters));
+        let mut to_lanes = to_lanes(lanes, Arc::clone(&counters));
         for _ in 0..2 {
-            assert_eq!(to_lanes.send(Receiver::Lane(0).into(), (9, 1), &[0; 64]), 0);
+            assert_eq!(
+                to_lanes.send(Receiver::Lane(0).into(), (LogKey::main(9), 1), &[0; 64]),
+                0
+            );
         }
         mailbox.retire();
         assert!(!to_lanes.post(), "nothing waits");
@@ -304,13 +361,16 @@ mod tests {
         let lanes = Arc::new(Lanes::default());
         lanes.set(vec![Mailbox::new(Arc::default()).unwrap()]);
         let codec = AnyCodec::default();
-        let mut to_lanes = ToLanes::new(lanes, codec.clone(), Arc::default());
+        let mut to_lanes = to_lanes(lanes, Arc::default());
         let frame = vec![0; 64 * 1024];
-        while to_lanes.send(Receiver::Lane(0).into(), (9, 1), &frame) == 0 {}
+        while to_lanes.send(Receiver::Lane(0).into(), (LogKey::main(9), 1), &frame) == 0 {}
         let mut gap = Vec::new();
         codec.encode_gap(9, 100, &mut gap).unwrap();
         gap.resize(frame.len(), 0);
-        assert_eq!(to_lanes.send(Receiver::Lane(0).into(), (9, 100), &gap), 1);
-        assert_eq!(to_lanes.queues[0].dropped.get(&9), Some(&101));
+        assert_eq!(
+            to_lanes.send(Receiver::Lane(0).into(), (LogKey::main(9), 100), &gap),
+            1
+        );
+        assert_eq!(to_lanes.queues[0].dropped.get(&LogKey::main(9)), Some(&101));
     }
 }

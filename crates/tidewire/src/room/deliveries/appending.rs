@@ -7,16 +7,17 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::message::{MemberId, Position};
+use tidewire_proto::message::{Kind, MemberId, Position};
 use tidewire_proto::room::RoomLog;
 
+use super::codecs::{Frame, InEachCodec};
 use super::fanout::GROWTH_STEP_BYTES;
 use super::{FRAME_OVERHEAD_BYTES_MAX, LaneDeliveries, OpenRooms, Origin};
 use crate::config::{Config, SharedFrameError};
 use crate::history::encode_position;
 use crate::mailbox::{Exchange, LaneSet};
 use crate::observe::LaneCounters;
-use crate::session::{LaneSessions, Logs, Relief, SessionTable, Timers};
+use crate::session::{LaneSessions, LogKey, Logs, Relief, SessionId, SessionTable, Timers};
 
 /// The parts of a lane that an append needs. The sessions stay free, because the author is one of them. Each part is
 /// read where it is needed: a copy of the time or a pointer into an `Arc` lived in a register too long, which cost each
@@ -34,14 +35,18 @@ pub(in crate::room) struct LaneLogs<'l> {
 #[derive(Clone, Copy, Debug)]
 #[must_use = "other lanes and nodes may need the frame"]
 pub(in crate::room) struct NewFrame {
-    alias: u16,
+    log: LogKey,
     bytes: usize,
-    /// The other lanes with members, and the node if messages go to other nodes.
+    /// The other lanes with members, the node if messages go to other nodes, and whether members have other codecs.
     others: LaneSet,
 }
 
 impl NewFrame {
-    /// Whether other lanes or nodes need the frame.
+    pub(in crate::room) fn alias(&self) -> u16 {
+        self.log.alias
+    }
+
+    /// Whether other lanes, nodes or codecs need the message.
     #[inline(always)]
     pub(in crate::room) fn is_for_others(&self) -> bool {
         !self.others.is_empty()
@@ -87,14 +92,14 @@ impl<'l> LaneLogs<'l> {
 }
 
 impl OpenRooms {
-    /// Appends a frame to the log of a room or topic, counts it for the members on this lane, and plans a sweep. `None`
-    /// if the log is not here. `skip` lets the author of the frame skip it: it gets the log with the frame, whose
+    /// Appends a frame to a log of a room or topic, counts it for the log's members on this lane, and plans a sweep.
+    /// `None` if the log is not here. `skip` lets the author of the frame skip it: it gets the log with the frame, whose
     /// position and length follow, and returns how many members do not get the frame.
     #[inline(always)]
     pub(in crate::room) fn append(
         &mut self,
         to: LaneLogs<'_>,
-        alias: u16,
+        key: LogKey,
         bytes_expected: usize,
         encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
         skip: impl FnOnce(&RoomLog, u64, usize) -> u64,
@@ -107,28 +112,30 @@ impl OpenRooms {
             timers,
             exchange,
         } = to;
-        let Some(log) = logs.get_mut(alias) else {
+        let LogKey { alias, codec } = key;
+        let Some((log, members)) = logs.get_with_members(key) else {
             return Ok(None);
         };
         debug_assert!(
             self.get(alias).is_some(),
             "a log is open as long as its room"
         );
-        let appended = log.append_with(bytes_expected, |out| encode(config.codecs.main(), out));
+        let codec = config.codecs.get(codec);
+        let appended = log.append_with(bytes_expected, |out| encode(codec, out));
         let (position, bytes) = appended?;
         let own = skip(log, position, bytes);
         let Some(room) = self.get_mut(alias) else {
             return Ok(None);
         };
-        counters.room_offered.add(room.members.len() as u64 - own);
+        counters.room_offered.add(members as u64 - own);
         let due_ns = room.coalescer.handle_append(timers.now_ns());
         let others = room.shared.others(exchange.lane());
         let changed_bits = position ^ (position + bytes as u64);
         if changed_bits >= GROWTH_STEP_BYTES || due_ns.is_some() {
-            self.note_growth(logs, relief, alias, due_ns, changed_bits);
+            self.note_growth(logs, relief, key, due_ns, changed_bits);
         }
         Ok(Some(NewFrame {
-            alias,
+            log: key,
             bytes,
             others,
         }))
@@ -140,10 +147,11 @@ impl OpenRooms {
         &mut self,
         logs: &mut Logs,
         relief: &mut Relief,
-        alias: u16,
+        key: LogKey,
         due_ns: Option<u64>,
         changed_bits: u64,
     ) {
+        let alias = key.alias;
         if let Some(due_ns) = due_ns {
             self.due.push(Reverse((due_ns, alias)));
         }
@@ -151,51 +159,81 @@ impl OpenRooms {
             self.grown.push(alias);
         }
         if changed_bits >= CHARGE_STEP_BYTES || due_ns.is_some() {
-            relief.charge_log(logs, alias);
+            relief.charge_log(logs, key);
         }
     }
 }
 
 impl LaneDeliveries<'_> {
-    /// Appends a frame to the log of a room or topic on this lane, for all its members here. `None` if the log is not
-    /// here.
+    /// Appends a notice to the logs of a room or topic on this lane, for all its members here. A codec that cannot
+    /// express the notice leaves it out.
     #[inline]
-    pub(super) fn append(
+    fn append_notice(
         &mut self,
         alias: u16,
-        bytes_expected: usize,
-        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
-    ) -> Result<Option<NewFrame>, EncodeError> {
-        let (logs, _) = LaneLogs::of(self.sessions, self.exchange);
-        let open = &mut self.open;
-        open.append(logs, alias, bytes_expected, encode, |_, _, _| 0)
+        frame: impl Fn(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+    ) {
+        let notice = InEachCodec {
+            frame: &frame,
+            bytes_expected: FRAME_OVERHEAD_BYTES_MAX,
+            author: SessionId::NONE,
+            is_message: false,
+        };
+        let _ = self.append_here(alias, notice);
     }
 
-    /// Sends the newest frame of a log to other lanes, and its message to other nodes. `offset` is the offset of the
-    /// message in the history of the room. Call it only if [`NewFrame::is_for_others`]: most messages end before it.
+    /// Appends a message to the logs of a room or topic on this lane.
+    pub(super) fn append_here(
+        &mut self,
+        alias: u16,
+        message: InEachCodec<'_>,
+    ) -> Result<Option<NewFrame>, EncodeError> {
+        let author = self.sessions.table.slot_of(message.author);
+        let (logs, table) = LaneLogs::of(self.sessions, self.exchange);
+        let key = LogKey::main(alias);
+        let skip = |log: &RoomLog, position, bytes| {
+            let session = author.map(|slot| &mut table[slot]);
+            session.map_or(0, |it| it.skip_own(key, log, position, bytes))
+        };
+        let expected = message.bytes_expected;
+        let appended = self.open.append(logs, key, expected, message.frame, skip);
+        if !self.sessions.config.codecs.is_one() {
+            self.append_to_others(alias, message);
+        }
+        appended
+    }
+
+    /// Sends the newest frame of a log to other lanes, and its message to other nodes and to members with other codecs.
+    /// `offset` is the offset of the message in the history of the room. Call it only if [`NewFrame::is_for_others`]:
+    /// most messages end before it.
     #[inline(never)]
     pub(in crate::room) fn send_on(
         &mut self,
         appended: NewFrame,
         offset: Option<u64>,
         origin: &Origin<'_>,
+        message: InEachCodec<'_>,
     ) {
-        let NewFrame {
-            alias,
-            bytes,
-            others,
-        } = appended;
-        if others.has_node()
-            && let Some(shared) = self.open.shared(alias).cloned()
-        {
-            self.send_to_nodes(&shared, origin);
+        let NewFrame { log, bytes, others } = appended;
+        let alias = log.alias;
+        if others.has_node() || others.has_other_codecs() {
+            let Some(shared) = self.open.shared(alias).cloned() else {
+                return;
+            };
+            if others.has_node() {
+                self.send_to_nodes(&shared, origin);
+            }
+            if others.has_other_codecs() {
+                self.append_to_others(alias, message);
+                return self.send_in_each_codec(&shared, offset, message);
+            }
         }
-        let others = others.without_node();
+        let others = others.lanes_only();
         if others.is_empty() {
             return;
         }
         let mut frame = self.sessions.outputs.take_buffer();
-        let Some(log) = self.sessions.logs.get(alias) else {
+        let Some(log) = self.sessions.logs.get(log) else {
             return;
         };
         frame.extend_from_slice(log.newest(bytes));
@@ -203,64 +241,61 @@ impl LaneDeliveries<'_> {
         self.sessions.outputs.put_buffer(frame);
     }
 
-    /// Appends a frame whose author may be a session of this lane. The author does not get the frame. Returns whether
-    /// the log is here.
+    /// Appends a message whose author may be a session of this lane. The author does not get the message. Returns
+    /// whether the room has members here.
     pub(in crate::room) fn append_of(
         &mut self,
         alias: u16,
-        author: Option<usize>,
+        author: Option<SessionId>,
         bytes_expected: usize,
-        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+        frame: &Frame<'_>,
     ) -> Result<bool, EncodeError> {
-        let (logs, table) = LaneLogs::of(self.sessions, self.exchange);
-        let skip = |log: &RoomLog, position, bytes| {
-            let Some(session) = author.map(|slot| &mut table[slot]) else {
-                return 0;
-            };
-            let Some(index) = session.room_membership(alias) else {
-                return 0;
-            };
-            let subscriber = &mut session.memberships[index].subscriber;
-            // A subscriber that is being sent the history gets nothing from the log.
-            if subscriber.next_of_history().is_some() {
-                return 0;
-            }
-            subscriber.skip_own(log, position, bytes);
-            1
+        let message = InEachCodec {
+            frame,
+            bytes_expected,
+            author: author.unwrap_or(SessionId::NONE),
+            is_message: true,
         };
-        let appended = self.open.append(logs, alias, bytes_expected, encode, skip);
-        Ok(appended?.is_some())
+        self.append_here(alias, message)?;
+        Ok(self.open.has(alias))
     }
 
-    pub(in crate::room) fn slot_of_member(&self, alias: u16, member: MemberId) -> Option<usize> {
+    pub(in crate::room) fn session_of_member(
+        &self,
+        alias: u16,
+        member: MemberId,
+    ) -> Option<SessionId> {
         let room = self.open.get(alias).filter(|_| member != MemberId(0))?;
         let is_member = |slot: &&usize| {
             let session = self.sessions.table.get(**slot);
             let own = session.and_then(|it| it.profile.member.as_ref());
             own.is_some_and(|own| own.id() == member)
         };
-        room.members.iter().find(is_member).copied()
+        let slot = room.members.iter().find(is_member)?;
+        Some(self.sessions[*slot].id)
     }
 
     /// Appends the position that the next message follows to the log of a room or topic.
     #[cold]
     pub(in crate::room) fn append_position(&mut self, alias: u16, position: Position) {
-        // Clients of a codec without positions cannot come back with a position either.
-        if self.sessions.config.codecs.main().format().has_positions {
-            let _ = self.append(alias, FRAME_OVERHEAD_BYTES_MAX, |codec, out| {
-                encode_position(codec, alias, position, out)
-            });
-        }
+        self.append_notice(alias, |codec, out| {
+            // Clients of a codec without positions cannot come back with a position either.
+            match codec.format().has_positions {
+                true => encode_position(codec, alias, position, out),
+                false => Err(EncodeError::Unsupported {
+                    codec: codec.name(),
+                    kind: Kind::Position,
+                }),
+            }
+        });
     }
 
-    /// Appends the notice that messages are missing to the log of a room. The caller has counted them.
+    /// Appends the notice that messages are missing to the logs of a room. The caller has counted them.
     pub(in crate::room) fn append_gap(&mut self, alias: u16, lost: &mut u64) {
         let count = std::mem::take(lost);
         if count > 0 {
             // A codec without gap notices cannot tell. The loss is counted.
-            let _ = self.append(alias, FRAME_OVERHEAD_BYTES_MAX, |codec, out| {
-                codec.encode_gap(alias, count, out)
-            });
+            self.append_notice(alias, |codec, out| codec.encode_gap(alias, count, out));
         }
     }
 }

@@ -4,13 +4,15 @@ use std::cmp::Reverse;
 
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
+use tidewire_proto::room::RoomLog;
 
 use super::appending::NewFrame;
-use super::{LaneDeliveries, OpenRooms, Origin, Room};
+use super::codecs::{Frame, InEachCodec};
+use super::{LaneDeliveries, LaneLogs, OpenRooms, Origin, Room};
 use crate::mailbox::{BatchEntry, LaneSet};
 use crate::observe::DropReason;
 use crate::room::SharedRoom;
-use crate::session::{LaneSessions, SessionId};
+use crate::session::{LaneSessions, LogKey, SessionId};
 use crate::transport::Transport;
 
 impl OpenRooms {
@@ -44,21 +46,31 @@ impl OpenRooms {
 }
 
 impl LaneDeliveries<'_> {
-    /// Appends a frame of another lane to the log of a room, or drops it if memory is short.
-    pub(in crate::room) fn deliver(&mut self, alias: u16, frame: &[u8]) {
-        match self.has_memory_for(alias, frame.len()) {
-            true => self.append_frame(alias, SessionId::NONE, frame),
-            false => self.drop_for_memory(alias),
+    /// Appends a frame of another lane to a log of a room, or drops it if memory is short. An empty frame stands for a
+    /// message that the codec cannot express.
+    pub(in crate::room) fn deliver(&mut self, log: LogKey, frame: &[u8]) {
+        if frame.is_empty() {
+            return self.drop_inexpressible(log);
+        }
+        match self.has_memory_for(log.alias, frame.len()) {
+            true => self.append_frame(log, SessionId::NONE, frame),
+            false => self.drop_for_memory(log),
         }
     }
 
-    /// Appends a frame of another lane to the log of a room. The author may be a session of this lane.
-    pub(in crate::room) fn append_frame(&mut self, alias: u16, author: SessionId, frame: &[u8]) {
+    /// Appends a frame of another lane to a log of a room. The author may be a session of this lane.
+    pub(in crate::room) fn append_frame(&mut self, log: LogKey, author: SessionId, frame: &[u8]) {
         let author = self.sessions.table.slot_of(author);
-        let _ = self.append_of(alias, author, frame.len(), |_, out| {
+        let (logs, table) = LaneLogs::of(self.sessions, self.exchange);
+        let copy = |_: &AnyCodec, out: &mut Vec<u8>| {
             out.extend_from_slice(frame);
             Ok(())
-        });
+        };
+        let skip = |of: &RoomLog, position, bytes| {
+            let session = author.map(|slot| &mut table[slot]);
+            session.map_or(0, |it| it.skip_own(log, of, position, bytes))
+        };
+        let _ = self.open.append(logs, log, frame.len(), copy, skip);
     }
 
     /// Whether the log of a room may grow for a message from another lane.
@@ -69,14 +81,15 @@ impl LaneDeliveries<'_> {
 
     #[cold]
     fn may_deliver(&mut self, alias: u16, bytes: usize) -> bool {
-        let log = self.sessions.logs.get(alias);
-        log.is_none_or(|log| !log.must_grow_for(bytes)) || self.sessions.relief_pass().may_grow()
+        let logs = &self.sessions.logs;
+        let must_grow = |key| logs.get(key).is_some_and(|log| log.must_grow_for(bytes));
+        !logs.keys(alias).any(must_grow) || self.sessions.relief_pass().may_grow()
     }
 
     /// Counts a message from another lane that is dropped because the log of a room must not grow.
     #[cold]
-    fn drop_for_memory(&self, alias: u16) {
-        let members = self.open.get(alias).map_or(0, |room| room.members.len());
+    fn drop_for_memory(&self, log: LogKey) {
+        let members = self.sessions.logs.members(log);
         let counters = &self.sessions.counters;
         counters.room_offered.add(members as u64);
         counters.room_dropped[DropReason::Memory as usize].add(members as u64);
@@ -107,8 +120,8 @@ impl LaneDeliveries<'_> {
             let Some(room) = self.open.get(alias) else {
                 continue;
             };
-            let log = self.sessions.logs.get(alias);
-            let waiting = log.map_or(0, |log| log.head_position()) - room.swept;
+            let (_, end, _) = self.sessions.logs.totals(alias);
+            let waiting = end.saturating_sub(room.swept);
             let is_worth_it = waiting >= EARLY_SWEEP_BYTES
                 || (waiting >= waiting_min && self.is_in_process(room));
             if is_worth_it && room.coalescer.due_ns().is_some() {
@@ -146,8 +159,7 @@ impl LaneDeliveries<'_> {
             }
         }
         self.sessions.counters.sweeps.add(1);
-        let log = self.sessions.logs.get(alias);
-        let (end, held_bytes) = log.map_or((0, 0), |log| (log.head_position(), log.held_bytes()));
+        let (_, end, held_bytes) = self.sessions.logs.totals(alias);
         let Some(room) = self.open.get_mut(alias) else {
             return;
         };
@@ -158,7 +170,7 @@ impl LaneDeliveries<'_> {
             self.watch_log(alias, end);
         }
         let LaneSessions { relief, logs, .. } = &mut *self.sessions;
-        relief.charge_log(logs, alias);
+        relief.charge_logs(logs, alias);
     }
 
     /// Frames a message once for all subscribers of a room or topic, on this lane and the others. This lane need not
@@ -170,26 +182,36 @@ impl LaneDeliveries<'_> {
         bytes_expected: usize,
         offset: Option<u64>,
         origin: &Origin<'_>,
-        encode: impl FnOnce(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
+        frame: &Frame<'_>,
     ) -> Result<(), EncodeError> {
         let alias = shared.alias();
+        let message = InEachCodec {
+            frame,
+            bytes_expected,
+            author: SessionId::NONE,
+            is_message: !matches!(origin, Origin::Local) || offset.is_some(),
+        };
+        let others = shared.others(self.exchange.lane());
+        if others.has_other_codecs() {
+            self.share(shared, offset, origin, message);
+            return Ok(());
+        }
         if self.open.has(alias) {
-            let appended = self.append(alias, bytes_expected, encode)?;
+            let appended = self.append_here(alias, message)?;
             if let Some(appended) = appended.filter(NewFrame::is_for_others) {
-                self.send_on(appended, offset, origin);
+                self.send_on(appended, offset, origin, message);
             }
             return Ok(());
         }
-        let mut frame = self.sessions.outputs.take_buffer();
-        let encoded = encode(self.sessions.config.codecs.main(), &mut frame);
+        let mut bytes = self.sessions.outputs.take_buffer();
+        let encoded = frame(self.sessions.config.codecs.main(), &mut bytes);
         if encoded.is_ok() {
-            let others = shared.others(self.exchange.lane());
             if others.has_node() {
                 self.send_to_nodes(shared, origin);
             }
-            self.send_chat_message(others, alias, offset, &frame);
+            self.send_chat_message(others, alias, offset, &bytes);
         }
-        self.sessions.outputs.put_buffer(frame);
+        self.sessions.outputs.put_buffer(bytes);
         encoded
     }
 
@@ -203,7 +225,10 @@ impl LaneDeliveries<'_> {
     ) {
         let author = SessionId::NONE;
         let entry = match offset {
-            None => BatchEntry::Room { alias, frame },
+            None => BatchEntry::Room {
+                log: LogKey::main(alias),
+                frame,
+            },
             Some(number) => BatchEntry::Recorded {
                 alias,
                 number,

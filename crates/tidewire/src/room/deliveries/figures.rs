@@ -1,7 +1,5 @@
 //! The figures of rooms and topics that other threads ask for.
 
-use tidewire_proto::room::RoomLog;
-
 use super::{OpenRooms, Room};
 use crate::mailbox::RoomFigures;
 use crate::session::Logs;
@@ -19,15 +17,15 @@ impl OpenRooms {
         let aliases = self.all.len();
         let end = aliases.min(from.saturating_add(count_max));
         let rooms = (from..end).filter_map(|alias| self.get(alias as u16));
-        let rooms = rooms.filter_map(|room| Some(lane_room(room, logs.get(room.shared.alias())?)));
-        figures.extend(rooms);
+        figures.extend(rooms.map(|room| lane_room(room, logs)));
         (end < aliases).then_some(end)
     }
 }
 
 /// The figures of a room on this lane. The asker knows the names of rooms.
-fn lane_room(room: &Room, log: &RoomLog) -> RoomFigures {
+fn lane_room(room: &Room, logs: &Logs) -> RoomFigures {
     let shared = &room.shared;
+    let (messages, _, log_bytes) = logs.totals(shared.alias());
     RoomFigures {
         alias: shared.alias(),
         name: if shared.is_topic() {
@@ -37,8 +35,8 @@ fn lane_room(room: &Room, log: &RoomLog) -> RoomFigures {
         },
         is_topic: shared.is_topic(),
         members: room.members.len(),
-        messages: log.head_message(),
-        log_bytes: log.held_bytes(),
+        messages,
+        log_bytes,
         lanes: 1,
         is_congested: shared.is_congested(),
     }

@@ -6,6 +6,7 @@
 //! lane once, not once per subscriber there.
 
 mod appending;
+mod codecs;
 mod fanout;
 mod figures;
 mod quiet;
@@ -19,7 +20,8 @@ use std::sync::Arc;
 
 use tidewire_proto::room::{Coalescer, Policy};
 
-pub(super) use appending::LaneLogs;
+pub(super) use appending::{LaneLogs, NewFrame};
+pub(super) use codecs::InEachCodec;
 pub(crate) use fanout::{EARLY_SWEEP_BYTES, GROWTH_STEP_BYTES};
 pub(super) use spanning::Origin;
 
@@ -29,7 +31,7 @@ use crate::history::MessageHistory;
 use crate::limits::nanoseconds;
 use crate::mailbox::Exchange;
 use crate::observe::DropReason;
-use crate::session::{LaneSessions, MEMBERSHIP_BYTES};
+use crate::session::{LaneSessions, LogKey, MEMBERSHIP_BYTES};
 use quiet::QuietLogs;
 use slow::SlowMembers;
 
@@ -158,9 +160,14 @@ impl<'a> LaneDeliveries<'a> {
             other => other,
         };
         let (limits, interval_max) = (config.limits.rooms.lag(), config.room_defaults.coalesce_max);
+        let codec = self.sessions[slot].codec_number();
+        let key = LogKey { alias, codec };
         let LaneSessions { relief, logs, .. } = &mut *self.sessions;
-        relief.open_log(logs, alias);
-        let Some(subscriber) = self.sessions.logs.attach(alias, policy, limits) else {
+        if relief.open_log(logs, key) {
+            let codecs = &self.sessions.config.codecs;
+            shared.open_log(codec, self.exchange.lane(), codecs);
+        }
+        let Some(subscriber) = self.sessions.logs.attach(key, policy, limits) else {
             return;
         };
         let index = usize::from(alias);
@@ -207,9 +214,18 @@ impl<'a> LaneDeliveries<'a> {
         Some(Arc::clone(&room.shared))
     }
 
-    /// Closes the log of a room or pattern that has no member here any more.
+    /// Closes the logs of a room or pattern that have no member here any more.
     pub(super) fn close_unused(&mut self, shared: &SharedRoom) {
         let alias = shared.alias();
+        let LaneSessions { relief, logs, .. } = &mut *self.sessions;
+        let unused: Vec<LogKey> = logs
+            .keys(alias)
+            .filter(|key| logs.members(*key) == 0)
+            .collect();
+        for key in unused {
+            shared.close_log(key.codec, self.exchange.lane());
+            relief.close_log(logs, key);
+        }
         let room = self.open.get(alias);
         if room.is_some_and(|room| room.members.is_empty()) {
             if let Some(history) = shared.history() {
@@ -217,8 +233,6 @@ impl<'a> LaneDeliveries<'a> {
             }
             self.unblock(alias);
             self.open.all[usize::from(alias)] = None;
-            let LaneSessions { relief, logs, .. } = &mut *self.sessions;
-            relief.close_log(logs, alias);
         }
     }
 }

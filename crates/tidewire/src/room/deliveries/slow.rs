@@ -93,12 +93,13 @@ impl LaneDeliveries<'_> {
         let limits = self.sessions.config.limits.rooms.lag();
         let session = &self.sessions[slot];
         let alias = room.shared.alias();
-        let Some(log) = self.sessions.logs.get(alias) else {
-            return false;
-        };
         session.connection.output().state().is_blocked()
             && session.membership(alias).is_some_and(|index| {
-                let subscriber = &session.memberships[index].subscriber;
+                let membership = &session.memberships[index];
+                let Some(log) = self.sessions.logs.get(membership.log()) else {
+                    return false;
+                };
+                let subscriber = &membership.subscriber;
                 let is_over = subscriber.bytes_behind(log) > limits.bytes_max
                     || subscriber.messages_behind(log) > limits.messages_max;
                 is_over && subscriber.policy() == Policy::Block

@@ -9,7 +9,7 @@ use super::LaneHistories;
 use crate::broker::Position;
 use crate::history::{MessageHistory, Record, Records, encode_record};
 use crate::room::FRAME_OVERHEAD_BYTES_MAX;
-use crate::session::{LaneSessions, SessionId};
+use crate::session::{LaneSessions, LogKey, SessionId};
 
 /// The place of the next message in a history. The history is locked, so no other message gets the place. Dropping it
 /// records nothing, for a message that was not sent.
@@ -99,11 +99,12 @@ impl LaneHistories<'_> {
                 continue;
             };
             deliveries.append_gap(alias, &mut lost);
-            let author = returns_own.then(|| deliveries.slot_of_member(alias, message.author()));
+            let author = returns_own.then(|| deliveries.session_of_member(alias, message.author()));
             let expected = message.payload_bytes() + FRAME_OVERHEAD_BYTES_MAX;
-            let appended = deliveries.append_of(alias, author.flatten(), expected, |codec, out| {
-                encode_record(codec, alias, is_topic, offset, &message, out)
-            });
+            let appended =
+                deliveries.append_of(alias, author.flatten(), expected, &|codec, out| {
+                    encode_record(codec, alias, is_topic, offset, &message, out)
+                });
             match appended {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -127,7 +128,7 @@ impl LaneHistories<'_> {
         }
         let Some(history) = self.open.history(alias) else {
             // The topic keeps a history only since its subscribers came.
-            return self.deliveries().deliver(alias, frame);
+            return self.deliveries().deliver(LogKey::main(alias), frame);
         };
         let (lane, now_ns) = (self.exchange.lane(), self.sessions.timers.now_ns());
         let mut records = history.lock();
@@ -135,9 +136,11 @@ impl LaneHistories<'_> {
         if records.has(lane).is_some_and(|has| offset <= has) && !is_former {
             return;
         }
-        // A frame of a former epoch has no position any more. Its offset may be above those of this epoch.
+        // A frame of a former epoch has no position any more. Its offset may be above those of this epoch. Members with
+        // other codecs need other frames.
         let last = records.last().offset;
-        let frame = match offset <= records.epoch_start() || offset > last {
+        let has_other_codecs = self.sessions.logs.other_keys(alias).next().is_some();
+        let frame = match has_other_codecs || offset <= records.epoch_start() || offset > last {
             true => &[],
             false => frame,
         };
@@ -151,7 +154,8 @@ impl LaneHistories<'_> {
             return history.evict(&mut records, now_ns);
         }
         self.catch_up(&history, &mut records, alias, offset - 1);
-        self.deliveries().append_frame(alias, author, frame);
+        let log = LogKey::main(alias);
+        self.deliveries().append_frame(log, author, frame);
         history.note_arrival(&mut records, lane, offset);
         history.evict(&mut records, now_ns);
     }

@@ -99,11 +99,14 @@ impl LaneRooms<'_> {
     ) -> Result<usize, RoomError> {
         let config = &self.sessions.config;
         validate_name(room).map_err(RoomError::RoomName)?;
-        if let Some(policy) = policy {
-            config.policies.check(policy)?;
-        }
         let slot = self.sessions.table.slot_of(id).ok_or(RoomError::NotOpen)?;
         let session = &self.sessions[slot];
+        if let Some(policy) = policy {
+            config
+                .codecs
+                .policies(session.codec_number())
+                .check(policy)?;
+        }
         if session.stream.is_unproven() {
             return Err(RoomError::Unproven);
         }
@@ -117,12 +120,6 @@ impl LaneRooms<'_> {
         }
         if self.sessions.relief.is_at_its_share(Some(session)) {
             return Err(RoomError::OutOfMemory);
-        }
-        if !session.codec_number().is_main() {
-            return Err(RoomError::OtherCodec {
-                own: session.codec(&self.sessions.config).name(),
-                main: self.sessions.config.codecs.main().name(),
-            });
         }
         if session.connection.handshake().frame_bytes_max()
             < config.limits.connections.frame_bytes_max()

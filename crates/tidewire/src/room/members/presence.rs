@@ -29,7 +29,7 @@ impl LaneRooms<'_> {
         let expected = member.name().len() + FRAME_OVERHEAD_BYTES_MAX;
         let mut deliveries = self.deliveries();
         let encode = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode_presence(&presence, out);
-        let appended = deliveries.append_shared(shared, expected, None, &Origin::Local, encode);
+        let appended = deliveries.append_shared(shared, expected, None, &Origin::Local, &encode);
         if let Err(error) = appended {
             tracing::debug!(%error, "presence not announced");
         }

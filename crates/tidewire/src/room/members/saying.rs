@@ -9,10 +9,10 @@ use tidewire_proto::message::MemberId;
 
 use crate::broker::Addressee;
 use crate::history::{Numbering, Record, encode_chat_at};
-use crate::room::deliveries::{LaneLogs, Origin};
+use crate::room::deliveries::{InEachCodec, LaneLogs, NewFrame, Origin};
 use crate::room::histories::Recording;
 use crate::room::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms, RoomError, SharedRoom};
-use crate::session::{Member, SessionId};
+use crate::session::{LogKey, Member, SessionId};
 
 impl LaneRooms<'_> {
     /// Appends a chat message of `id` to the room's log. Returns whether the publisher must stop for now.
@@ -36,7 +36,7 @@ impl LaneRooms<'_> {
         alias: u16,
         payload: &[u8],
         offset: Option<u64>,
-        encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
+        encode: impl Fn(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
         let is_short = self.sessions.relief.is_short();
         if is_short {
@@ -61,10 +61,15 @@ impl LaneRooms<'_> {
         logs.check_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
         let held = shared.is_congested().then(|| Arc::clone(shared));
         let expected = payload.len() + FRAME_OVERHEAD_BYTES_MAX;
-        let subscriber = &mut session.memberships[index].subscriber;
+        let membership = &mut session.memberships[index];
+        let log = LogKey::main(alias);
+        if membership.log() != log {
+            return self.say_in_other_codec(id, alias, payload, offset, &encode);
+        }
+        let subscriber = &mut membership.subscriber;
         let appended = self.table.open.append(
             logs,
-            alias,
+            log,
             expected,
             |codec, out| encode(codec, &message, out),
             |log, position, bytes| {
@@ -75,8 +80,7 @@ impl LaneRooms<'_> {
         let appended = appended?.ok_or(RoomError::NotJoined)?;
         self.sessions.counters.chat_messages.add(1);
         if appended.is_for_others() {
-            let origin = Origin::ChatMessage { id, payload };
-            self.deliveries().send_on(appended, offset, &origin);
+            self.send_said(id, appended, offset, payload, &encode);
         }
         if let Some(room) = &held {
             self.deliveries().hold(slot, room);
@@ -87,6 +91,83 @@ impl LaneRooms<'_> {
                 .relief
                 .pause_publisher(&mut self.sessions.table, id);
         Ok(held.is_some() || must_wait)
+    }
+
+    /// Sends a message that was appended for the members with the main codec on to all others.
+    #[cold]
+    fn send_said(
+        &mut self,
+        id: SessionId,
+        appended: NewFrame,
+        offset: Option<u64>,
+        payload: &[u8],
+        encode: &EncodeChat<'_>,
+    ) {
+        let member = self.member_of_session(id);
+        let message = ChatMessage {
+            channel: appended.alias(),
+            member: member.as_ref().map_or(NOBODY, Member::id),
+            name: member.as_ref().map_or("", |member| member.name()),
+            private: false,
+            payload,
+        };
+        let message = InEachCodec {
+            frame: &|codec, out| encode(codec, &message, out),
+            bytes_expected: payload.len() + FRAME_OVERHEAD_BYTES_MAX,
+            author: id,
+            is_message: true,
+        };
+        let origin = Origin::ChatMessage { id, payload };
+        self.deliveries()
+            .send_on(appended, offset, &origin, message);
+    }
+
+    /// As [`Self::say_at`], for a session with another codec than the main one.
+    #[cold]
+    fn say_in_other_codec(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        payload: &[u8],
+        offset: Option<u64>,
+        encode: &EncodeChat<'_>,
+    ) -> Result<bool, RoomError> {
+        let shared = self.table.open.shared(alias).cloned();
+        let (Some(shared), Some(member)) = (shared, self.member_of_session(id)) else {
+            return Err(RoomError::NotJoined);
+        };
+        let message = ChatMessage {
+            channel: alias,
+            member: member.id(),
+            name: member.name(),
+            private: false,
+            payload,
+        };
+        let frame = |codec: &AnyCodec, out: &mut Vec<u8>| encode(codec, &message, out);
+        let message = InEachCodec {
+            frame: &frame,
+            bytes_expected: payload.len() + FRAME_OVERHEAD_BYTES_MAX,
+            author: id,
+            is_message: true,
+        };
+        let origin = Origin::ChatMessage { id, payload };
+        self.deliveries().share(&shared, offset, &origin, message);
+        self.sessions.counters.chat_messages.add(1);
+        let is_congested = shared.is_congested();
+        if is_congested {
+            self.deliveries().hold(id.slot(), &shared);
+        }
+        let must_wait = self.sessions.relief.is_short()
+            && self
+                .sessions
+                .relief
+                .pause_publisher(&mut self.sessions.table, id);
+        Ok(is_congested || must_wait)
+    }
+
+    fn member_of_session(&self, id: SessionId) -> Option<Member> {
+        let session = self.sessions.table.find(id)?;
+        session.profile.member.as_deref().cloned()
     }
 
     /// Whether a message may be appended now.
@@ -105,8 +186,7 @@ impl LaneRooms<'_> {
         alias: u16,
         payload: &[u8],
     ) -> Result<bool, RoomError> {
-        let session = self.sessions.table.find(id);
-        let member = session.and_then(|session| session.profile.member.as_deref().cloned());
+        let member = self.member_of_session(id);
         let (Some(history), Some(member)) = (self.table.open.history(alias), member) else {
             return self.say(id, alias, payload);
         };
@@ -196,7 +276,7 @@ impl LaneRooms<'_> {
         };
         let expected = payload.len() + FRAME_OVERHEAD_BYTES_MAX;
         let (mut deliveries, origin) = (self.deliveries(), Origin::Announced { payload });
-        deliveries.append_shared(&shared, expected, offset, &origin, |codec, out| {
+        deliveries.append_shared(&shared, expected, offset, &origin, &|codec, out| {
             encode_chat_at(codec, offset, &chat, out)
         })?;
         self.sessions.counters.chat_messages.add(1);
@@ -258,6 +338,10 @@ impl LaneRooms<'_> {
         Ok(())
     }
 }
+
+/// Frames a chat message with a codec.
+type EncodeChat<'e> =
+    dyn Fn(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError> + 'e;
 
 /// The member number of the room itself.
 const NOBODY: MemberId = MemberId(0);

@@ -143,18 +143,13 @@ impl<'a> LaneTopics<'a> {
         policy: Option<Policy>,
     ) -> Result<(usize, Pattern<'p>), RoomError> {
         let pattern = Pattern::parse(pattern).map_err(RoomError::Topic)?;
-        if let Some(policy) = policy {
-            self.sessions.config.policies.check(policy)?;
-        }
         let slot = self.sessions.table.slot_of(id).ok_or(RoomError::NotOpen)?;
+        if let Some(policy) = policy {
+            let codec = self.sessions[slot].codec_number();
+            self.sessions.config.codecs.policies(codec).check(policy)?;
+        }
         if self.sessions[slot].stream.is_unproven() {
             return Err(RoomError::Unproven);
-        }
-        if !self.sessions[slot].codec_number().is_main() {
-            return Err(RoomError::OtherCodec {
-                own: self.sessions[slot].codec(&self.sessions.config).name(),
-                main: self.sessions.config.codecs.main().name(),
-            });
         }
         if self.sessions[slot].connection.handshake().frame_bytes_max()
             < self.sessions.config.limits.connections.frame_bytes_max()

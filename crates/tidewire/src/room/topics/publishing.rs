@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidewire_proto::backplane::{Entry, SequenceKind};
-use tidewire_proto::codec::Codec;
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::topic::validate_topic;
@@ -13,10 +13,10 @@ use super::{LaneTopics, TopicTable};
 use crate::broker::Addressee;
 use crate::history::{MessageHistory, Record, TopicHistory, encode_record};
 use crate::mailbox::LaneSet;
-use crate::room::deliveries::{LaneDeliveries, LaneLogs, OpenRooms, Origin};
+use crate::room::deliveries::{InEachCodec, LaneDeliveries, LaneLogs, NewFrame, OpenRooms, Origin};
 use crate::room::histories::LaneHistories;
 use crate::room::{RoomError, SharedRoom};
-use crate::session::{LaneSessions, RepeatedFrame, Session, SessionId};
+use crate::session::{LaneSessions, LogKey, RepeatedFrame, Session, SessionId};
 
 /// The topic of the last message, and the subscriptions that match it. Most publishers repeat a topic for a while.
 #[derive(Debug, Default)]
@@ -173,7 +173,7 @@ impl LaneTopics<'_> {
                 return append_without_offset(deliveries, shared, topic, payload);
             }
             let (at, origin) = (Some(offset), Origin::Local);
-            deliveries.append_shared(shared, expected, at, &origin, |codec, out| {
+            deliveries.append_shared(shared, expected, at, &origin, &|codec, out| {
                 encode_record(codec, shared.alias(), true, offset, &message, out)
             })
         })?;
@@ -252,23 +252,38 @@ impl LaneTopics<'_> {
         let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
         let appended = self.open.append(
             logs,
-            alias,
+            LogKey::main(alias),
             expected,
             |codec, out| delivery.encode_again(codec, &message, out),
             |_, _, _| 0,
         )?;
         if let Some(appended) = appended {
             if appended.is_for_others() {
-                let origin = Origin::Published { topic, payload };
-                self.deliveries().send_on(appended, None, &origin);
+                self.send_published(index, appended, topic, payload);
             }
             return Ok(());
         }
         let others = shared.others(self.exchange.lane());
         match others.is_empty() {
             true => Ok(()),
-            false => self.append_elsewhere(others, &message, topic),
+            false => self.append_elsewhere(index, others, &message, topic),
         }
+    }
+
+    /// Sends a message that was appended here to other lanes, nodes and codecs. A function of its own, for the same
+    /// reason as the next one.
+    #[inline(never)]
+    fn send_published(&mut self, index: usize, appended: NewFrame, topic: &str, payload: &[u8]) {
+        let shared = Arc::clone(&self.topics.recent.matches[index].shared);
+        let name = shared.named_topic(topic);
+        let message = Message::new(Kind::Deliver, shared.alias(), payload).with_name(name);
+        let frame = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode(&message, out);
+        let origin = Origin::Published { topic, payload };
+        let message = InEachCodec::by_nobody(
+            &frame,
+            PUBLISHED_OVERHEAD_BYTES + topic.len() + payload.len(),
+        );
+        self.deliveries().send_on(appended, None, &origin, message);
     }
 
     /// Sends a published message to other lanes and nodes. This lane has no subscriber. A function of its own, so that
@@ -276,16 +291,26 @@ impl LaneTopics<'_> {
     #[inline(never)]
     fn append_elsewhere(
         &mut self,
+        index: usize,
         others: LaneSet,
         message: &Message<'_>,
         topic: &str,
     ) -> Result<(), EncodeError> {
         let payload = message.payload;
+        if others.has_other_codecs() {
+            let shared = Arc::clone(&self.topics.recent.matches[index].shared);
+            let frame = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode(message, out);
+            let expected = PUBLISHED_OVERHEAD_BYTES + topic.len() + payload.len();
+            let message = InEachCodec::by_nobody(&frame, expected);
+            let origin = Origin::Published { topic, payload };
+            self.deliveries().share(&shared, None, &origin, message);
+            return Ok(());
+        }
         if others.has_node() {
             self.exchange
                 .send_to_nodes(Addressee::Topic, topic, &Entry::Published { payload });
         }
-        let others = others.without_node();
+        let others = others.lanes_only();
         if others.is_empty() {
             return Ok(());
         }
@@ -318,7 +343,7 @@ fn append_without_offset(
     let message = Message::new(Kind::Deliver, shared.alias(), payload).with_name(name);
     let expected = PUBLISHED_OVERHEAD_BYTES + name.len() + payload.len();
     let origin = Origin::Published { topic, payload };
-    deliveries.append_shared(shared, expected, None, &origin, |codec, out| {
+    deliveries.append_shared(shared, expected, None, &origin, &|codec, out| {
         codec.encode(&message, out)
     })
 }

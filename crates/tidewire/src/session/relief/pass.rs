@@ -10,7 +10,7 @@ use tidewire_proto::room::Policy;
 use super::{ReliefPass, SESSION_BYTES};
 use crate::memory::{Holder, Pressure};
 use crate::observe::DropReason;
-use crate::session::{CloseReason, Membership, Session};
+use crate::session::{CloseReason, LogKey, Session};
 
 /// A kind of sessions that can release memory.
 #[derive(Default)]
@@ -184,17 +184,19 @@ impl ReliefPass<'_> {
 
     /// Frees the buffers of all logs that their subscribers have read to the end.
     fn release_drained(&mut self) {
-        let mut at_head = vec![0; self.logs.aliases()];
+        let mut at_head: HashMap<LogKey, usize> = HashMap::new();
         for (_, session) in &mut *self.table {
             for membership in &mut session.memberships {
-                if let Some(log) = self.logs.get_mut(membership.room) {
+                let key = membership.log();
+                if let Some(log) = self.logs.get_mut(key) {
                     let is_at_head = membership.subscriber.reach_head(log);
-                    at_head[usize::from(membership.room)] += usize::from(is_at_head);
+                    *at_head.entry(key).or_default() += usize::from(is_at_head);
                 }
             }
         }
-        for (alias, at_head) in (0..).zip(at_head) {
-            self.relief.release_drained(self.logs, alias, at_head);
+        for key in self.logs.all_keys() {
+            let at_head = at_head.get(&key).copied().unwrap_or_default();
+            self.relief.release_drained(self.logs, key, at_head);
         }
     }
 
@@ -235,11 +237,10 @@ impl ReliefPass<'_> {
         let session = &mut self.table[slot];
         let mut dropped = 0;
         let (mut is_behind, mut may_stay) = (false, true);
-        for Membership {
-            room, subscriber, ..
-        } in &mut session.memberships
-        {
-            let Some(log) = self.logs.get_mut(*room) else {
+        for membership in &mut session.memberships {
+            let key = membership.log();
+            let subscriber = &mut membership.subscriber;
+            let Some(log) = self.logs.get_mut(key) else {
                 continue;
             };
             if subscriber.messages_behind(log) > 0 {
@@ -247,7 +248,7 @@ impl ReliefPass<'_> {
                 may_stay &= !matches!(subscriber.policy(), Policy::Disconnect | Policy::Block);
             }
             dropped += subscriber.drop_all(log);
-            self.relief.charge_log(self.logs, *room);
+            self.relief.charge_log(self.logs, key);
         }
         self.counters.room_dropped[DropReason::Memory as usize].add(dropped);
         if is_behind && may_stay {

@@ -72,7 +72,7 @@ impl Writer {
         logs: &mut Logs,
         bytes_max: usize,
     ) {
-        let Some(log) = logs.get_mut(membership.room) else {
+        let Some(log) = logs.get_mut(membership.log()) else {
             return;
         };
         if outputs.of(id.slot()).len() >= bytes_max {

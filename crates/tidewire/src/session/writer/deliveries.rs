@@ -100,7 +100,7 @@ impl Writer {
         let (rest, mut delivered) = account_own(session, output, &self.counters, written);
         let mut taken = self.deliveries.taken(rest);
         for membership in &mut session.memberships {
-            if let Some(log) = logs.get_mut(membership.room) {
+            if let Some(log) = logs.get_mut(membership.log()) {
                 let subscriber = &mut membership.subscriber;
                 delivered += output.take_torn(|out| taken.advance(subscriber, log, out));
             }
@@ -112,7 +112,7 @@ impl Writer {
 fn gather(deliveries: &mut Deliveries, session: &Session, logs: &Logs, codec: &AnyCodec) {
     deliveries.clear();
     for membership in &session.memberships {
-        if let Some(log) = logs.get(membership.room) {
+        if let Some(log) = logs.get(membership.log()) {
             let subscription = membership.subscription();
             deliveries.gather(&membership.subscriber, log, |shared, out| {
                 codec.delivery_header(subscription, shared, out);

@@ -75,7 +75,7 @@ impl Writer {
             if rest == 0 {
                 break;
             }
-            let Some(log) = logs.get_mut(membership.room) else {
+            let Some(log) = logs.get_mut(membership.log()) else {
                 continue;
             };
             let subscriber = &mut membership.subscriber;
@@ -135,7 +135,7 @@ fn write_slices<const COUNT: usize>(
         (count, bytes) = (1, output.len());
     }
     for membership in memberships {
-        let Some(log) = logs.get(membership.room) else {
+        let Some(log) = logs.get(membership.log()) else {
             continue;
         };
         membership.subscriber.gather(log, |slice| {

@@ -24,7 +24,7 @@ impl Writer {
         logs: &mut Logs,
     ) {
         let (alias, subscription) = (membership.room, membership.subscription());
-        let Some(log) = logs.get_mut(alias) else {
+        let Some(log) = logs.get_mut(membership.log()) else {
             return;
         };
         let (subscriber, counters) = (&mut membership.subscriber, &self.counters);

@@ -156,7 +156,7 @@ impl Writer {
         let slot = session.id.slot();
         let mut dropped = 0;
         for membership in &mut session.memberships {
-            let Some(log) = logs.get_mut(membership.room) else {
+            let Some(log) = logs.get_mut(membership.log()) else {
                 continue;
             };
             let subscriber = &mut membership.subscriber;
