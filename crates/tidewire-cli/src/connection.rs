@@ -6,6 +6,7 @@
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use tidewire::address::Address;
 use tidewire::{
     AnyCodec, Backoff, Client, ClientBuilder, CloseReason, ConnectError, ConnectionLimits,
     GoAwayCode, Kind, Message,
@@ -70,14 +71,14 @@ impl ConnectionArguments {
         let mut limits = ConnectionLimits::default();
         limits.set_handshake_timeout(self.timeout);
         let builder = Client::builder()
-            .codec(self.codec.codec.clone())
+            .codec(self.codec())
             .tls(self.security.tls(&self.address, None)?)
             .poller(PollerChoice::from_env()?.unwrap_or_default())
             .limits(limits)
             .request_timeout(self.timeout)
             // A client that reconnects goes where a draining server sends it.
             .follow_moves(true);
-        let builder = match self.security.credentials(&self.codec.codec)? {
+        let builder = match self.security.credentials(&self.codec())? {
             Some(credentials) => builder.credentials(credentials),
             None => builder,
         };
@@ -92,9 +93,12 @@ impl ConnectionArguments {
         is_udp(&self.address)
     }
 
-    /// Returns the codec in the form for this address: over UDP some can express more.
+    /// Returns the codec in the form for this address: that of `?codec=`, if the address sets one, and over UDP some can
+    /// express more.
     pub(crate) fn codec(&self) -> AnyCodec {
-        let codec = self.codec.codec.clone();
+        let address = self.address.parse::<Address>().ok();
+        let codec = address.and_then(|it| it.codec());
+        let codec = codec.unwrap_or_else(|| self.codec.codec.clone());
         match self.is_udp() {
             true => codec.for_datagrams(),
             false => codec,

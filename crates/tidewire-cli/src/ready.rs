@@ -21,7 +21,6 @@ use serde_json::json;
 use thiserror::Error;
 use tidewire::Endpoint;
 use tidewire::address::{Address, AddressError};
-use tidewire::codec::StreamFraming;
 
 use crate::payload::json_text;
 
@@ -52,31 +51,26 @@ pub(crate) enum ReadyError {
     Io(#[from] io::Error),
 }
 
-/// Returns the addresses for clients: `endpoints` of a server that listens at `binds`, with the framing if it is not
-/// the codec's `own`. `localhost` has one endpoint for each loopback address.
+/// Returns the addresses for clients: `endpoints` of a server that listens at `binds`, with the parameters of those.
+/// `localhost` has one endpoint for each loopback address.
 pub(crate) fn to_connect_to(
     binds: &[String],
     endpoints: &[Endpoint],
-    own: Option<StreamFraming>,
 ) -> Result<Vec<String>, AddressError> {
     let mut addresses = Vec::new();
     let mut endpoints = endpoints.iter().peekable();
     for bind in binds {
         let bind: Address = bind.parse()?;
-        let parameter = match bind.framing().filter(|it| Some(*it) != own) {
-            Some(StreamFraming::None) => "?framing=none",
-            Some(StreamFraming::Length) => "?framing=length",
-            None => "",
-        };
+        let parameters = bind.parameters();
         let first = endpoints.next();
-        addresses.extend(first.map(|it| format!("{it}{parameter}")));
+        addresses.extend(first.map(|it| format!("{it}{parameters}")));
         let is_localhost = bind
             .host()
             .is_some_and(|it| it.eq_ignore_ascii_case("localhost"));
         let is_second =
             |it: &&Endpoint| is_localhost && first.is_some_and(|first| is_twin(first, it));
         if let Some(second) = endpoints.next_if(is_second) {
-            addresses.push(format!("{second}{parameter}"));
+            addresses.push(format!("{second}{parameters}"));
         }
     }
     Ok(addresses)
@@ -194,7 +188,7 @@ mod tests {
         ];
         let announced = |endpoints: &[&str]| {
             let endpoints: Vec<Endpoint> = endpoints.iter().map(|it| at(it)).collect();
-            to_connect_to(&binds, &endpoints, None).unwrap()
+            to_connect_to(&binds, &endpoints).unwrap()
         };
         assert_eq!(announced(&[four, six, udp]), [four, six, udp]);
         assert_eq!(announced(&[four, udp]), [four, udp], "without IPv6");

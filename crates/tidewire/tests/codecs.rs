@@ -3,13 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 
 use tidewire::address::{Address, AddressError};
 use tidewire::codec::Codec;
 use tidewire::{
-    AnyCodec, Chat, Client, Context, Deferred, ErrorCode, Event, HandlerError, HandlerResult, Kind,
-    Message, RequestError, RoomId, ServeError, Server, SessionId,
+    AnyCodec, Chat, Client, Context, Deferred, ErrorCode, Event, HandlerError, HandlerResult,
+    History, Kind, Message, Position, PubSub, RequestError, RoomId, ServeError, Server, SessionId,
+    Subscription, TopicEvent,
 };
 use tidewire_testkit::fixtures::{codec, echo};
 use tidewire_testkit::{DEADLINE, assert_conserved};
@@ -365,5 +367,179 @@ fn members_of_five_codecs_hear_each_other_in_one_room() {
         let (metrics, said) = (&stopped.metrics, (ROUNDS * BURST * 5) as u64);
         assert_eq!(metrics.chat_messages, said);
         assert!(metrics.room_delivered >= 4 * said, "{metrics:?}");
+    }
+}
+
+/// Subscribers of two codecs with exact patterns and wildcards get what publishers of three codecs publish.
+#[test]
+fn subscribers_of_two_codecs_get_messages_of_all_publishers() {
+    const MESSAGES: usize = 300;
+    for (lanes, main) in [(1, "tw1"), (3, "tw1"), (3, "srmp")] {
+        // With the main codec `srmp`, no subscriber has the main codec.
+        let builder = Server::builder().lanes(lanes).codec(codec(main));
+        let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
+        let builder = builder.listen("tcp://127.0.0.1:0?codec=tw1").unwrap();
+        let builder = builder.listen("ws://127.0.0.1:0/?codec=json").unwrap();
+        let server = builder.start(|_| PubSub::new()).unwrap();
+        let connect = |index: usize, codec: &str| {
+            let address = format!("{}?codec={codec}", server.addresses()[index]);
+            Client::connect(&address).wait().unwrap()
+        };
+        let clients = [connect(1, "tw1"), connect(2, "json"), connect(1, "tw1")];
+        let [tw1, json, _] = &clients;
+        let subscriptions: Vec<Subscription> =
+            [(tw1, "a.b"), (json, "a.b"), (tw1, "a.*"), (json, "a.>")]
+                .map(|(client, pattern)| client.subscribe(pattern).wait().unwrap())
+                .into();
+        for number in 0..MESSAGES {
+            let publisher = &clients[number % 3];
+            publisher
+                .publish("a.b", number.to_string().as_bytes())
+                .unwrap();
+        }
+        for subscription in &subscriptions {
+            // Each publisher's messages come in order.
+            let mut next = [0, 1, 2];
+            for _ in 0..MESSAGES {
+                let event = subscription.next_event().wait_for(DEADLINE);
+                let Some(TopicEvent::Message(message)) = event else {
+                    panic!("{event:?} in place of a message");
+                };
+                assert_eq!(&*message.topic, "a.b");
+                let number: usize = str::from_utf8(&message.payload).unwrap().parse().unwrap();
+                assert_eq!(number, next[number % 3]);
+                next[number % 3] += 3;
+            }
+        }
+        drop((subscriptions, clients));
+        let stopped = server.shutdown(DEADLINE);
+        assert_conserved(&stopped);
+        assert_eq!(stopped.metrics.published, MESSAGES as u64);
+        let delivered = stopped.metrics.room_delivered;
+        assert_eq!(delivered, 4 * MESSAGES as u64);
+    }
+}
+
+/// Subscribers that come and go in the middle of a burst get everything from their first message to their last one.
+#[test]
+fn the_log_of_a_codec_comes_with_its_first_subscriber_and_goes_with_its_last() {
+    const VISITS: usize = 40;
+    for lanes in [1, 3] {
+        let builder = Server::builder().lanes(lanes);
+        let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
+        let builder = builder.listen("tcp://127.0.0.1:0?codec=json").unwrap();
+        let server = builder.start(|_| PubSub::new()).unwrap();
+        let json = format!("{}?codec=json", server.addresses()[1]);
+        let tw1 = server.addresses()[0].to_string();
+        let (publisher, all) = (
+            Client::connect(&tw1).wait().unwrap(),
+            Client::connect(&tw1).wait().unwrap(),
+        );
+        let all = all.subscribe("burst").wait().unwrap();
+        let is_over = AtomicBool::new(false);
+        let published = std::thread::scope(|scope| {
+            let publishing = scope.spawn(|| {
+                let mut number = 0_u64;
+                while !is_over.load(Ordering::Relaxed) {
+                    publisher
+                        .publish("burst", number.to_string().as_bytes())
+                        .unwrap();
+                    number += 1;
+                    if number % 16 == 0 {
+                        publisher.flush().wait().unwrap();
+                    }
+                }
+                publisher.flush().wait().unwrap();
+                number
+            });
+            for _ in 0..VISITS {
+                let visitor = Client::connect(&json).wait().unwrap();
+                let visit = visitor.subscribe("burst").wait().unwrap();
+                let mut numbers = (0..20).map(|_| number_of(&visit));
+                let first = numbers.next().unwrap();
+                assert!(numbers.eq(first + 1..first + 20), "no hole from {first} on");
+                drop(visit);
+                visitor.close().wait();
+            }
+            is_over.store(true, Ordering::Relaxed);
+            publishing.join().unwrap()
+        });
+        for number in 0..published {
+            assert_eq!(number_of(&all), number);
+        }
+        drop((all, publisher));
+        assert_conserved(&server.shutdown(DEADLINE));
+    }
+}
+
+/// The number in the next message of a subscription, and its position in a history.
+fn numbered(subscription: &Subscription) -> (u64, Option<Position>) {
+    loop {
+        match subscription.next_event().wait_for(DEADLINE) {
+            Some(TopicEvent::Message(message)) => {
+                let number = str::from_utf8(&message.payload).unwrap().parse().unwrap();
+                return (number, message.position);
+            }
+            Some(TopicEvent::Recovered { missing: Some(0) }) => {}
+            other => panic!("{other:?} in place of a number"),
+        }
+    }
+}
+
+/// The number in the next message of a subscription.
+fn number_of(subscription: &Subscription) -> u64 {
+    numbered(subscription).0
+}
+
+/// A history has no codec. Clients of both codecs get what is in it and then what comes, without a hole. Positions are
+/// for codecs that have them.
+#[test]
+fn a_history_is_framed_for_each_codec() {
+    const ROUNDS: usize = 20;
+    for lanes in [1, 3] {
+        let builder = Server::builder().lanes(lanes);
+        let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
+        let builder = builder.listen("tcp://127.0.0.1:0?codec=json").unwrap();
+        let topics = PubSub::new().history("kept", History::last(1_000));
+        let server = builder.start(|_| topics.clone()).unwrap();
+        let connect = |index: usize, codec: &str| {
+            let address = format!("{}?codec={codec}", server.addresses()[index]);
+            Client::connect(&address).wait().unwrap()
+        };
+        let publishers = [connect(0, "tw1"), connect(1, "json")];
+        let always = [connect(0, "tw1"), connect(1, "json")];
+        let live: Vec<Subscription> = always
+            .iter()
+            .map(|it| it.subscribe("kept").wait().unwrap())
+            .collect();
+        let (mut last, mut published) = (None, 0);
+        for _ in 0..ROUNDS {
+            for _ in 0..7 {
+                let publisher = &publishers[published % 2];
+                let text = published.to_string();
+                publisher.publish("kept", text.as_bytes()).unwrap();
+                publisher.flush().wait().unwrap();
+                published += 1;
+            }
+            let visitor = connect(0, "tw1");
+            let visit = visitor.subscribe("kept");
+            let (first, visit) = match last {
+                None => (0, visit.last(1_000)),
+                Some((number, position)) => (number + 1, visit.since(position)),
+            };
+            let visit = visit.wait().unwrap();
+            for number in first..published as u64 {
+                let (seen, position) = numbered(&visit);
+                assert_eq!(seen, number);
+                last = Some((number, position.unwrap()));
+            }
+        }
+        for subscription in &live {
+            for number in 0..published as u64 {
+                assert_eq!(number_of(subscription), number);
+            }
+        }
+        drop((live, always, publishers));
+        assert_conserved(&server.shutdown(DEADLINE));
     }
 }

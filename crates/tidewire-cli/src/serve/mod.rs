@@ -31,6 +31,7 @@ use std::time::Duration;
 
 use clap::{Args, Command, FromArgMatches};
 use serde_json::json;
+use tidewire::address::Address;
 use tidewire::auth::Chain;
 use tidewire::metrics::Inspector;
 use tidewire::{AnyCodec, Limits, Policy, Server, ServerBuilder};
@@ -76,8 +77,9 @@ pub(crate) struct ServeArguments {
     methods: Vec<String>,
 
     /// Address to listen on, tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH,
-    /// udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one. With --codec uvrpc, ?framing=none
-    /// after an address is for peers that put no length in front of frames
+    /// udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one. ?codec=NAME after an address sets another
+    /// codec there, with settings as in --codec. With uvrpc, ?framing=none is for peers that put no length in front of
+    /// frames; two parameters have & between them
     #[arg(long = "bind", value_name = "ADDR")]
     #[arg(default_value = "tcp://127.0.0.1:8080")]
     binds: Vec<String>,
@@ -364,12 +366,9 @@ fn start(
         }
         builder = builder.listen(bind)?;
     }
-    let over_udp_only = arguments.binds.iter().all(|bind| is_udp(bind));
-    let spoken = match over_udp_only {
-        true => arguments.codec.clone().for_datagrams(),
-        false => arguments.codec.clone(),
-    };
-    arguments.app.check(&spoken)?;
+    for bind in &arguments.binds {
+        arguments.app.check(&arguments.codec_at(bind)?)?;
+    }
     arguments.app.check_history(&arguments.history)?;
     arguments.app.check_methods(&arguments.methods)?;
     let server = start_app(arguments, builder)?;
@@ -377,7 +376,9 @@ fn start(
     let _ = ending.inspector.set(server.inspector());
     // A name may have another address now than at the first check.
     exposure::check_endpoints(server.addresses(), protection)?;
-    warn_of_short_budgets(arguments, &spoken);
+    for bind in arguments.binds.iter().filter(|bind| is_udp(bind)) {
+        warn_of_short_budgets(arguments, &arguments.codec_at(bind)?);
+    }
     arguments.drain.warn_if_none_follows(&arguments.binds);
     let admin = admin.serve(&server)?;
     tell_ready(arguments, &server, &admin)?;
@@ -403,9 +404,8 @@ fn tell_ready(
     server: &Server,
     admin: &AdminServers<Admin>,
 ) -> anyhow::Result<()> {
-    let framing = arguments.codec.format().stream_framing();
     let ready = Ready {
-        addresses: to_connect_to(&arguments.binds, server.addresses(), framing)?,
+        addresses: to_connect_to(&arguments.binds, server.addresses())?,
         codec: arguments.codec.name().to_owned(),
         lanes: arguments.lanes,
         poller: server.poller().to_string(),
@@ -427,22 +427,33 @@ fn tell_ready(
     Ok(())
 }
 
-/// Warns at the start about answers that will be missing, because clients see only that none comes.
+impl ServeArguments {
+    /// The codec at an address to listen on.
+    fn codec_at(&self, bind: &str) -> anyhow::Result<AnyCodec> {
+        let codec = bind.parse::<Address>()?.codec();
+        let codec = codec.unwrap_or_else(|| self.codec.clone());
+        Ok(match is_udp(bind) {
+            true => codec.for_datagrams(),
+            false => codec,
+        })
+    }
+}
+
+/// Warns at the start about answers that will be missing, because clients see only that none comes. The codec is that
+/// of an address over UDP.
 fn warn_of_short_budgets(arguments: &ServeArguments, spoken: &AnyCodec) {
-    let over_udp = arguments.binds.iter().any(|bind| is_udp(bind));
-    let proved = arguments.codec.format().proves_addresses() || arguments.trust_datagram_peers;
-    if !over_udp || proved {
+    if spoken.format().proves_addresses() || arguments.trust_datagram_peers {
         return;
     }
     if arguments.app.has_subscribers() && spoken.format().registers_subscribers {
         tracing::warn!(
-            codec = arguments.codec.name(),
+            codec = spoken.name(),
             "every subscriber over udp:// is refused, because this codec proves no address; use --trust-datagram-peers in \
              a closed network"
         );
     } else if arguments.app.says_more_than_it_hears() {
         tracing::warn!(
-            codec = arguments.codec.name(),
+            codec = spoken.name(),
             "over udp:// whatever is longer than what the client sent is dropped, because this codec proves no \
              address; use --codec tw1, or --trust-datagram-peers in a closed network"
         );
