@@ -445,7 +445,7 @@ fn the_log_of_a_codec_comes_with_its_first_subscriber_and_goes_with_its_last() {
                         .publish("burst", number.to_string().as_bytes())
                         .unwrap();
                     number += 1;
-                    if number % 16 == 0 {
+                    if number.is_multiple_of(16) {
                         publisher.flush().wait().unwrap();
                     }
                 }

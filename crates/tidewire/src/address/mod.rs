@@ -181,12 +181,6 @@ impl Address {
         &self.parameters
     }
 
-    pub(crate) fn set_usual_framing(&mut self, framing: StreamFraming) {
-        if self.is_stream_socket() {
-            self.parameters.framing.get_or_insert(framing);
-        }
-    }
-
     pub(crate) fn is_stream_socket(&self) -> bool {
         matches!(
             self.kind,

@@ -22,7 +22,7 @@ use crate::address::Address;
 use crate::auth::Credentials;
 use crate::dial::{Backoff, Dialer, Target};
 use crate::limits::{CLIENT_LINGER_DEFAULT, ConnectionLimits, Limits};
-use crate::server::{ServeError, Server, frame, limit_frames};
+use crate::server::{ServeError, Server, framed, limit_frames};
 use crate::tls::{ClientConfigs, ClientTls, Connector};
 use crate::transport::ConnectError;
 use crate::transport::LayerFactory;
@@ -319,7 +319,7 @@ impl ClientBuilder {
     fn start(mut self, address: &str, is_lazy: bool) -> Result<Client, ConnectError> {
         let address: Address = address.parse()?;
         self.codec = address.codec().unwrap_or(self.codec);
-        self.codec = frame(&mut [&mut address.clone()], self.codec)?;
+        self.codec = framed(&address, self.codec)?;
         self.start_to(Target::of(address)?, is_lazy)
     }
 

@@ -75,7 +75,7 @@ impl<S: Service> Lane<S> {
                 read_upstream(core, slot, receive);
             } else {
                 with_codec!(
-                    stream core.sessions[slot].input_codec(&core.config),
+                    stream core.sessions[slot].codec(&core.config),
                     codec => read_with(core, service, codec, slot, receive)
                 );
             }

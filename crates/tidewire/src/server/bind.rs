@@ -7,7 +7,7 @@ use tidewire_io::datagram::{DatagramOptions, DatagramSocket};
 use tidewire_io::socket::{
     AnySocketAddress, Listener, PassedSocket, SocketAddress, SocketError, SocketOptions,
 };
-use tidewire_proto::codec::{AnyCodec, Codec, StreamFraming};
+use tidewire_proto::codec::AnyCodec;
 
 use super::codecs::AddressCodecs;
 use crate::address::{Address, AddressError, Endpoint};
@@ -189,25 +189,12 @@ impl Bound {
         let (codec, layers) = (settings.codec, settings.layers.clone());
         let mut options = settings.sockets.clone();
         options.ipv6_only |= leaves_ipv4;
-        let framing = address.framing().or(codec.format().stream_framing());
-        let leaves_lengths_out = framing != codec.format().stream_framing();
-        if leaves_lengths_out && layers.is_some() {
-            let address = address.clone();
-            return Err(ServeError::Layers { address });
-        }
         let socket = match self.take_passed(&AnySocketAddress::Stream(at.clone())) {
             Some(passed) => Listener::adopt(&passed, &options)?,
             None => Listener::bind(at, &options)?,
         };
         let local = address.bound(socket.local_address().clone());
-        let own = framing.and_then(|framing| codec.with_stream_framing(framing));
-        let terms = ListenerTerms::new(
-            local.to_string(),
-            settings.number,
-            own.unwrap_or_else(|| codec.clone()),
-            leaves_lengths_out,
-            layers,
-        );
+        let terms = ListenerTerms::new(local.to_string(), settings.number, codec.clone(), layers);
         let terms = Arc::new(terms.behind(self.proxies.clone()));
         self.listeners.push(StreamListener { socket, terms });
         Ok(local)
@@ -289,34 +276,6 @@ fn is_in_use(error: &ServeError) -> bool {
 
 /// How often the system may choose a port at one loopback address that another program has at the other one.
 const PORT_ATTEMPTS: usize = 16;
-
-/// Returns the codec that a server writes with at these addresses. If none of them sets a framing, it is the given
-/// codec. If all have the framing without lengths, the codec has that framing. Otherwise the codec writes lengths, and
-/// an address without lengths leaves them out.
-pub(crate) fn frame(
-    addresses: &mut [&mut Address],
-    codec: AnyCodec,
-) -> Result<AnyCodec, ServeError> {
-    if addresses.iter().all(|address| address.framing().is_none()) {
-        return Ok(codec);
-    }
-    let (Some(usual), Some(with_length), Some(with_none)) = (
-        codec.format().stream_framing(),
-        codec.with_stream_framing(StreamFraming::Length),
-        codec.with_stream_framing(StreamFraming::None),
-    ) else {
-        let codec = codec.name();
-        return Err(ServeError::Framing { codec });
-    };
-    for address in &mut *addresses {
-        address.set_usual_framing(usual);
-    }
-    let is_none = |address: &&mut Address| address.framing() == Some(StreamFraming::None);
-    match addresses.iter().all(is_none) {
-        true => Ok(with_none),
-        false => Ok(with_length),
-    }
-}
 
 /// Limits the frames of a server to what a datagram holds, if it has UDP addresses.
 pub(crate) fn limit_frames(is_udp: &[bool], limits: &mut ConnectionLimits) {

@@ -87,8 +87,8 @@ pub enum ServeError {
     Policy(RoomError),
     /// Layers were requested for a transport that cannot have them.
     #[error(
-        "cannot add layers such as TLS at {address}: they need tcp:// or ipc://, and frames with lengths if the \
-         listeners differ in ?framing=; make none for this address, or start another server for it"
+        "cannot add layers such as TLS at {address}: they need tcp:// or ipc://; make none for this address, or start \
+         another server for it"
     )]
     Layers {
         /// The address.

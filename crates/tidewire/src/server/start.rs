@@ -8,10 +8,11 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Rules;
 
 use super::backplane::Joining;
-use super::bind::Bound;
+use super::bind::{Bound, limit_frames};
 use super::codecs::AddressCodecs;
 use super::operation::Readiness;
 use super::{ServeError, Server, ServerBuilder, Stopper};
+use crate::address::Address;
 use crate::auth::Guard;
 use crate::config::{Config, Policies};
 use crate::engine::{Core, Outgoing, ServerShared};
@@ -49,15 +50,12 @@ impl ServerBuilder {
         }
         self.limits.check()?;
         self.rate_limit.as_ref().map(RateLimit::rate).transpose()?;
-        let codecs = AddressCodecs::choose(
-            &mut self.addresses,
-            &self.codec,
-            &mut self.limits.connections,
-        )?;
+        let is_udp: Vec<bool> = self.addresses.iter().map(Address::is_udp).collect();
+        limit_frames(&is_udp, &mut self.limits.connections);
+        let codecs = AddressCodecs::choose(&self.addresses, &self.codec)?;
         self.codec = codecs.main().clone();
-        codecs
-            .all()
-            .try_for_each(|codec| self.check_policy(codec))?;
+        let mut all = codecs.all().iter();
+        all.try_for_each(|codec| self.check_policy(codec))?;
         self.accept_websockets(&codecs);
         let acceptor = self.secure(&codecs)?;
         let outgoing = self.outgoing()?;
@@ -144,8 +142,7 @@ impl ServerBuilder {
     /// What the lanes of a server without addresses share.
     #[cfg(test)]
     pub(crate) fn share_alone(&self, kind: PollerKind) -> ServerShared {
-        let mut limits = self.limits.connections;
-        let codecs = AddressCodecs::choose(&mut [], &self.codec, &mut limits);
+        let codecs = AddressCodecs::choose(&[], &self.codec);
         self.share(kind, Outgoing::default(), None, &codecs.unwrap())
     }
 
@@ -166,7 +163,7 @@ impl ServerBuilder {
         tracing::debug!(codec = self.codec.name(), agent, "starting lanes");
         let frame_bytes_max = self.limits.connections.frame_bytes_max();
         // A message of a room must fit a frame of each codec.
-        let shared_frame_bytes = codecs.all().map(|codec| {
+        let shared_frame_bytes = codecs.all().iter().map(|codec| {
             let format = codec.format();
             frame_bytes_max
                 .saturating_sub(format.delivery_header_bytes_max)

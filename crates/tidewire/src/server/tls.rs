@@ -86,7 +86,10 @@ impl ServerBuilder {
                 None => Ok(None),
             };
         };
-        let acceptor = Arc::new(Acceptor::load(settings, codecs.all().map(AnyCodec::name))?);
+        let acceptor = Arc::new(Acceptor::load(
+            settings,
+            codecs.all().iter().map(AnyCodec::name),
+        )?);
         let layers = Arc::clone(&acceptor);
         let upper = self.layers.take();
         let secured = self.addresses.iter().filter(|address| address.is_tls());

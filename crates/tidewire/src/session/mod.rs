@@ -349,13 +349,6 @@ impl Session {
         config.codecs.rules(self.codec)
     }
 
-    /// The codec of the input. A listener may have another framing for input than for output.
-    #[inline]
-    pub(crate) fn input_codec<'a>(&'a self, config: &'a Config) -> &'a AnyCodec {
-        let terms = self.profile.listener.as_ref();
-        terms.map_or(self.codec(config), |terms| terms.codec())
-    }
-
     /// Whether frames are left in the input and may be handled now.
     #[inline]
     pub(crate) fn may_read_on(&self) -> bool {

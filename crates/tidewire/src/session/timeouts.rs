@@ -101,7 +101,7 @@ impl Session {
         let reaches_peer = connection.is_open() && connection.output().is_writing();
         reaches_peer && connection.input().has_frames() && {
             let bytes = connection.input().bytes();
-            let codec = self.input_codec(config);
+            let codec = self.codec(config);
             let first = codec.decode(bytes, config.limits.connections.frame_bytes_max());
             matches!(first, Ok(Decoded::Frame { .. }))
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tidewire_io::socket::{Listener, Stream};
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded, StreamFraming};
 
-use super::{AnyTransport, Layers, UnframedStream};
+use super::{AnyTransport, Layers};
 use crate::address::Endpoint;
 use crate::auth::Network;
 use crate::config::CodecNumber;
@@ -26,10 +26,7 @@ pub(crate) struct ListenerTerms {
     address: String,
     /// The codec of its sessions.
     number: CodecNumber,
-    /// The codec for input.
     codec: AnyCodec,
-    /// The output has lengths in front of frames, and its peers take none.
-    leaves_lengths_out: bool,
     /// The layers over its connections.
     layers: Option<Layers>,
     proxies: Proxies,
@@ -56,20 +53,17 @@ impl Proxies {
 }
 
 impl ListenerTerms {
-    /// Settings for a listener on `address`, whose peers frame as `codec` does. With `leaves_lengths_out` the output
-    /// has lengths in front of frames, and the transport leaves them out.
+    /// Settings for a listener on `address`, whose peers speak `codec`.
     pub(crate) fn new(
         address: String,
         number: CodecNumber,
         codec: AnyCodec,
-        leaves_lengths_out: bool,
         layers: Option<Layers>,
     ) -> Self {
         Self {
             address,
             number,
             codec,
-            leaves_lengths_out,
             layers,
             proxies: Proxies::default(),
             has_warned: AtomicBool::new(false),
@@ -97,11 +91,6 @@ impl ListenerTerms {
         self.number
     }
 
-    /// The codec for input.
-    pub(crate) fn codec(&self) -> &AnyCodec {
-        &self.codec
-    }
-
     /// Whether its peers connect by `ws://` or `wss://`.
     pub(crate) fn is_websocket(&self) -> bool {
         let mut layers = self.layers.iter();
@@ -112,9 +101,6 @@ impl ListenerTerms {
     pub(crate) fn connection(&self, stream: Stream) -> AnyTransport {
         match &self.layers {
             Some(layers) => layers.over(stream),
-            None if self.leaves_lengths_out => {
-                AnyTransport::Unframed(Box::new(UnframedStream::new(stream)))
-            }
             None => stream.into(),
         }
     }
@@ -221,7 +207,6 @@ mod tests {
             address: "ipc://@a".to_owned(),
             number: CodecNumber::MAIN,
             codec,
-            leaves_lengths_out: false,
             layers: None,
             proxies: Proxies::default(),
             has_warned: AtomicBool::new(false),

@@ -43,7 +43,6 @@ mod kernel;
 mod layer;
 mod listener;
 mod socket;
-mod unframed;
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -61,7 +60,6 @@ use inproc::{InprocStream, WaitingEnd};
 use layer::LayeredStream;
 pub(crate) use layer::{LayerFactory, Layers};
 pub(crate) use listener::{Arrival, ListenerTerms, Proxies, StreamListener};
-pub(crate) use unframed::UnframedStream;
 
 /// The transport of a session, for example by [`SessionView::transport`](crate::SessionView::transport).
 ///
@@ -96,8 +94,6 @@ pub enum TransportKind {
 pub(crate) enum AnyTransport {
     /// TCP or a Unix socket.
     Socket(Stream),
-    /// A socket whose peers take frames without a length in front.
-    Unframed(Box<UnframedStream>),
     /// A socket with layers such as TLS over it.
     Layered(Box<LayeredStream>),
     /// A pair of rings within this process. Boxed, because a session of a socket needs a tenth of its size.
@@ -269,7 +265,7 @@ impl AnyTransport {
     #[inline]
     pub(crate) fn system_calls(&self) -> u64 {
         match self {
-            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Datagram(_) => 1,
+            Self::Socket(_) | Self::Layered(_) | Self::Datagram(_) => 1,
             Self::Inproc(_) => 0,
         }
     }
@@ -278,7 +274,6 @@ impl AnyTransport {
     fn socket(&self) -> Option<&Stream> {
         match self {
             Self::Socket(stream) => Some(stream),
-            Self::Unframed(unframed) => Some(unframed.stream()),
             Self::Layered(layered) => Some(layered.stream()),
             Self::Inproc(_) | Self::Datagram(_) => None,
         }
@@ -305,7 +300,7 @@ impl AnyTransport {
     /// The end that waits for a server of this process.
     pub(crate) fn waiting(&self) -> Option<&WaitingEnd> {
         match self {
-            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Datagram(_) => None,
+            Self::Socket(_) | Self::Layered(_) | Self::Datagram(_) => None,
             Self::Inproc(stream) => stream.waiting(),
         }
     }
@@ -324,7 +319,7 @@ impl AnyTransport {
     pub(crate) fn datagram(&self) -> Option<&DatagramPeer> {
         match self {
             Self::Datagram(peer) => Some(peer),
-            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Inproc(_) => None,
+            Self::Socket(_) | Self::Layered(_) | Self::Inproc(_) => None,
         }
     }
 
@@ -333,7 +328,7 @@ impl AnyTransport {
     pub(crate) fn datagram_mut(&mut self) -> Option<&mut DatagramPeer> {
         match self {
             Self::Datagram(peer) => Some(peer),
-            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Inproc(_) => None,
+            Self::Socket(_) | Self::Layered(_) | Self::Inproc(_) => None,
         }
     }
 
@@ -358,7 +353,7 @@ impl AnyTransport {
     /// Notes that a server has taken the other end.
     pub(crate) fn set_placed(&mut self) {
         match self {
-            Self::Socket(_) | Self::Unframed(_) | Self::Layered(_) | Self::Datagram(_) => {}
+            Self::Socket(_) | Self::Layered(_) | Self::Datagram(_) => {}
             Self::Inproc(stream) => stream.set_placed(),
         }
     }
@@ -369,7 +364,6 @@ macro_rules! each {
     ($transport:expr, $stream:ident => $call:expr) => {
         match $transport {
             AnyTransport::Socket($stream) => $call,
-            AnyTransport::Unframed($stream) => $call,
             AnyTransport::Layered($stream) => $call,
             AnyTransport::Inproc($stream) => $call,
             AnyTransport::Datagram($stream) => $call,
@@ -410,7 +404,6 @@ impl Transport for AnyTransport {
     fn finish_connect(&self) -> Result<bool, SocketError> {
         match self {
             Self::Socket(stream) => Transport::finish_connect(stream),
-            Self::Unframed(unframed) => unframed.finish_connect(),
             Self::Layered(layered) => layered.finish_connect(),
             Self::Inproc(stream) => stream.finish_connect(),
             Self::Datagram(peer) => peer.finish_connect(),
@@ -447,7 +440,7 @@ impl Transport for AnyTransport {
     #[inline]
     fn is_dry_after_short_read(&self) -> bool {
         match self {
-            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => true,
+            Self::Socket(_) | Self::Datagram(_) => true,
             Self::Layered(layered) => layered.is_dry_after_short_read(),
             Self::Inproc(stream) => stream.is_dry_after_short_read(),
         }
@@ -463,7 +456,7 @@ impl Transport for AnyTransport {
         match self {
             Self::Layered(layered) => layered.is_awake(),
             Self::Inproc(stream) => stream.is_awake(),
-            Self::Socket(_) | Self::Unframed(_) | Self::Datagram(_) => false,
+            Self::Socket(_) | Self::Datagram(_) => false,
         }
     }
 

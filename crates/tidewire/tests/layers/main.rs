@@ -197,10 +197,22 @@ fn layers_where_there_is_no_byte_stream_are_refused_at_the_start() {
             Some(ServeError::Layers { .. })
         ));
     }
+}
+
+#[test]
+fn layers_carry_both_framings_of_a_codec_at_one_server() {
     let builder = Server::builder().codec(codec("uvrpc"));
-    let builder = builder.layers(|_| layers_of(1, XorLayer::accepting));
-    let builder = builder.listen("tcp://127.0.0.1:0?framing=length").unwrap();
-    let builder = builder.listen("ipc://@layers-refused?framing=none");
-    let error = builder.unwrap().start(|_| echo).unwrap_err();
-    assert!(matches!(error, ServeError::Layers { .. }), "{error}");
+    let mut builder = builder.layers(|_| layers_of(1, XorLayer::accepting));
+    for framing in ["length", "none"] {
+        let address = format!("tcp://127.0.0.1:0?framing={framing}");
+        builder = builder.listen(&address).unwrap();
+    }
+    let server = builder.start(|_| echo).unwrap();
+    for (endpoint, framing) in server.addresses().iter().zip(["length", "none"]) {
+        let client = Client::builder().codec(codec("uvrpc")).layers(connecting);
+        let address = format!("{endpoint}?framing={framing}");
+        let client = client.connect(&address).wait().unwrap();
+        assert_eq!(client.request(b"hello").wait().unwrap().payload(), b"hello");
+    }
+    assert_conserved(&server.shutdown(DEADLINE));
 }
