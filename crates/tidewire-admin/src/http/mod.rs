@@ -22,9 +22,9 @@ use hyper::service::service_fn;
 use hyper::{Method, StatusCode};
 use hyper_util::rt::TokioTimer;
 use tidewire::auth::Network;
-use tidewire::layer::{Forwarded, Stack};
 use tidewire::tls::TlsAcceptor;
 use tidewire::websocket::WebSocketFault;
+use tidewire_proto::layer::{Forwarded, Stack};
 use tokio::runtime::{self, Runtime};
 use tokio::sync::Notify;
 

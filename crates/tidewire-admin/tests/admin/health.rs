@@ -4,10 +4,10 @@ use std::io::{IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use tidewire::auth::Token;
-use tidewire::layer::Stack;
 use tidewire::tls::ClientTls;
 use tidewire::{PubSub, Server};
 use tidewire_admin::{Admin, AdminError, Settings};
+use tidewire_proto::layer::Stack;
 use tidewire_testkit::backplane::{Engine, InprocEngine};
 use tidewire_testkit::certificates::usual;
 use tidewire_testkit::wait_until;

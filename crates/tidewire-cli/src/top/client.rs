@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidewire::auth::Token;
-use tidewire::layer::Stack;
 use tidewire::tls::ClientTls;
+use tidewire_proto::layer::Stack;
 
 use crate::failure::Failure;
 

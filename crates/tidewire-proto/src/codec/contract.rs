@@ -32,7 +32,7 @@ use crate::message::Message;
 
 /// The messages of the whole frames at the front of a stream, each with its bytes, and how decoding ended: with a
 /// partial frame or none, or with an error.
-pub type Stream<'a> = (Vec<(Message<'a>, &'a [u8])>, Result<(), DecodeError>);
+type Stream<'a> = (Vec<(Message<'a>, &'a [u8])>, Result<(), DecodeError>);
 
 /// A violation of the contract. Offsets count the bytes from the start of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -1,7 +1,6 @@
 //! Types of the layer over the operating system that addresses and errors name, and helpers for whole programs.
 //!
 //! The errors are causes of [`ServeError`](crate::ServeError) and [`ConnectError`](crate::ConnectError).
-//! [`InprocName::connect`](crate::address::InprocName::connect) returns a [`RingStream`].
 //! [`raise_descriptor_limit`] lets a server hold more than the usual 1,024 connections. A [`CountingAllocator`] makes
 //! [`Metrics::allocations`](crate::metrics::Metrics::allocations) count:
 //!
@@ -22,7 +21,6 @@ pub use http::http_agent;
 
 pub use tidewire_io::allocation::{CountingAllocator, is_counting};
 pub use tidewire_io::descriptors::raise_descriptor_limit;
-pub use tidewire_io::poller::{Interest, PollerError};
-pub use tidewire_io::ring::{Readiness, RingStream};
+pub use tidewire_io::poller::PollerError;
 pub use tidewire_io::socket::{SocketError, listen_tcp};
 pub use tidewire_io::trusted::OpenError;

@@ -225,8 +225,8 @@ impl ServerTls {
     /// [again](TlsAcceptor::reload_if_changed) when they change.
     ///
     /// ```no_run
-    /// use tidewire::layer::Stack;
     /// use tidewire::tls::ServerTls;
+    /// use tidewire_proto::layer::Stack;
     ///
     /// let acceptor = ServerTls::new("server.pem", "server.key").acceptor("http/1.1")?;
     /// acceptor.reload_if_changed()?; // before each connection: the certificate may have been renewed

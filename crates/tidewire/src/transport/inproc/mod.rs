@@ -68,11 +68,14 @@ pub(crate) fn connect(
 }
 
 impl InprocName {
-    /// Makes a bare connection to the server of this name, for programs that speak its codec themselves. The server
-    /// sees an ordinary session. It never waits for a server.
+    /// Makes a bare connection to the server of this name, for tests that speak its codec themselves. The server sees
+    /// an ordinary session. It never waits for a server.
+    ///
+    /// Hidden, because rings are a matter of `tidewire-io`. A program that speaks a codec itself connects by `ipc://`.
     ///
     /// # Errors
     /// [`ConnectError`] if no server listens on the name, its queue is full, or the system refuses the rings.
+    #[doc(hidden)]
     pub fn connect(&self) -> Result<RingStream, ConnectError> {
         registry::connect(self)
     }
