@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use listenfd::ListenFd;
 use sd_notify::NotifyState;
 use tidewire::Server;
-use tidewire::metrics::{Inspector, Liveness, Metrics};
+use tidewire::metrics::{Inspector, Metrics};
 use tidewire::socket::PassedSocket;
 use tidewire_command::threads;
 
@@ -84,7 +84,6 @@ impl Notifier {
 #[derive(Debug)]
 struct Manager<S> {
     send: S,
-    liveness: Liveness,
     inspector: Inspector,
     /// The time between two looks at the lanes.
     interval: Duration,
@@ -102,10 +101,12 @@ struct Manager<S> {
 
 impl<S: Fn(&[NotifyState<'_>]) -> io::Result<()>> Manager<S> {
     fn new(server: &Server, watchdog: Option<Duration>, send: S) -> Self {
+        let mut inspector = server.inspector();
+        // The first look finds no lane. It begins the watch.
+        inspector.stuck_lanes();
         Self {
             send,
-            liveness: server.liveness(),
-            inspector: server.inspector(),
+            inspector,
             interval: interval(watchdog),
             feeds: watchdog.is_some(),
             status: String::new(),
@@ -116,7 +117,7 @@ impl<S: Fn(&[NotifyState<'_>]) -> io::Result<()>> Manager<S> {
     }
 
     fn run(mut self, notices: &Receiver<Notice>) {
-        wait_for_all(&mut self.liveness);
+        wait_for_all(&mut self.inspector);
         self.send(&[NotifyState::Ready]);
         self.send_status();
         let mut look_at = Instant::now() + self.interval;
@@ -135,7 +136,7 @@ impl<S: Fn(&[NotifyState<'_>]) -> io::Result<()>> Manager<S> {
     /// Looks at the lanes, and feeds the watchdog once each of them has turned since it was last fed. They need not
     /// turn in the same interval: long handlers of several lanes seldom end together.
     fn look(&mut self) {
-        let stuck = self.liveness.stuck_lanes();
+        let stuck = self.inspector.stuck_lanes();
         let mut awaited = self.awaited.take().unwrap_or_else(|| stuck.clone());
         awaited.retain(|lane| stuck.contains(lane));
         if self.feeds && awaited.is_empty() {
@@ -194,11 +195,11 @@ impl<S: Fn(&[NotifyState<'_>]) -> io::Result<()>> Manager<S> {
 
 /// Waits until each lane has turned once. A lane whose service never returns is waited for: systemd's own time limit
 /// ends that.
-fn wait_for_all(liveness: &mut Liveness) {
-    let mut waiting = liveness.stuck_lanes();
+fn wait_for_all(inspector: &mut Inspector) {
+    let mut waiting = inspector.stuck_lanes();
     while !waiting.is_empty() {
         thread::sleep(START_INTERVAL);
-        let stuck = liveness.stuck_lanes();
+        let stuck = inspector.stuck_lanes();
         waiting.retain(|lane| stuck.contains(lane));
     }
 }

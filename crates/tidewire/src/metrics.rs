@@ -2,5 +2,5 @@
 
 pub use crate::mailbox::RoomFigures;
 pub use crate::observe::{DatagramDrop, DropReason, Metrics};
-pub use crate::server::{Inspector, Liveness};
+pub use crate::server::Inspector;
 pub use crate::session::{Lag, LaneFigures, SessionFigures};

@@ -4,6 +4,10 @@
 //! counted for this while messages move, and a server that is not asked pays nothing. Rejected: figures that the lanes
 //! publish all the time, because each session would need atomics that nobody reads. Rejected: reading a lane's sessions
 //! from another thread under a lock, because every message would then take it.
+//!
+//! A stuck lane is found without its answer, by a counter that lanes have anyway, of their system calls: a lane makes
+//! one in every turn when it waits. An idle lane sleeps and makes none, so a check wakes all lanes, and the next check
+//! looks whether they have turned. Rejected: a time stamp at each turn, because a turn may be a single message.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -48,6 +52,8 @@ pub struct Inspector {
     metrics: MetricsReader,
     node: Option<Arc<Mutex<NodeFigures>>>,
     readiness: Readiness,
+    /// The system calls of each lane at the last look for stuck lanes. Empty before the first.
+    seen: Vec<u64>,
 }
 
 impl Server {
@@ -60,6 +66,7 @@ impl Server {
             metrics: self.metrics.clone(),
             node: self.node.as_ref().map(|node| Arc::clone(node.figures())),
             readiness: self.readiness.clone(),
+            seen: Vec::new(),
         }
     }
 }
@@ -91,6 +98,32 @@ impl Inspector {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.readiness.is_ready()
+    }
+
+    /// Returns the indices of the lanes that have not turned since the last call, for a watchdog. The first call begins
+    /// the watch, and finds none. An idle lane is woken to turn once. A lane that has ended is not stuck.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
+    /// #     cx.reply(message.payload)
+    /// # })?;
+    /// let mut inspector = server.inspector();
+    /// assert!(inspector.stuck_lanes().is_empty());
+    /// std::thread::sleep(Duration::from_millis(10));
+    /// for lane in inspector.stuck_lanes() {
+    ///     println!("lane {lane} has not turned for 10 ms");
+    /// }
+    /// # Ok::<(), tidewire::ServeError>(())
+    /// ```
+    pub fn stuck_lanes(&mut self) -> Vec<usize> {
+        let lanes = self.readiness.lanes();
+        let counts = self.metrics.lanes().iter().map(|it| it.system_calls.read());
+        let before = std::mem::replace(&mut self.seen, counts.collect());
+        lanes.iter().for_each(|lane| lane.waker.wake());
+        let is_stuck =
+            |lane: &usize| before[*lane] == self.seen[*lane] && !lanes[*lane].is_retired();
+        (0..before.len()).filter(is_stuck).collect()
     }
 
     /// Returns what the server knew of its cluster at the last heartbeat; `None` without a backplane.

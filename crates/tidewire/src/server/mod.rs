@@ -50,7 +50,6 @@ pub(crate) use bind::limit_frames;
 pub(crate) use codecs::framed;
 pub use error::ServeError;
 pub use inspector::Inspector;
-pub use operation::Liveness;
 use operation::Readiness;
 pub use stopper::Stopper;
 use tidewire_proto::websocket::Origins;

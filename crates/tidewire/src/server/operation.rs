@@ -1,16 +1,11 @@
-//! Questions of whoever operates a server: does it take new clients, do its lanes still turn, and where do clients go
-//! at its end?
+//! Questions of whoever operates a server: does it take new clients, and where do clients go at its end?
 //!
-//! The first two are answered without the lanes. Readiness is a flag beside the marks of lanes that have ended.
-//! Liveness compares a counter that lanes have anyway, of their system calls: a lane makes one in every turn when it
-//! waits. An idle lane sleeps and makes none, so a check wakes all lanes, and the next check looks whether they have
-//! turned. Rejected: a time stamp at each turn, because a turn may be a single message.
+//! The first is answered without the lanes: readiness is a flag beside the marks of lanes that have ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crossbeam_utils::CachePadded;
 use tidewire_io::socket::PassedSocket;
 
 use super::{Server, ServerBuilder, Stopped};
@@ -18,7 +13,6 @@ use crate::address::Successor;
 use crate::config::ConnectionAge;
 use crate::limits::Limits;
 use crate::mailbox::Mailbox;
-use crate::observe::LaneCounters;
 use crate::transport::Proxies;
 use tidewire_proto::setting::SettingError;
 
@@ -49,56 +43,6 @@ impl Readiness {
 
     pub(super) fn withdraw(&self) {
         self.is_withdrawn.store(true, Ordering::Release);
-    }
-}
-
-/// Finds lanes that are stuck in a handler. Given by [`Server::liveness`].
-///
-/// ```
-/// use std::time::Duration;
-///
-/// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
-///     cx.reply(message.payload)
-/// })?;
-/// let mut liveness = server.liveness();
-/// std::thread::sleep(Duration::from_millis(10));
-/// for lane in liveness.stuck_lanes() {
-///     println!("lane {lane} has not turned for 10 ms");
-/// }
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
-#[derive(Debug)]
-pub struct Liveness {
-    lanes: Vec<WatchedLane>,
-}
-
-#[derive(Debug)]
-struct WatchedLane {
-    mailbox: Arc<Mailbox>,
-    counters: Arc<CachePadded<LaneCounters>>,
-    /// Its system calls at the last check.
-    seen: u64,
-}
-
-impl Liveness {
-    /// Returns the indices of the lanes that have not turned since the last call, or since [`Server::liveness`]. An
-    /// idle lane is woken to turn once. A lane that has ended is not stuck.
-    pub fn stuck_lanes(&mut self) -> Vec<usize> {
-        let mut stuck = Vec::new();
-        for (index, lane) in self.lanes.iter_mut().enumerate() {
-            if !lane.has_turned() && !lane.mailbox.is_retired() {
-                stuck.push(index);
-            }
-            lane.mailbox.waker.wake();
-        }
-        stuck
-    }
-}
-
-impl WatchedLane {
-    fn has_turned(&mut self) -> bool {
-        let count = self.counters.system_calls.read();
-        std::mem::replace(&mut self.seen, count) != count
     }
 }
 
@@ -238,24 +182,6 @@ impl Server {
         }
         Ok(())
     }
-
-    /// Returns a watch over its lanes, for a watchdog. The handle does not keep the server running.
-    #[must_use]
-    pub fn liveness(&self) -> Liveness {
-        let lanes = self.lanes.iter().zip(self.metrics.lanes());
-        let lanes = lanes.map(|(mailbox, counters)| {
-            let seen = counters.system_calls.read();
-            mailbox.waker.wake();
-            WatchedLane {
-                mailbox: Arc::clone(mailbox),
-                counters: Arc::clone(counters),
-                seen,
-            }
-        });
-        Liveness {
-            lanes: lanes.collect(),
-        }
-    }
 }
 
 #[cfg(test)]
@@ -285,10 +211,14 @@ mod tests {
                 }
             })
             .unwrap();
-        let mut liveness = server.liveness();
+        let mut inspector = server.inspector();
+        assert!(
+            inspector.stuck_lanes().is_empty(),
+            "the first call only begins the watch"
+        );
         let mut is_calm = || loop {
             // A lane needs a moment to wake, so one check may come too early.
-            if liveness.stuck_lanes().is_empty() {
+            if inspector.stuck_lanes().is_empty() {
                 break;
             }
             std::thread::yield_now();
@@ -308,7 +238,7 @@ mod tests {
         for _ in 0..3 {
             // Each call looks at the time since the one before.
             tidewire_testkit::wait_until("only the first lane is stuck", || {
-                stuck = liveness.stuck_lanes();
+                stuck = inspector.stuck_lanes();
                 (stuck == [0]).then_some(())
             });
         }
@@ -317,10 +247,9 @@ mod tests {
             assert_eq!(request.wait().unwrap().payload(), b"x");
         }
         tidewire_testkit::wait_until("it turns again", || {
-            liveness.stuck_lanes().is_empty().then_some(())
+            inspector.stuck_lanes().is_empty().then_some(())
         });
         drop(clients);
-        let inspector = server.inspector();
         assert!(inspector.is_ready());
         drop(server);
         assert!(!inspector.is_ready());
