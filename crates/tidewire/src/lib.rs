@@ -33,7 +33,7 @@
 //! duty to answer:
 //!
 //! ```
-//! use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
+//! use tidewire::workers::{WhenPoolFull, WorkerPool};
 //! use tidewire::{Client, Context, Deferred, ErrorCode, Message, Server};
 //!
 //! let pool = WorkerPool::new(2, 1024, WhenPoolFull::Refuse, |(deferred, text): (Deferred, Vec<u8>)| {
@@ -42,7 +42,7 @@
 //! })?;
 //! let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(
 //!     move |cx: &mut Context<'_>, message: Message<'_>| {
-//!         if let Err(PoolFull((deferred, _))) = pool.submit((cx.defer(), message.payload.to_vec())) {
+//!         if let Err((deferred, _)) = pool.submit((cx.defer(), message.payload.to_vec())) {
 //!             deferred.refuse(ErrorCode::LimitReached, "too busy");
 //!         }
 //!         Ok(())
@@ -136,8 +136,7 @@ pub use server::{ServeError, Server, ServerBuilder, Stopped, Stopper, serve};
 pub use service::{
     ActionKind, AsyncRequest, AsyncService, Chat, ChatMessage, ConnectionActions, Context,
     Deferred, HandlerError, HandlerResult, Methods, Part, PubSub, RoomActions, Router, Service,
-    SessionAddress, SessionHandle, SessionSender, Sessions, Task, TimerActions, TopicActions,
-    handler,
+    SessionAddress, SessionHandle, SessionSender, Sessions, TimerActions, TopicActions, handler,
 };
 pub use session::{Broadcast, BroadcastReport, SendError, SessionId, SessionView, TimerId};
 pub use transport::{ConnectError, TransportKind};

@@ -17,15 +17,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
-use thiserror::Error;
 
 /// Threads that run one handler over tasks. The crate's [first page](crate) has an example with deferred replies.
 ///
 /// ```
-/// use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
+/// use tidewire::workers::{WhenPoolFull, WorkerPool};
 ///
 /// let pool = WorkerPool::new(2, 1024, WhenPoolFull::Refuse, |text: String| println!("{text}"))?;
-/// if let Err(PoolFull(text)) = pool.submit("hello".to_owned()) {
+/// if let Err(text) = pool.submit("hello".to_owned()) {
 ///     eprintln!("not printed: {text}");
 /// }
 /// let metrics = pool.shutdown();
@@ -44,7 +43,7 @@ pub struct WorkerPool<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhenPoolFull {
-    /// The task comes back with an error. The default, and the only choice that suits a lane.
+    /// The task comes back. The default, and the only choice that suits a lane.
     #[default]
     Refuse,
     /// The caller waits for a place.
@@ -52,12 +51,6 @@ pub enum WhenPoolFull {
     /// The caller runs the task.
     CallerRuns,
 }
-
-/// The queue is full, or the pool has stopped. The error contains the task. An error of [`WorkerPool::submit`];
-/// [`WorkerPool`] has an example.
-#[derive(Debug, Error)]
-#[error("the worker pool's queue is full, or the pool has stopped; submit the task again later")]
-pub struct PoolFull<T>(pub T);
 
 /// The tasks of a pool, counted by outcome. Each accepted task is completed, panicked, running or still queued.
 /// Given by [`WorkerPool::metrics`]; [`WorkerPool`] has an example.
@@ -130,10 +123,10 @@ impl<T: Send + 'static> WorkerPool<T> {
     /// Enqueues one task.
     ///
     /// # Errors
-    /// [`PoolFull`] with the task if the queue is full and the pool refuses.
-    pub fn submit(&self, task: T) -> Result<(), PoolFull<T>> {
+    /// The task, if the queue is full and the pool refuses. Refuse its caller, or submit it again later.
+    pub fn submit(&self, task: T) -> Result<(), T> {
         self.enqueue(Load::One(task), 1).map_err(|load| match load {
-            Load::One(task) => PoolFull(task),
+            Load::One(task) => task,
             Load::Many(_) => unreachable!("one task was offered"),
         })
     }
@@ -141,12 +134,12 @@ impl<T: Send + 'static> WorkerPool<T> {
     /// Enqueues several tasks at once, in one place of the queue, a third cheaper than one by one.
     ///
     /// # Errors
-    /// [`PoolFull`] with all tasks if the queue is full and the pool refuses.
-    pub fn submit_batch(&self, tasks: Vec<T>) -> Result<(), PoolFull<Vec<T>>> {
+    /// All tasks, if the queue is full and the pool refuses.
+    pub fn submit_batch(&self, tasks: Vec<T>) -> Result<(), Vec<T>> {
         let count = tasks.len() as u64;
         self.enqueue(Load::Many(tasks), count)
             .map_err(|load| match load {
-                Load::Many(tasks) => PoolFull(tasks),
+                Load::Many(tasks) => tasks,
                 Load::One(_) => unreachable!("several tasks were offered"),
             })
     }
@@ -296,7 +289,7 @@ mod tests {
     fn a_full_queue_refuses_and_gives_the_task_back() {
         let (pool, release) = full(WhenPoolFull::Refuse);
         assert!(pool.submit(ended()).is_err());
-        assert_eq!(pool.submit_batch(vec![ended()]).unwrap_err().0.len(), 1);
+        assert_eq!(pool.submit_batch(vec![ended()]).unwrap_err().len(), 1);
         drop(release);
         let metrics = pool.shutdown();
         assert_eq!(

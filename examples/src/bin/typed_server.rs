@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidewire::typed::DeferredReply;
-use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
+use tidewire::workers::{WhenPoolFull, WorkerPool};
 use tidewire::{ErrorCode, Router, Server};
 use tidewire_examples::{Parcel, Shop, ShopError, ShopServer};
 
@@ -40,7 +40,7 @@ impl Shop for CornerShop {
     ) {
         match self.take(article, count) {
             Ok(parcel) => {
-                if let Err(PoolFull((_, reply))) = self.packers.submit((parcel, reply)) {
+                if let Err((_, reply)) = self.packers.submit((parcel, reply)) {
                     reply.refuse(ErrorCode::LimitReached, "all packers are busy");
                 }
             }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
+use tidewire::workers::{WhenPoolFull, WorkerPool};
 use tidewire::{Context, Deferred, ErrorCode, Message, Router, Server};
 
 type Pool = WorkerPool<(Deferred, Vec<u8>)>;
@@ -28,7 +28,7 @@ fn methods(pool: Arc<Pool>) -> Router {
             "shout",
             move |cx: &mut Context<'_>, message: Message<'_>| {
                 let task = (cx.defer(), message.payload.to_vec());
-                if let Err(PoolFull((deferred, _))) = pool.submit(task) {
+                if let Err((deferred, _)) = pool.submit(task) {
                     deferred.refuse(ErrorCode::LimitReached, "all workers are busy");
                 }
                 Ok(())

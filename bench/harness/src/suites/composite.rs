@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use tidewire::log::LogBuilder;
-use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
+use tidewire::workers::{WhenPoolFull, WorkerPool};
 use tidewire::{Context, Deferred, HandlerResult, Kind, Message};
 use tidewire_io::socket::{Listener, Stream};
 use tidewire_proto::body::ErrorCode;
@@ -106,7 +106,7 @@ fn enqueue(pool: &Pool, cx: &mut Context<'_>, message: &Message<'_>) -> HandlerR
             "a payload of another size",
         ));
     };
-    if let Err(PoolFull((deferred, _))) = pool.submit((cx.defer(), payload)) {
+    if let Err((deferred, _)) = pool.submit((cx.defer(), payload)) {
         deferred.refuse(ErrorCode::LimitReached, "too busy");
     }
     Ok(())

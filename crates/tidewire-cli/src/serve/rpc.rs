@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use tidewire::upstream::Upstream;
-use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
+use tidewire::workers::{WhenPoolFull, WorkerPool};
 use tidewire::{AnyCodec, Context, Deferred, HandlerError, HandlerResult, Message, Router};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::Codec;
@@ -139,7 +139,7 @@ fn defer_sleep(
             )
         })?;
     let task = (cx.defer(), Duration::from_millis(milliseconds));
-    if let Err(PoolFull((deferred, _))) = sleepers.submit(task) {
+    if let Err((deferred, _)) = sleepers.submit(task) {
         deferred.refuse(ErrorCode::LimitReached, "all workers are asleep");
     }
     Ok(())

@@ -59,7 +59,6 @@ const PLAIN_DATA: &[Group] = &[
             "tidewire/backplane/mod: NodeFigures PeerFigures",
             "tidewire/mailbox/inspection: RoomFigures",
             "tidewire/observe/log/tally: LogMetrics",
-            "tidewire/observe/otlp/mod: SpanMetrics",
             "tidewire/session/broadcast: BroadcastReport",
             "tidewire/session/figures: Lag LaneFigures SessionFigures",
             "tidewire/workers: WorkerMetrics",
@@ -93,7 +92,6 @@ const PLAIN_DATA: &[Group] = &[
             "tidewire/server/mod: Stopped",
             "tidewire/service/async_service: AsyncRequest",
             "tidewire/service/chat/hooks: ChatMessage",
-            "tidewire/workers: PoolFull",
         ],
     ),
     (

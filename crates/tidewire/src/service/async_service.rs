@@ -25,9 +25,8 @@ use super::{Context, Deferred, HandlerError, HandlerResult, Service};
 use crate::observe::QuietLog;
 use crate::session::SessionId;
 
-/// A future for an executor. It yields nothing, because the answer is sent from within. [`AsyncService`] has an
-/// example.
-pub type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+/// A future for an executor. It yields nothing, because the answer is sent from within.
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A service that answers every request with a future, on any executor. `spawn` gets each future and must ensure that
 /// it is polled to its end.

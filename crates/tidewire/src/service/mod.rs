@@ -26,7 +26,7 @@ use tidewire_io::clock::Moment;
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::message::{Kind, Message};
 
-pub use async_service::{AsyncRequest, AsyncService, Task};
+pub use async_service::{AsyncRequest, AsyncService};
 pub(crate) use boxed::BoxedService;
 use call::CallState;
 pub use call::Deferred;

@@ -1,16 +1,17 @@
 //! Requests answered by futures, on executors of the tests.
 
 use std::future::pending;
+use std::pin::Pin;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::task::Poll;
 use std::thread;
 
-use tidewire::{
-    AsyncRequest, AsyncService, Client, HandlerError, RequestError, Server, Service, Task,
-};
+use tidewire::{AsyncRequest, AsyncService, Client, HandlerError, RequestError, Server, Service};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::fixtures::{codec, tw1};
 use tidewire_testkit::{DEADLINE, TestServer, block_on};
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Returns a service whose tasks the test runs.
 fn by_hand<H>(handler: H) -> (AsyncService<impl FnMut(Task) + Clone, H>, Receiver<Task>) {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, mpsc};
 
-use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
+use tidewire::workers::{WhenPoolFull, WorkerPool};
 use tidewire::{Context, Message, RequestError, Server};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{DEADLINE, TestServer, assert_conserved};
@@ -16,7 +16,7 @@ fn serve(pool: &Arc<WorkerPool<DeferredTask>>, name: &str) -> TestServer {
         let pool = Arc::clone(&pool);
         move |cx: &mut Context<'_>, message: Message<'_>| {
             let task = (cx.defer(), message.payload.to_vec());
-            if let Err(PoolFull((deferred, _))) = pool.submit(task) {
+            if let Err((deferred, _)) = pool.submit(task) {
                 deferred.refuse(ErrorCode::LimitReached, "too busy");
             }
             Ok(())

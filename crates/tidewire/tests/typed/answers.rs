@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize, Serializer};
 use tidewire::typed::{CallError, DeferredReply};
-use tidewire::workers::{PoolFull, WhenPoolFull, WorkerPool};
+use tidewire::workers::{WhenPoolFull, WorkerPool};
 use tidewire::{AnyCodec, Kind, Limits, Message, RequestError, Router, Server};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::{DEADLINE, TestServer, wait_until};
@@ -100,7 +100,7 @@ struct Shouter(Arc<WorkerPool<Task>>);
 
 impl Slow for Shouter {
     fn shout(&self, text: String, reply: DeferredReply<String>) {
-        if let Err(PoolFull((_, reply))) = self.0.submit((text, reply)) {
+        if let Err((_, reply)) = self.0.submit((text, reply)) {
             reply.refuse(ErrorCode::LimitReached, "all workers are busy");
         }
     }
