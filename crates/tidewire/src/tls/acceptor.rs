@@ -10,10 +10,11 @@ use sha2::{Digest, Sha256};
 use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::layer::Layer;
 
-use super::error::{PemPart, TlsError};
+use super::error::TlsError;
 use super::expiry::expiry;
 use super::layer::{TlsLayer, failed};
 use super::pem::Pem;
+use super::pem::PemPart;
 use super::provider::{provider, ticketer, versions};
 use super::{ClientAuth, ServerTls};
 use crate::observe::LaneCounters;

@@ -15,9 +15,10 @@ use tidewire_proto::layer::Layer;
 
 use super::ClientTls;
 use super::acceptor::{HTTP, authorities, unusable};
-use super::error::{PemPart, TlsError};
+use super::error::TlsError;
 use super::layer::{TlsLayer, failed};
 use super::pem::Pem;
+use super::pem::PemPart;
 use super::provider::{provider, versions};
 use crate::address::Address;
 use crate::observe::QuietLog;

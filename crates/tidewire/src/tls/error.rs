@@ -9,7 +9,7 @@ use tidewire_io::trusted::OpenError;
 /// TLS settings cannot be used.
 ///
 /// ```
-/// use tidewire::tls::{Pem, PemPart, ServerTls, TlsError};
+/// use tidewire::tls::{Pem, ServerTls, TlsError};
 /// use tidewire::{Context, Message, ServeError, Server};
 ///
 /// let error = Server::builder()
@@ -17,63 +17,65 @@ use tidewire_io::trusted::OpenError;
 ///     .tls(ServerTls::new("/nowhere/server.pem", "/nowhere/server.key"))
 ///     .start_one(|cx: &mut Context<'_>, message: Message<'_>| cx.reply(message.payload))
 ///     .unwrap_err();
-/// let part = PemPart::Chain;
-/// assert!(
-///     matches!(error, ServeError::Tls(TlsError::Unreadable { part: it, .. }) if it == part)
-/// );
+/// assert!(matches!(error, ServeError::Tls(TlsError::Unreadable { part: "certificate", .. })));
 ///
 /// let empty = ServerTls::new(Pem::bytes(*b"no certificate"), Pem::bytes(*b"no key"));
 /// let error = empty.layer("tw1").err();
-/// assert!(matches!(error, Some(TlsError::Empty { part: it, .. }) if it == part));
+/// assert!(matches!(error, Some(TlsError::Empty { part: "certificate", .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TlsError {
     /// The file cannot be read.
-    #[error("cannot read the {} {path}: {source}; check the path, and that this user may read it", part.name())]
+    #[error(
+        "cannot read the {part} {path}: {source}; check the path, and that this user may read it"
+    )]
     Unreadable {
-        /// The part that was read.
-        part: PemPart,
+        /// The part that was read: `certificate`, `key` or `CA file`.
+        part: &'static str,
         /// The path.
         path: String,
         /// The error of the system.
         source: io::Error,
     },
     /// Others could have read the key, or changed it or the authorities.
-    #[error("the {} {source}", part.name())]
+    #[error("the {part} {source}")]
     Untrusted {
-        /// The part that was read.
-        part: PemPart,
+        /// The part that was read: `certificate`, `key` or `CA file`.
+        part: &'static str,
         /// The fault of the file.
         source: OpenError,
     },
     /// The file is too long.
     #[error(
-        "the {} {origin} is longer than {limit} bytes; give only what belongs to this side", part.name()
+        "the {part} {origin} is longer than {limit} bytes; give only what belongs to this side"
     )]
     TooLong {
-        /// The part that was read.
-        part: PemPart,
+        /// The part that was read: `certificate`, `key` or `CA file`.
+        part: &'static str,
         /// The path, or a name for the bytes.
         origin: String,
         /// The greatest length in bytes.
         limit: usize,
     },
     /// The file has no entry of the kind that is needed.
-    #[error("the {} {origin} has no {} in PEM: it needs a line `-----BEGIN \
-        {}-----`", part.name(), part.name(), label(*part))]
+    #[error("the {part} {origin} has no {part} in PEM: it needs a line `-----BEGIN {label}-----`")]
     Empty {
-        /// The part that was read.
-        part: PemPart,
+        /// The part that was read: `certificate`, `key` or `CA file`.
+        part: &'static str,
         /// The path, or a name for the bytes.
         origin: String,
+        /// The label of the entries that it needs.
+        label: &'static str,
     },
     /// The file is not PEM.
-    #[error("the {} {origin} is not PEM: {detail}; make it again, or convert it with `openssl`", part.name())]
+    #[error(
+        "the {part} {origin} is not PEM: {detail}; make it again, or convert it with `openssl`"
+    )]
     Malformed {
-        /// The part that was read.
-        part: PemPart,
+        /// The part that was read: `certificate`, `key` or `CA file`.
+        part: &'static str,
         /// The path, or a name for the bytes.
         origin: String,
         /// The fault, in words.
@@ -124,33 +126,4 @@ pub enum TlsError {
         /// The name.
         name: String,
     },
-}
-
-/// The part of the TLS settings that a PEM file is for. [`TlsError`] has an example.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum PemPart {
-    /// The certificate chain of this side.
-    Chain,
-    /// The key of this side.
-    Key,
-    /// The certificates of trusted authorities.
-    Authorities,
-}
-
-impl PemPart {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Chain => "certificate",
-            Self::Key => "key",
-            Self::Authorities => "CA file",
-        }
-    }
-}
-
-fn label(part: PemPart) -> &'static str {
-    match part {
-        PemPart::Key => "PRIVATE KEY",
-        PemPart::Chain | PemPart::Authorities => "CERTIFICATE",
-    }
 }

@@ -25,7 +25,7 @@ mod tests;
 pub use acceptor::TlsAcceptor;
 pub(crate) use acceptor::{Acceptor, protocol};
 pub(crate) use connector::{ClientConfigs, Connector, OutgoingTls};
-pub use error::{PemPart, TlsError};
+pub use error::TlsError;
 pub use pem::Pem;
 pub use tidewire_proto::layer::{CertificateNames, Encryption, TlsFault};
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rustls::pki_types::pem::{Error as FormatError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::error::{PemPart, TlsError};
+use super::error::TlsError;
 use tidewire_io::trusted::{FileState, OpenError, Trust, open_trusted};
 
 /// Certificates or a key in PEM. A path converts into it. [`TlsError`](crate::tls::TlsError) has an example.
@@ -19,6 +19,27 @@ pub enum Pem {
     File(PathBuf),
     /// The content of a file.
     Bytes(Arc<[u8]>),
+}
+
+/// The part of the settings that a file is for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PemPart {
+    /// The certificate chain of this side.
+    Chain,
+    /// The key of this side.
+    Key,
+    /// The certificates of trusted authorities.
+    Authorities,
+}
+
+impl PemPart {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Chain => "certificate",
+            Self::Key => "key",
+            Self::Authorities => "CA file",
+        }
+    }
 }
 
 impl Pem {
@@ -74,7 +95,7 @@ impl Pem {
         };
         match bytes.len() > limit {
             true => Err(TlsError::TooLong {
-                part,
+                part: part.name(),
                 origin: self.origin(),
                 limit,
             }),
@@ -83,13 +104,19 @@ impl Pem {
     }
 
     fn empty(&self, part: PemPart) -> TlsError {
-        let origin = self.origin();
-        TlsError::Empty { part, origin }
+        TlsError::Empty {
+            part: part.name(),
+            origin: self.origin(),
+            label: match part {
+                PemPart::Key => "PRIVATE KEY",
+                PemPart::Chain | PemPart::Authorities => "CERTIFICATE",
+            },
+        }
     }
 
     fn malformed(&self, part: PemPart, error: &FormatError) -> TlsError {
         TlsError::Malformed {
-            part,
+            part: part.name(),
             origin: self.origin(),
             detail: error.to_string(),
         }
@@ -99,13 +126,16 @@ impl Pem {
 /// Reads a file up to one byte beyond the limit.
 fn read_file(path: &Path, part: PemPart, limit: usize) -> Result<Vec<u8>, TlsError> {
     let unreadable = |source| TlsError::Unreadable {
-        part,
+        part: part.name(),
         path: path.display().to_string(),
         source,
     };
     let refused = |error| match error {
         OpenError::Io(source) => unreadable(source),
-        source => TlsError::Untrusted { part, source },
+        source => TlsError::Untrusted {
+            part: part.name(),
+            source,
+        },
     };
     let file = match part {
         PemPart::Key => open_trusted(path, Trust::Secret).map_err(refused)?,

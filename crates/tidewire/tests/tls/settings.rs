@@ -4,7 +4,7 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
 use tempfile::TempDir;
-use tidewire::tls::{PemPart, ServerTls, TlsError};
+use tidewire::tls::{ServerTls, TlsError};
 use tidewire_testkit::certificates::usual;
 
 fn error(tls: &ServerTls) -> TlsError {
@@ -32,7 +32,7 @@ fn files_that_cannot_be_used_are_named_with_a_remedy() {
     assert!(matches!(
         missing,
         TlsError::Unreadable {
-            part: PemPart::Chain,
+            part: "certificate",
             ..
         }
     ));
@@ -42,7 +42,7 @@ fn files_that_cannot_be_used_are_named_with_a_remedy() {
     );
 
     let no_key = error(&tls(&chain, "/nowhere/server.key"));
-    let part = PemPart::Key;
+    let part = "key";
     assert!(
         matches!(&no_key, TlsError::Unreadable { part: found, .. } if *found == part),
         "{no_key}"
@@ -55,9 +55,9 @@ fn files_that_cannot_be_used_are_named_with_a_remedy() {
 
     let empty = file(&directory, "empty.pem", "");
     for (chain, key, part) in [
-        (&empty, &key, PemPart::Chain),
-        (&chain, &empty, PemPart::Key),
-        (&key, &key, PemPart::Chain),
+        (&empty, &key, "certificate"),
+        (&chain, &empty, "key"),
+        (&key, &key, "certificate"),
     ] {
         let error = error(&tls(chain, key));
         let is_empty = matches!(error, TlsError::Empty { part: found, .. } if found == part);
