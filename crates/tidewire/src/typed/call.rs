@@ -11,7 +11,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tidewire_proto::message::Message;
 
-use super::{CallError, Format, FormatError};
+use super::format::Cause;
+use super::{CallError, Format};
 use crate::client::reply::{give_back, take_memory_to_write};
 use crate::client::{Call, Client, Payload, Request, WhenWindowFull};
 
@@ -20,7 +21,7 @@ use crate::client::{Call, Client, Payload, Request, WhenWindowFull};
 #[must_use = "nothing is sent before `send`, `wait` or `.await`"]
 pub struct TypedCall<'a, T, E = Infallible> {
     method: &'static str,
-    call: Result<Call<'a>, FormatError>,
+    call: Result<Call<'a>, Cause>,
     decode: Decode<T, E>,
 }
 
@@ -32,11 +33,11 @@ pub struct TypedCall<'a, T, E = Infallible> {
 pub struct TypedRequest<T, E = Infallible> {
     method: &'static str,
     /// The error, if the call could not be encoded. It is taken when the future is ready.
-    request: Result<Request, Option<FormatError>>,
+    request: Result<Request, Option<Cause>>,
     decode: Decode<T, E>,
 }
 
-type Decode<T, E> = fn(&[u8]) -> Result<Result<T, E>, FormatError>;
+type Decode<T, E> = fn(&[u8]) -> Result<Result<T, E>, Cause>;
 
 impl<'a, T, E> TypedCall<'a, T, E> {
     /// Sets the longest time for the call, waits and repetitions included. Default: that of the client.
@@ -180,7 +181,7 @@ pub fn send_one_way<F: Format>(
 /// The payload is no such answer.
 pub fn fallible<F: Format, T: DeserializeOwned, E: DeserializeOwned>(
     payload: &[u8],
-) -> Result<Result<T, E>, FormatError> {
+) -> Result<Result<T, E>, Cause> {
     F::decode(payload)
 }
 
@@ -190,7 +191,7 @@ pub fn fallible<F: Format, T: DeserializeOwned, E: DeserializeOwned>(
 /// The payload is no such answer.
 pub fn infallible<F: Format, T: DeserializeOwned>(
     payload: &[u8],
-) -> Result<Result<T, Infallible>, FormatError> {
+) -> Result<Result<T, Infallible>, Cause> {
     F::decode(payload).map(Ok)
 }
 
@@ -206,7 +207,7 @@ fn conclude<T, E>(
 }
 
 /// The error of a call that could not be encoded. Like the result of a request, it is returned once.
-fn unsent<E>(error: Option<FormatError>) -> CallError<E> {
+fn unsent<E>(error: Option<Cause>) -> CallError<E> {
     error.map_or(
         CallError::Request(crate::client::RequestError::Shutdown),
         CallError::Arguments,

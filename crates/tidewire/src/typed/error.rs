@@ -1,11 +1,11 @@
 //! Errors of typed calls.
 
 use std::convert::Infallible;
+use std::error::Error;
 
 use thiserror::Error;
 use tidewire_proto::body::ErrorCode;
 
-use super::FormatError;
 use crate::client::RequestError;
 use crate::session::SendError;
 
@@ -60,13 +60,13 @@ pub enum CallError<E = Infallible> {
     },
     /// The arguments cannot be encoded. Nothing was sent.
     #[error("the arguments cannot be sent: {0}")]
-    Arguments(#[source] FormatError),
+    Arguments(#[source] Box<dyn Error + Send + Sync>),
     /// The answer of a [`DeferredReply`](super::DeferredReply) cannot be encoded. The caller gets an internal error.
     #[error("the answer cannot be encoded")]
-    Answer(#[source] FormatError),
+    Answer(#[source] Box<dyn Error + Send + Sync>),
     /// The method ran, but its answer cannot be decoded. A type of the service differs between the two sides.
     #[error("the answer cannot be decoded: {0}")]
-    MalformedAnswer(#[source] FormatError),
+    MalformedAnswer(#[source] Box<dyn Error + Send + Sync>),
     /// There was no answer, or a refusal that is not the method's own error: see [`RequestError`].
     #[error(transparent)]
     Request(#[from] RequestError),

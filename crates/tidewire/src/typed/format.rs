@@ -1,11 +1,14 @@
 //! Encoding of values as payloads: the trait, and its default.
 
 use std::cell::Cell;
+use std::error::Error;
 
 use postcard::ser_flavors::Flavor;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use thiserror::Error;
+
+/// The reason why a format cannot encode or decode.
+pub(super) type Cause = Box<dyn Error + Send + Sync>;
 
 /// The encoding of arguments and results of a typed service. The service's trait chooses it, because both sides must
 /// agree: `#[tidewire::service(format = Json)]`.
@@ -16,40 +19,47 @@ use thiserror::Error;
 /// JSON, for peers without Rust types, takes these lines:
 ///
 /// ```
+/// use std::error::Error;
 /// use serde::{Serialize, de::DeserializeOwned};
-/// use tidewire::typed::{Format, FormatError};
+/// use tidewire::typed::Format;
 ///
 /// #[derive(Debug)]
 /// pub struct Json;
 ///
 /// impl Format for Json {
-///     fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), FormatError> {
-///         serde_json::to_writer(out, value).map_err(FormatError::encode)
+///     fn encode<T: Serialize + ?Sized>(
+///         value: &T,
+///         out: &mut Vec<u8>,
+///     ) -> Result<(), Box<dyn Error + Send + Sync>> {
+///         Ok(serde_json::to_writer(out, value)?)
 ///     }
 ///
-///     fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FormatError> {
-///         serde_json::from_slice(payload).map_err(FormatError::decode)
+///     fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Box<dyn Error + Send + Sync>> {
+///         Ok(serde_json::from_slice(payload)?)
 ///     }
 /// }
 ///
 /// let mut payload = Vec::new();
 /// Json::encode(&(1, "two"), &mut payload)?;
 /// assert_eq!(payload, br#"[1,"two"]"#);
-/// # Ok::<(), FormatError>(())
+/// # Ok::<(), Box<dyn Error + Send + Sync>>(())
 /// ```
 pub trait Format: 'static {
     /// Appends a value to `out`. After an error the content of `out` is ignored.
     ///
     /// # Errors
     /// The format cannot express the value.
-    fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), FormatError>;
+    fn encode<T: Serialize + ?Sized>(
+        value: &T,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Box<dyn Error + Send + Sync>>;
 
     /// Decodes a value that fills the whole payload. It must return an error if bytes are left over, because then the
     /// two sides use different types.
     ///
     /// # Errors
     /// The payload is not such a value. Payloads come from untrusted peers, so this must never panic.
-    fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FormatError>;
+    fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Box<dyn Error + Send + Sync>>;
 }
 
 /// The default [`Format`]: [Postcard](https://docs.rs/postcard). It is compact and fast, but does not describe itself.
@@ -61,49 +71,16 @@ pub trait Format: 'static {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Postcard;
 
-/// A value cannot be encoded, or a payload cannot be decoded. An error of [`Format`], which has an example.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum FormatError {
-    /// The format cannot express the value.
-    #[error("the value cannot be encoded")]
-    Encode(#[source] Cause),
-    /// The payload is not such a value.
-    #[error("the payload is not a value of the expected type")]
-    Decode(#[source] Cause),
-    /// The payload has more bytes after the value.
-    #[error("{bytes} bytes are left over after the value")]
-    LeftOver {
-        /// Number of bytes that are left over.
-        bytes: usize,
-    },
-}
-
-type Cause = Box<dyn std::error::Error + Send + Sync>;
-
-impl FormatError {
-    /// Wraps the cause of a value that cannot be encoded.
-    pub fn encode(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::Encode(cause.into())
-    }
-
-    /// Wraps the cause of a payload that cannot be decoded.
-    pub fn decode(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self::Decode(cause.into())
-    }
-}
-
 impl Format for Postcard {
-    fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), FormatError> {
-        postcard::serialize_with_flavor(value, Append(out)).map_err(FormatError::encode)
+    fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), Cause> {
+        Ok(postcard::serialize_with_flavor(value, Append(out))?)
     }
 
-    fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FormatError> {
-        let (value, rest) = postcard::take_from_bytes(payload).map_err(FormatError::decode)?;
-        if rest.is_empty() {
-            Ok(value)
-        } else {
-            Err(FormatError::LeftOver { bytes: rest.len() })
+    fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Cause> {
+        let (value, rest) = postcard::take_from_bytes(payload)?;
+        match rest.len() {
+            0 => Ok(value),
+            bytes => Err(format!("{bytes} bytes are left over after the value").into()),
         }
     }
 }
@@ -135,7 +112,7 @@ impl Flavor for Append<'_> {
 pub(super) fn with_encoded<F: Format, T: Serialize + ?Sized, R>(
     value: &T,
     take: impl FnOnce(&[u8]) -> R,
-) -> Result<R, FormatError> {
+) -> Result<R, Cause> {
     // Taken out instead of borrowed, because encoding runs user code, which may call this again. A thread that is
     // ending has no buffer.
     let mut buffer = SCRATCH.try_with(Cell::take).unwrap_or_default();
@@ -169,13 +146,14 @@ mod tests {
         );
         for end in 0..payload.len() {
             let cut = Postcard::decode::<(u32, String, Option<i64>)>(&payload[..end]);
-            assert!(matches!(cut, Err(FormatError::Decode(_))), "{end}: {cut:?}");
+            assert!(cut.is_err(), "{end}: {cut:?}");
         }
         payload.extend_from_slice(b"xy");
         let long = Postcard::decode::<(u32, String, Option<i64>)>(&payload);
         assert!(
-            matches!(long, Err(FormatError::LeftOver { bytes: 2 })),
-            "{long:?}"
+            long.unwrap_err()
+                .to_string()
+                .starts_with("2 bytes are left over")
         );
     }
 

@@ -34,7 +34,7 @@ mod format;
 pub use answer::DeferredReply;
 pub use call::{TypedCall, TypedRequest};
 pub use error::CallError;
-pub use format::{Format, FormatError, Postcard};
+pub use format::{Format, Postcard};
 
 /// Functions that generated code calls. They are not part of the public interface, and change with the macro.
 #[doc(hidden)]

@@ -4,22 +4,24 @@ use std::io::{Read, Write};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tidewire::typed::{CallError, Format, FormatError};
+use tidewire::typed::{CallError, Format};
 use tidewire::{AnyCodec, RequestError, Router, Server};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::TestServer;
 
 use crate::{CODECS, CalculatorError, Point, connect};
 
+type Cause = Box<dyn std::error::Error + Send + Sync>;
+
 struct Json;
 
 impl Format for Json {
-    fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), FormatError> {
-        serde_json::to_writer(out, value).map_err(FormatError::encode)
+    fn encode<T: Serialize + ?Sized>(value: &T, out: &mut Vec<u8>) -> Result<(), Cause> {
+        Ok(serde_json::to_writer(out, value)?)
     }
 
-    fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, FormatError> {
-        serde_json::from_slice(payload).map_err(FormatError::decode)
+    fn decode<T: DeserializeOwned>(payload: &[u8]) -> Result<T, Cause> {
+        Ok(serde_json::from_slice(payload)?)
     }
 }
 
