@@ -8,9 +8,8 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args};
-use tidewire::log::{Log, LogBuilder, LogControl, LogError, LogFormat};
+use tidewire::log::{Log, LogBuilder, LogControl, LogError};
 use tidewire_command::signals;
 
 use crate::offered::offered;
@@ -40,8 +39,8 @@ pub(crate) struct LogArguments {
 
     /// The format of log lines
     #[arg(long, value_name = "FORMAT", default_value = "text")]
-    #[arg(value_parser = PossibleValuesParser::new(["text", "json"]).try_map(|name| name.parse::<LogFormat>()))]
-    log_format: LogFormat,
+    #[arg(value_parser = ["text", "json"])]
+    log_format: String,
 }
 
 impl LogArguments {
@@ -57,7 +56,7 @@ impl LogArguments {
         let mut builder = LogBuilder::new()
             .filter(&level)?
             .lossy(self.log_lossy)
-            .format(self.log_format);
+            .json(self.log_format == "json");
         if let Some(path) = &self.log_file {
             builder = builder.file(path);
         }

@@ -77,14 +77,14 @@ impl OtlpArguments {
 #[cfg(feature = "otlp")]
 pub(crate) fn finish(export: SpanExport) -> Option<String> {
     let metrics = export.finish();
-    let lost = metrics.offered - metrics.exported;
+    let lost = metrics.offered - metrics.written;
     (lost > 0).then(|| {
         format!(
             "spans: offered={} exported={} refused={} dropped={}\n",
             metrics.offered,
-            metrics.exported,
-            metrics.refused,
-            lost - metrics.refused
+            metrics.written,
+            metrics.failed,
+            lost - metrics.failed
         )
     })
 }

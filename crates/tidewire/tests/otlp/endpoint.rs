@@ -17,7 +17,7 @@ fn a_path_replaces_that_of_otlp() {
         let url = format!("{}{path}", collector.url());
         let export = OtlpBuilder::new(&url).unwrap().start().unwrap();
         make_spans(&export, 1);
-        assert_eq!(export.finish().exported, 1);
+        assert_eq!(export.finish().written, 1);
         assert_eq!(collector.requests().last().unwrap().path, asked);
     }
     for url in [
@@ -55,7 +55,7 @@ fn headers_are_read_as_the_variable_has_them() {
     assert!(!format!("{builder:?}").contains("abc"), "a secret");
     let export = builder.start().unwrap();
     make_spans(&export, 1);
-    assert_eq!(export.finish().exported, 1);
+    assert_eq!(export.finish().written, 1);
     let request = &collector.requests()[0];
     assert_eq!(request.header("authorization"), "Bearer abc");
     assert_eq!(request.header("x-scope-orgid"), "7");

@@ -10,8 +10,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidewire::log::{Log, LogBuilder};
-use tidewire::otlp::{OtlpBuilder, SpanExport, SpanMetrics};
+use tidewire::log::{Log, LogBuilder, LogMetrics};
+use tidewire::otlp::{OtlpBuilder, SpanExport};
 use tidewire::{AnyCodec, Server};
 use tidewire_testkit::fixtures::echo;
 use tidewire_testkit::{TestServer, wait_until};
@@ -61,7 +61,7 @@ fn the_spans_of_a_session_reach_the_collector_and_losses_reach_the_log() {
     drop(peer);
     server.stop();
     let metrics = export.finish();
-    assert_eq!(metrics.exported, metrics.offered, "{metrics:?}");
+    assert_eq!(metrics.written, metrics.offered, "{metrics:?}");
 
     let requests = collector.requests();
     assert_eq!(requests[0].path, "/v1/traces");
@@ -71,7 +71,7 @@ fn the_spans_of_a_session_reach_the_collector_and_losses_reach_the_log() {
     let resource = resource.unwrap().attributes;
     assert_eq!(attribute(&resource, "service.name"), "ferry");
     let spans = collector.spans();
-    assert_eq!(spans.len() as u64, metrics.exported);
+    assert_eq!(spans.len() as u64, metrics.written);
     let by_name: HashMap<&str, _> = spans.iter().map(|it| (it.name.as_str(), it)).collect();
     for name in ["connect", "receive", "handle", "send", "close"] {
         let span = by_name[name];
@@ -109,7 +109,7 @@ fn tells_of_an_outage_once(log: Log, path: &Path) {
     let export = export_to(&format!("{}/v1/traces?key=secret", collector.url()));
     make_spans(&export, 3);
     collector.wait_for_spans(3);
-    assert_eq!(export.finish().exported, 3);
+    assert_eq!(export.finish().written, 3);
     log.finish();
     let text = std::fs::read_to_string(path).unwrap();
     let told: Vec<_> = text
@@ -123,7 +123,7 @@ fn tells_of_an_outage_once(log: Log, path: &Path) {
 }
 
 /// Offered spans, all of which have a fate.
-fn finished(export: SpanExport, offered: u64) -> SpanMetrics {
+fn finished(export: SpanExport, offered: u64) -> LogMetrics {
     let metrics = export.finish();
     assert_eq!(metrics.offered, offered);
     assert_eq!(metrics.in_flight(), 0, "{metrics:?}");
@@ -135,7 +135,7 @@ fn spans_that_wait_at_the_end_are_exported_in_batches() {
     let collector = Collector::start([]);
     let export = export_to(collector.url());
     make_spans(&export, 1300);
-    assert_eq!(finished(export, 1300).exported, 1300);
+    assert_eq!(finished(export, 1300).written, 1300);
     let sizes: Vec<usize> = collector
         .requests()
         .iter()
@@ -184,7 +184,7 @@ fn the_end_does_not_wait_for_a_collector_that_never_answers() {
     let export = export_to(collector.url());
     make_spans(&export, 5);
     let metrics = export.finish();
-    assert_eq!((metrics.offered, metrics.exported), (5, 0));
+    assert_eq!((metrics.offered, metrics.written), (5, 0));
     assert_eq!(metrics.dropped + metrics.in_flight(), 5, "lost, and told");
 }
 
@@ -199,7 +199,7 @@ fn the_end_waits_once_for_a_post_that_is_on_its_way() {
     });
     let before = Instant::now();
     let metrics = export.finish();
-    assert_eq!(metrics.exported, 0);
+    assert_eq!(metrics.written, 0);
     // A post may take 5 s, and the end half as long.
     let waited = before.elapsed();
     assert!(waited < Duration::from_millis(3_500), "{waited:?}");
@@ -215,7 +215,7 @@ fn spans_that_a_collector_refuses_are_counted_and_not_sent_again() {
         collector.wait_for_spans(5);
         let is_counted = || {
             let metrics = export.metrics();
-            let counted = (metrics.refused, metrics.exported);
+            let counted = (metrics.failed, metrics.written);
             (counted == (refused, exported)).then_some(())
         };
         wait_until("the outcomes", is_counted);
@@ -230,7 +230,7 @@ fn a_redirect_is_not_followed() {
     let collector = Collector::start([Reply::Redirect(elsewhere.url().to_owned())]);
     let export = export_to(collector.url());
     make_spans(&export, 1);
-    assert_eq!(finished(export, 1).refused, 1);
+    assert_eq!(finished(export, 1).failed, 1);
     assert!(elsewhere.requests().is_empty());
     assert!(
         collector.requests()[0]
@@ -245,7 +245,7 @@ fn a_span_after_the_end_is_dropped() {
     let export = export_to(collector.url());
     let layer = export.layer();
     let metrics = finished(export, 0);
-    assert_eq!(metrics, SpanMetrics::default());
+    assert_eq!(metrics, LogMetrics::default());
     subscriber::with_default(registry().with(layer), || {
         drop(tracing::debug_span!(target: "tidewire::span", "close"));
     });

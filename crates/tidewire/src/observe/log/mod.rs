@@ -32,7 +32,6 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,19 +52,18 @@ use crate::limits::{LOG_QUEUE_LINES_MAX, LOG_STALL_TIMEOUT};
 use line::Notice;
 use sink::Sink;
 use target::{Orders, Target};
-use tidewire_proto::setting::SettingError;
 
 /// The settings of a log before it starts.
 ///
 /// ```
-/// use tidewire::log::{LogBuilder, LogFormat};
+/// use tidewire::log::LogBuilder;
 ///
 /// # let directory = std::env::temp_dir().join(format!("tidewire-log-{}", std::process::id()));
 /// # std::fs::create_dir_all(&directory)?;
 /// # let path = directory.join("server.log");
 /// let log = LogBuilder::new()
 ///     .filter("info")?
-///     .format(LogFormat::Json)
+///     .json(true)
 ///     .file(&path)
 ///     .start()?;
 /// tracing::info!(sessions = 3, "running");
@@ -85,14 +83,10 @@ pub struct LogBuilder {
     stall_timeout: Duration,
 }
 
-/// The format of a line; see [`LogBuilder`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum LogFormat {
-    /// Time, level, message and fields, in colours on a terminal.
-    #[default]
+/// The format of a line; see [`LogBuilder::json`].
+#[derive(Clone, Copy, Debug)]
+enum LogFormat {
     Text,
-    /// One JSON object a line.
     Json,
 }
 
@@ -142,7 +136,7 @@ impl Default for LogBuilder {
     fn default() -> Self {
         Self {
             filter: Targets::new().with_default(LevelFilter::INFO),
-            format: LogFormat::default(),
+            format: LogFormat::Text,
             file: None,
             lossy: false,
             queue_lines_max: LOG_QUEUE_LINES_MAX,
@@ -168,10 +162,14 @@ impl LogBuilder {
         Ok(self)
     }
 
-    /// Sets the format of lines. Default: text.
+    /// Sets whether each line is a JSON object. Default: text with time, level, message and fields, in colours on a
+    /// terminal.
     #[must_use]
-    pub fn format(mut self, format: LogFormat) -> Self {
-        self.format = format;
+    pub fn json(mut self, is_json: bool) -> Self {
+        self.format = match is_json {
+            true => LogFormat::Json,
+            false => LogFormat::Text,
+        };
         self
     }
 
@@ -342,21 +340,6 @@ fn open_file(path: &Path, format: LogFormat) -> Result<File, LogError> {
             source,
         })?;
     Ok(file)
-}
-
-impl FromStr for LogFormat {
-    type Err = SettingError;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        match name {
-            "text" => Ok(Self::Text),
-            "json" => Ok(Self::Json),
-            _ => {
-                let text = format!("{name:?} is no log format; use text or json");
-                Err(SettingError::new("log format", name, text))
-            }
-        }
-    }
 }
 
 fn remedy(error: &io::Error) -> &'static str {

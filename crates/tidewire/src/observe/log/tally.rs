@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 
 use tracing_appender::non_blocking::ErrorCounter;
 
-/// The lines of a log so far, counted by outcome. The few lines that the log writes about itself are not among them.
-/// [`LogBuilder`](super::LogBuilder) has an example.
+/// The lines of a log so far, or the spans of an export, counted by outcome. The few lines that the log writes about
+/// itself are not among them. [`LogBuilder`](super::LogBuilder) has an example.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogMetrics {
-    /// Lines logged.
+    /// Lines logged, or spans that ended.
     pub offered: u64,
-    /// Lines that the target accepted.
+    /// Lines that the target accepted, or spans that the collector took.
     pub written: u64,
-    /// Lines dropped because the queue was full, or because the log had ended.
+    /// Lines or spans dropped because the queue was full, or because the log or the export had ended.
     pub dropped: u64,
-    /// Lines that the target did not accept.
+    /// Lines that the target did not accept, or spans that the collector answered it does not take.
     pub failed: u64,
 }
 
 impl LogMetrics {
-    /// The number of lines that still wait. It is exact while no thread logs, and 0 after the log has ended.
+    /// The number of lines or spans that still wait. It is exact while no thread logs, and 0 after the log has ended.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
         self.offered

@@ -120,12 +120,12 @@ impl Exporter {
             match result {
                 Ok(refused) => {
                     let refused = refused.min(count);
-                    add(&self.tally.refused, refused);
-                    add(&self.tally.exported, count - refused);
+                    add(&self.tally.failed, refused);
+                    add(&self.tally.written, count - refused);
                     return;
                 }
                 Err(error) if !error.may_pass() => {
-                    add(&self.tally.refused, count);
+                    add(&self.tally.failed, count);
                     return;
                 }
                 // At the end each batch has one chance.
@@ -178,13 +178,13 @@ impl Reporter {
             }
             Err(error) => {
                 if self.refusals.may_log(now_ns).is_some() {
-                    let refused = tally.refused.load(Ordering::SeqCst);
+                    let refused = tally.failed.load(Ordering::SeqCst);
                     tracing::warn!(%collector, %error, refused, "the collector refuses spans");
                 }
             }
             Ok(1..) => {
                 if self.refusals.may_log(now_ns).is_some() {
-                    let refused = tally.refused.load(Ordering::SeqCst);
+                    let refused = tally.failed.load(Ordering::SeqCst);
                     tracing::warn!(%collector, refused, "the collector refuses some spans");
                 }
             }

@@ -10,7 +10,7 @@
 //! intervals, while the queue fills. Every span is accounted for:
 //!
 //! ```text
-//! offered = exported + refused + dropped + in flight
+//! offered = written + failed + dropped + in flight
 //! ```
 //!
 //! The log has one line when the collector cannot be reached and one line when it can be reached again. A collector
@@ -43,7 +43,7 @@ use tracing_subscriber::Layer;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::registry::LookupSpan;
 
-use super::log::LogError;
+use super::log::{LogError, LogMetrics};
 use crate::limits::{OTLP_FLUSH_TIMEOUT, OTLP_QUEUE_SPANS_MAX};
 use exporter::Exporter;
 use post::Collector;
@@ -82,19 +82,6 @@ pub struct SpanExport {
     /// The exporter's thread ends at the deadline that it finds here.
     ending: Sender<Instant>,
     ended: Receiver<()>,
-}
-
-/// The spans of an export so far, counted by outcome. [`OtlpBuilder`] has an example.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SpanMetrics {
-    /// Spans that ended.
-    pub offered: u64,
-    /// Spans that the collector took.
-    pub exported: u64,
-    /// Spans that the collector answered it does not take.
-    pub refused: u64,
-    /// Spans that were not sent: the queue was full, or the export ended before the collector was reached.
-    pub dropped: u64,
 }
 
 impl OtlpBuilder {
@@ -204,13 +191,13 @@ impl SpanExport {
 
     /// The outcomes of the spans so far.
     #[must_use]
-    pub fn metrics(&self) -> SpanMetrics {
+    pub fn metrics(&self) -> LogMetrics {
         self.tally.metrics()
     }
 
     /// Exports the spans that wait, and ends the export. It waits some 2 s for a collector that does not answer. Spans
     /// in flight are then lost.
-    pub fn finish(mut self) -> SpanMetrics {
+    pub fn finish(mut self) -> LogMetrics {
         self.end();
         self.tally.metrics()
     }
@@ -234,36 +221,27 @@ impl Drop for SpanExport {
     }
 }
 
-impl SpanMetrics {
-    /// The number of spans that still wait. It is exact while no span ends.
-    #[must_use]
-    pub fn in_flight(&self) -> u64 {
-        self.offered
-            .saturating_sub(self.exported + self.refused + self.dropped)
-    }
-}
-
 /// Counts the spans by outcome. Lanes, the exporter's thread and readers share it.
 #[derive(Debug, Default)]
 struct Tally {
     offered: AtomicU64,
-    exported: AtomicU64,
-    refused: AtomicU64,
+    written: AtomicU64,
+    failed: AtomicU64,
     dropped: AtomicU64,
     is_closed: AtomicBool,
 }
 
 impl Tally {
-    fn metrics(&self) -> SpanMetrics {
+    fn metrics(&self) -> LogMetrics {
         // Outcomes are read before offers, so that a span that ends in between is in flight and not missing.
-        let [exported, refused, dropped, offered] =
-            [&self.exported, &self.refused, &self.dropped, &self.offered]
+        let [written, failed, dropped, offered] =
+            [&self.written, &self.failed, &self.dropped, &self.offered]
                 .map(|count| count.load(Ordering::SeqCst));
-        SpanMetrics {
+        LogMetrics {
             offered,
-            exported,
-            refused,
+            written,
             dropped,
+            failed,
         }
     }
 }
