@@ -15,7 +15,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use tidewire::CloseReason;
 use tidewire::backplane::{NodeFigures, PeerFigures};
-use tidewire::metrics::{DatagramDrop, DropReason, LaneFigures, Metrics};
+use tidewire::metrics::{LaneFigures, Metrics};
 
 use crate::http::RequestCounts;
 use crate::sampler::{ANSWER_TIME_MAX, Sampler};
@@ -117,8 +117,10 @@ impl Output<'_, '_> {
 
     fn reasons(&mut self, sum: &Metrics) -> fmt::Result {
         let closed = CloseReason::NAMES.iter().zip(sum.closed);
-        let dropped = DropReason::NAMES.iter().zip(sum.room_dropped);
-        let datagrams = DatagramDrop::NAMES.iter().zip(sum.datagrams_dropped);
+        let dropped = Metrics::ROOM_DROP_REASONS.iter().zip(sum.room_dropped);
+        let datagrams = Metrics::DATAGRAM_DROP_REASONS
+            .iter()
+            .zip(sum.datagrams_dropped);
         let label = |(reason, count): (&&'static str, u64)| ([("reason", *reason)], count);
         let pairs: Vec<_> = closed.map(label).collect();
         self.owned_counter("sessions_closed", "Sessions closed, by reason", &pairs)?;

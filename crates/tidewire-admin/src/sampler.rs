@@ -8,9 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-use tidewire::metrics::{
-    DatagramDrop, DropReason, Inspector, LaneFigures, Metrics, RoomFigures, SessionFigures,
-};
+use tidewire::metrics::{Inspector, LaneFigures, Metrics, RoomFigures, SessionFigures};
 use tidewire::tls::TlsAcceptor;
 use tidewire::{CloseReason, ServeError, Sessions};
 
@@ -211,8 +209,8 @@ impl Sampler {
                 .collect(),
             memory: memory(sum, lanes),
             in_flight: i64::try_from(sum.room_in_flight()).unwrap_or(i64::MAX),
-            dropped: by_reason(&DropReason::NAMES, &sum.room_dropped),
-            datagrams_dropped: by_reason(&DatagramDrop::NAMES, &sum.datagrams_dropped),
+            dropped: by_reason(&Metrics::ROOM_DROP_REASONS, &sum.room_dropped),
+            datagrams_dropped: by_reason(&Metrics::DATAGRAM_DROP_REASONS, &sum.datagrams_dropped),
             closed: by_reason(&CloseReason::NAMES, &sum.closed),
             identity: Identity {
                 authenticated: sum.authenticated,

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value, json};
 use tidewire::CloseReason;
-use tidewire::metrics::{DatagramDrop, DropReason, Metrics};
+use tidewire::metrics::Metrics;
 use tidewire_command::output;
 use tidewire_command::tell::{Stream, tell};
 
@@ -54,7 +54,11 @@ pub(super) fn line(metrics: &Metrics) -> String {
     ];
     push("memory_", &pressure, &counts);
     push("", &["published"], &[metrics.published]);
-    push("dropped.", &DropReason::NAMES, &metrics.room_dropped);
+    push(
+        "dropped.",
+        &Metrics::ROOM_DROP_REASONS,
+        &metrics.room_dropped,
+    );
     push("closed.", &CloseReason::NAMES, &metrics.closed);
     let datagrams = ["in", "out", "challenges", "kernel_drops"];
     let counts = [
@@ -66,7 +70,7 @@ pub(super) fn line(metrics: &Metrics) -> String {
     push("datagrams.", &datagrams, &counts);
     push(
         "datagrams_dropped.",
-        &DatagramDrop::NAMES,
+        &Metrics::DATAGRAM_DROP_REASONS,
         &metrics.datagrams_dropped,
     );
     text
@@ -110,12 +114,12 @@ fn object(metrics: &Metrics) -> Value {
         "offered": metrics.room_offered,
         "delivered": metrics.room_delivered,
         "dropped": metrics.room_dropped_total(),
-        "dropped_by": counts(&DropReason::NAMES, &metrics.room_dropped),
+        "dropped_by": counts(&Metrics::ROOM_DROP_REASONS, &metrics.room_dropped),
         "closed_by": counts(&CloseReason::NAMES, &metrics.closed),
         "datagrams_in": metrics.datagrams_in,
         "datagrams_out": metrics.datagrams_out,
         "challenges": metrics.challenges,
-        "datagrams_dropped_by": counts(&DatagramDrop::NAMES, &metrics.datagrams_dropped),
+        "datagrams_dropped_by": counts(&Metrics::DATAGRAM_DROP_REASONS, &metrics.datagrams_dropped),
         "kernel_drops": metrics.kernel_drops,
     })
 }
@@ -134,7 +138,7 @@ mod tests {
             ..Metrics::default()
         };
         metrics.closed[CloseReason::PeerClosed.index()] = 3;
-        metrics.room_dropped[DropReason::Closed as usize] = 1;
+        metrics.room_dropped[0] = 1;
         assert_eq!(
             line(&metrics),
             "served: sessions=3 refused=0 frames_in=0 chat_messages=2 offered=4 delivered=3 dropped=1 \

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 
-use tidewire::metrics::{DatagramDrop, DropReason, Metrics};
+use tidewire::metrics::Metrics;
 use tidewire::{CloseReason, Policy};
 
 use crate::repository;
@@ -23,7 +23,9 @@ fn the_page_of_counters_explains_every_counter() {
         let field = line.strip_prefix("    ")?.split_once(": ")?.0;
         (!field.starts_with(' ')).then_some(field)
     });
-    let reasons = DropReason::NAMES.into_iter().chain(DatagramDrop::NAMES);
+    let reasons = Metrics::ROOM_DROP_REASONS
+        .into_iter()
+        .chain(Metrics::DATAGRAM_DROP_REASONS);
     assert_explained("docs/counters.md", fields.chain(reasons));
 }
 

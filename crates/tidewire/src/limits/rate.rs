@@ -59,8 +59,8 @@ pub struct RateLimit {
 pub enum WhenExceeded {
     /// The session is not read until it may send again; [`Metrics::rate_paused`](crate::metrics::Metrics::rate_paused)
     /// counts that. A stream loses nothing, because the transport slows its peer down. UDP cannot do that: datagrams
-    /// that come during the pause are dropped, and counted as
-    /// [`DatagramDrop::Paused`](crate::metrics::DatagramDrop::Paused).
+    /// that come during the pause are dropped, and counted as `paused`; see
+    /// [`Metrics::datagrams_dropped_by`](crate::metrics::Metrics::datagrams_dropped_by).
     Pause,
     /// Each message above the limit is refused: a request is answered with
     /// [`ErrorCode::LimitReached`](crate::ErrorCode::LimitReached), other messages are dropped.

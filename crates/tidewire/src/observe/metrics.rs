@@ -42,10 +42,9 @@ impl Counter {
     }
 }
 
-/// The reason why a room message did not reach a subscriber. It is an index into
-/// [`Metrics::room_dropped`]; [`Metrics`] has an example.
+/// The reason why a room message did not reach a subscriber. It is an index into [`Metrics::room_dropped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DropReason {
+pub(crate) enum DropReason {
     /// The session closed before the message was written.
     Closed,
     /// The subscription's policy dropped it.
@@ -63,23 +62,10 @@ pub enum DropReason {
     Inexpressible,
 }
 
-impl DropReason {
-    /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 7] = [
-        "closed",
-        "policy",
-        "left",
-        "memory",
-        "replaced",
-        "replayed",
-        "inexpressible",
-    ];
-}
-
 /// The reason why a datagram, or the rest of a datagram, was dropped. The last two reasons are about datagrams to send,
-/// all others about received datagrams. [`Metrics`] has an example.
+/// all others about received datagrams. It is an index into [`Metrics::datagrams_dropped`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DatagramDrop {
+pub(crate) enum DatagramDrop {
     /// The sender has no session, and the datagram cannot begin one.
     UnvalidatedAddress,
     /// The bytes are not a frame of the codec. The frames before them were handled.
@@ -107,39 +93,20 @@ pub enum DatagramDrop {
     Unsendable,
 }
 
-impl DatagramDrop {
-    /// Names of all reasons, in the order of their counters.
-    pub const NAMES: [&'static str; 12] = [
-        "unvalidated_address",
-        "malformed",
-        "unfinished",
-        "truncated",
-        "paused",
-        "refused",
-        "closing",
-        "early",
-        "own_address",
-        "loop",
-        "over_budget",
-        "unsendable",
-    ];
-}
-
 macro_rules! counters {
     ($($(#[doc = $doc:literal])* $name:ident),* $(,)?) => {
         #[derive(Debug, Default)]
         pub(crate) struct LaneCounters {
             $(pub(crate) $name: Counter,)*
             pub(crate) closed: [Counter; CloseReason::NAMES.len()],
-            pub(crate) room_dropped: [Counter; DropReason::NAMES.len()],
-            pub(crate) datagrams_dropped: [Counter; DatagramDrop::NAMES.len()],
+            pub(crate) room_dropped: [Counter; Metrics::ROOM_DROP_REASONS.len()],
+            pub(crate) datagrams_dropped: [Counter; Metrics::DATAGRAM_DROP_REASONS.len()],
         }
 
         /// The counters of one lane, or the sum over lanes, at one moment. All counters only grow, except the two of
         /// memory.
         ///
         /// ```
-        /// use tidewire::metrics::{DatagramDrop, DropReason};
         /// use tidewire::Client;
         ///
         /// let server = tidewire::serve("tcp://127.0.0.1:0", |cx, message| {
@@ -151,8 +118,8 @@ macro_rules! counters {
         /// let metrics = server.metrics();
         /// assert_eq!(metrics.sessions_opened, 1);
         /// assert_eq!(metrics.closed_by("idle_timeout"), 0);
-        /// assert_eq!(metrics.room_dropped[DropReason::Policy as usize], 0);
-        /// assert_eq!(metrics.datagrams_dropped_by(DatagramDrop::Malformed), 0);
+        /// assert_eq!(metrics.room_dropped_by("policy"), 0);
+        /// assert_eq!(metrics.datagrams_dropped_by("malformed"), 0);
         /// # Ok::<(), Box<dyn std::error::Error>>(())
         /// ```
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -167,10 +134,10 @@ macro_rules! counters {
             pub memory_pressure_changes: u64,
             /// Sessions closed, by reason; see [`CloseReason::NAMES`].
             pub closed: [u64; CloseReason::NAMES.len()],
-            /// Room messages that did not reach a subscriber, by reason; see [`DropReason::NAMES`].
-            pub room_dropped: [u64; DropReason::NAMES.len()],
-            /// Datagrams dropped, by reason; see [`DatagramDrop::NAMES`].
-            pub datagrams_dropped: [u64; DatagramDrop::NAMES.len()],
+            /// Room messages that did not reach a subscriber, by reason; see [`Self::ROOM_DROP_REASONS`].
+            pub room_dropped: [u64; Self::ROOM_DROP_REASONS.len()],
+            /// Datagrams dropped, by reason; see [`Self::DATAGRAM_DROP_REASONS`].
+            pub datagrams_dropped: [u64; Self::DATAGRAM_DROP_REASONS.len()],
         }
 
         impl Metrics {
@@ -436,14 +403,47 @@ counters! {
 }
 
 impl Metrics {
+    /// Why a message of a room or topic did not reach a subscriber, in the order of [`Self::room_dropped`]. The page
+    /// `docs/counters.md` of the repository explains them.
+    pub const ROOM_DROP_REASONS: [&'static str; 7] = [
+        "closed",
+        "policy",
+        "left",
+        "memory",
+        "replaced",
+        "replayed",
+        "inexpressible",
+    ];
+
+    /// Why a datagram, or the rest of one, was dropped, in the order of [`Self::datagrams_dropped`]. The page
+    /// `docs/counters.md` of the repository explains them.
+    pub const DATAGRAM_DROP_REASONS: [&'static str; 12] = [
+        "unvalidated_address",
+        "malformed",
+        "unfinished",
+        "truncated",
+        "paused",
+        "refused",
+        "closing",
+        "early",
+        "own_address",
+        "loop",
+        "over_budget",
+        "unsendable",
+    ];
+
     /// The number of sessions closed with this name of [`CloseReason::NAMES`], such as `"idle_timeout"`. 0 for an
     /// unknown name.
     #[must_use]
     pub fn closed_by(&self, name: &str) -> u64 {
-        CloseReason::NAMES
-            .iter()
-            .position(|known| *known == name)
-            .map_or(0, |index| self.closed[index])
+        count_of(name, &CloseReason::NAMES, &self.closed)
+    }
+
+    /// The number of frames of rooms and topics dropped for this one of [`Self::ROOM_DROP_REASONS`], such as
+    /// `"policy"`, once for each subscriber. 0 for an unknown name.
+    #[must_use]
+    pub fn room_dropped_by(&self, name: &str) -> u64 {
+        count_of(name, &Self::ROOM_DROP_REASONS, &self.room_dropped)
     }
 
     /// The number of sessions closed for any reason.
@@ -452,10 +452,11 @@ impl Metrics {
         self.closed.iter().sum()
     }
 
-    /// The number of datagrams dropped for this reason.
+    /// The number of datagrams dropped for this one of [`Self::DATAGRAM_DROP_REASONS`], such as `"malformed"`. 0 for an
+    /// unknown name.
     #[must_use]
-    pub fn datagrams_dropped_by(&self, reason: DatagramDrop) -> u64 {
-        self.datagrams_dropped[reason as usize]
+    pub fn datagrams_dropped_by(&self, name: &str) -> u64 {
+        count_of(name, &Self::DATAGRAM_DROP_REASONS, &self.datagrams_dropped)
     }
 
     /// The number of frames of rooms and topics dropped for any reason, once for each subscriber.
@@ -472,6 +473,12 @@ impl Metrics {
             - i128::from(self.room_delivered)
             - i128::from(self.room_dropped_total())
     }
+}
+
+/// The count with this name, or 0.
+fn count_of(name: &str, names: &[&str], counts: &[u64]) -> u64 {
+    let named = names.iter().zip(counts).find(|(known, _)| **known == name);
+    named.map_or(0, |(_, count)| *count)
 }
 
 /// Reads the counters of all lanes of a server, also after the server has stopped.

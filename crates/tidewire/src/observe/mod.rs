@@ -15,8 +15,9 @@ pub(crate) use logged::LogBuffer;
 #[cfg(test)]
 pub(crate) use logged::logged;
 pub(crate) use metrics::LaneCounters;
+pub use metrics::Metrics;
 pub(crate) use metrics::MetricsReader;
-pub use metrics::{DatagramDrop, DropReason, Metrics};
+pub(crate) use metrics::{DatagramDrop, DropReason};
 #[cfg(test)]
 pub(crate) use quiet::QUIET_NS;
 pub(crate) use quiet::QuietLog;

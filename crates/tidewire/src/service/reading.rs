@@ -13,7 +13,8 @@ impl Context<'_> {
     /// ends them.
     ///
     /// The transport applies back pressure to the peer. Over UDP it cannot: datagrams that arrive meanwhile are
-    /// dropped and counted as [`DatagramDrop::Paused`](crate::metrics::DatagramDrop::Paused). Pings go on, and the idle
+    /// dropped and counted as `paused`; see
+    /// [`Metrics::datagrams_dropped_by`](crate::metrics::Metrics::datagrams_dropped_by). Pings go on, and the idle
     /// timeout does not apply to a paused session. So while a session is paused, the lane does not notice the peer's
     /// end.
     ///

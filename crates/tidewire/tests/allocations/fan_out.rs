@@ -4,7 +4,7 @@ use std::io::Read;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tidewire::metrics::{DropReason, Metrics};
+use tidewire::metrics::Metrics;
 use tidewire::{Chat, Kind, Message, PubSub, Server};
 use tidewire_io::allocation::marked_allocations;
 use tidewire_proto::body::SubscribeBody;
@@ -152,7 +152,7 @@ impl Spread {
             .collect();
         drop((wires, publisher));
         let metrics = server.stop();
-        assert_eq!(metrics.room_dropped[DropReason::Policy as usize], 0);
+        assert_eq!(metrics.room_dropped_by("policy"), 0);
         (metrics, (warm_up + messages) as u64, allocations)
     }
 }

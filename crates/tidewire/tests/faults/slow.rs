@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidewire::metrics::{DropReason, Metrics};
+use tidewire::metrics::Metrics;
 use tidewire::{AnyCodec, Chat, Limits, Server, ServerBuilder};
 use tidewire_proto::room::Policy;
 use tidewire_testkit::{Peer, RoomEvent, TestServer, wait_until};
@@ -203,7 +203,7 @@ fn drops_and_tells_in(mut scene: Scene) -> (usize, usize, usize) {
     assert!(lost > 0, "the policy fired");
     let metrics = scene.end();
     assert_eq!(
-        metrics.room_dropped[DropReason::Policy as usize],
+        metrics.room_dropped_by("policy"),
         lost as u64,
         "counted as the policy's"
     );
@@ -252,7 +252,7 @@ fn disconnects(stage: &Stage) {
     let metrics = scene.end();
     assert_eq!(metrics.closed_by("slow_subscriber"), 1);
     assert!(
-        metrics.room_dropped[DropReason::Closed as usize] > LAG_MESSAGES_MAX,
+        metrics.room_dropped_by("closed") > LAG_MESSAGES_MAX,
         "counted as its close's"
     );
 }

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use tidewire::metrics::DropReason;
 use tidewire::{
     Chat, Client, CloseReason, ConnectionLimits, Context, HandlerResult, Kind, Limits, Message,
     Moment, Policy, PubSub, RequestError, SendError, Server, Service, SessionId,
@@ -161,11 +160,7 @@ fn leaving_is_not_counted_as_a_drop_by_the_policy() {
     }
     drop((ada, bob));
     let metrics = server.stop();
-    assert_eq!(
-        metrics.room_dropped[DropReason::Policy as usize],
-        0,
-        "{metrics:#?}"
-    );
+    assert_eq!(metrics.room_dropped_by("policy"), 0, "{metrics:#?}");
 }
 
 /// Regression: a frame limit below the overhead of a codec caused a subtraction overflow, and `say` ended the lane.
@@ -453,7 +448,7 @@ fn a_block_ends_when_the_subscriber_catches_up_although_the_publisher_is_on_anot
     assert_eq!(heard, said, "everything said was heard");
     drop((publisher, reader));
     assert_eq!(
-        server.stop().room_dropped[DropReason::Policy as usize],
+        server.stop().room_dropped_by("policy"),
         0,
         "nothing by the policy"
     );
