@@ -6,6 +6,5 @@
 //! runs layers. Lengths are in bytes.
 
 pub use tidewire_proto::layer::{
-    Ending, Forwarded, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX,
-    RecordHeader,
+    Ending, Layer, LayerError, OUTPUT_BYTES_MAX, PLAIN_BYTES_MAX, RECORD_BYTES_MAX, RecordHeader,
 };

@@ -38,6 +38,7 @@ mod websocket_fault;
 
 use std::fmt;
 use std::io::IoSlice;
+use std::net::IpAddr;
 
 use thiserror::Error;
 
@@ -113,8 +114,10 @@ pub trait Layer: fmt::Debug + Send {
         None
     }
 
-    /// The addresses that proxies wrote into the peer's handshake. Any client can write them: trust only a known proxy.
-    fn forwarded(&self) -> Option<&Forwarded> {
+    /// The client that proxies named in the peer's handshake: the last address that is not a listed proxy. Any client
+    /// can write such addresses, so ask only for a peer that is a listed proxy.
+    fn forwarded_client(&self, is_listed: &dyn Fn(IpAddr) -> bool) -> Option<IpAddr> {
+        let _ = is_listed;
         None
     }
 

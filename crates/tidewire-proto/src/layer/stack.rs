@@ -1,9 +1,10 @@
 //! A stack of layers, with the bytes that wait between them.
 
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 
 use super::buffer::Buffer;
-use super::{CertificateNames, Encryption, Ending, Forwarded, Layer, LayerError};
+use super::{CertificateNames, Encryption, Ending, Layer, LayerError};
 
 /// The layers of a connection.
 ///
@@ -300,11 +301,10 @@ impl Stack {
         levels.find_map(|level| level.layer.certificate())
     }
 
-    /// The addresses that proxies wrote into the peer's handshake; see [`Layer::forwarded`].
-    #[must_use]
-    pub fn forwarded(&self) -> Option<&Forwarded> {
+    /// The client that proxies named in the peer's handshake; see [`Layer::forwarded_client`].
+    pub fn forwarded_client(&self, is_listed: &dyn Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let mut levels = self.levels.iter();
-        levels.find_map(|level| level.layer.forwarded())
+        levels.find_map(|level| level.layer.forwarded_client(is_listed))
     }
 
     /// How the bytes on the network are encrypted. `None` if they are not.

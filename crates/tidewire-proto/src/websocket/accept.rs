@@ -53,8 +53,8 @@ impl ServerTerms {
         self
     }
 
-    /// Keeps the addresses that proxies write into requests: [`Layer::forwarded`](crate::layer::Layer::forwarded) then
-    /// has them.
+    /// Keeps the addresses that proxies write into requests, for
+    /// [`Layer::forwarded_client`](crate::layer::Layer::forwarded_client).
     #[must_use]
     pub fn keep_forwarded(mut self, keeps: bool) -> Self {
         self.keeps_forwarded = keeps;

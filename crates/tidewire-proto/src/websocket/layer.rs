@@ -4,6 +4,7 @@
 //! it lies. A client masks its messages, and text is checked, so both are copied once.
 
 use std::io::IoSlice;
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::accept::{Answer, ServerTerms, refusal};
@@ -254,9 +255,9 @@ impl Layer for WebSocketLayer {
         }
     }
 
-    fn forwarded(&self) -> Option<&Forwarded> {
+    fn forwarded_client(&self, is_listed: &dyn Fn(IpAddr) -> bool) -> Option<IpAddr> {
         match &self.phase {
-            Phase::Open(forwarded) => Some(forwarded),
+            Phase::Open(forwarded) => forwarded.client(is_listed),
             _ => None,
         }
     }

@@ -25,8 +25,7 @@ impl Admission {
         };
         let listener = session.profile.listener.as_ref();
         let is_listed = |ip| listener.is_some_and(|it| it.is_forwarder(ip));
-        let named = session.stream.forwarded();
-        let client = match named.and_then(|it| it.client(is_listed)) {
+        let client = match session.stream.forwarded_client(&is_listed) {
             Some(ip) => Arc::new(Endpoint::from(SocketAddr::new(ip, 0))),
             None => proxy,
         };

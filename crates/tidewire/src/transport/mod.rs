@@ -46,13 +46,14 @@ mod socket;
 
 use std::fmt;
 use std::io::{self, IoSlice};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use tidewire_io::poller::{Event, Interest, Poller, PollerError, Token};
 use tidewire_io::ring::RingStream;
 use tidewire_io::socket::{PeerCredentials, SocketError, Stream};
 use tidewire_proto::connection::Delivery;
-use tidewire_proto::layer::{CertificateNames, Encryption, Ending, Forwarded};
+use tidewire_proto::layer::{CertificateNames, Encryption, Ending};
 
 pub use connect_error::ConnectError;
 use datagram::{DatagramPeer, Standing};
@@ -216,8 +217,9 @@ pub(crate) trait Transport: AsFd {
         None
     }
 
-    /// The addresses that proxies wrote into the peer's handshake, if a layer has such.
-    fn forwarded(&self) -> Option<&Forwarded> {
+    /// The client that proxies named in the peer's handshake, if a layer knows one.
+    fn forwarded_client(&self, is_listed: &dyn Fn(IpAddr) -> bool) -> Option<IpAddr> {
+        let _ = is_listed;
         None
     }
 
@@ -518,8 +520,8 @@ impl Transport for AnyTransport {
         each!(self, stream => stream.certificate())
     }
 
-    fn forwarded(&self) -> Option<&Forwarded> {
-        each!(self, stream => stream.forwarded())
+    fn forwarded_client(&self, is_listed: &dyn Fn(IpAddr) -> bool) -> Option<IpAddr> {
+        each!(self, stream => stream.forwarded_client(is_listed))
     }
 
     fn encryption(&self) -> Option<Encryption> {

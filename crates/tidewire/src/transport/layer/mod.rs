@@ -17,11 +17,12 @@
 mod config;
 
 use std::io::{self, ErrorKind, IoSlice};
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use tidewire_io::poller::{Interest, Poller, PollerError, Token};
 use tidewire_io::socket::{SocketError, Stream};
-use tidewire_proto::layer::{CertificateNames, Encryption, Ending, Forwarded, LayerError, Stack};
+use tidewire_proto::layer::{CertificateNames, Encryption, Ending, LayerError, Stack};
 
 pub(crate) use config::{LayerFactory, Layers};
 
@@ -302,8 +303,8 @@ impl Transport for LayeredStream {
         self.stack.certificate()
     }
 
-    fn forwarded(&self) -> Option<&Forwarded> {
-        self.stack.forwarded()
+    fn forwarded_client(&self, is_listed: &dyn Fn(IpAddr) -> bool) -> Option<IpAddr> {
+        self.stack.forwarded_client(is_listed)
     }
 
     fn encryption(&self) -> Option<Encryption> {
