@@ -3,8 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tidewire_proto::body::{JoinedBody, Roster};
-use tidewire_proto::codec::{Codec, Decoded, Json, JsonField, JsonKind, RoomReply, Tw1};
+use tidewire_proto::codec::{Codec, Decoded, Json, JsonField, JsonKind, Tw1};
 use tidewire_proto::error::DecodeError;
 use tidewire_proto::limits::FRAME_BYTES_MAX;
 use tidewire_proto::message::{Kind, Message};
@@ -40,21 +39,12 @@ fn translate(line: &str, look: impl FnOnce(&Message<'_>)) {
 /// Returns the line that the codec writes for a message of this kind.
 fn written(kind: JsonKind, message: &Message<'_>) -> String {
     let mut out = Vec::new();
-    let Message { channel, id, .. } = *message;
-    let reply = match kind {
-        JsonKind::Joined => {
-            JoinedBody::decode(message.payload).map(|joined| RoomReply::Joined(joined, None))
-        }
-        JsonKind::Members => Roster::decode(message.payload).map(RoomReply::Members),
-        _ => {
-            Json.encode(message, &mut out)
-                .expect("a message of the codec");
-            return String::from_utf8(out).expect("a line is text");
-        }
+    let written = match kind {
+        JsonKind::Joined => Json.encode_room_reply(Kind::Join, message, &mut out),
+        JsonKind::Members => Json.encode_room_reply(Kind::Request, message, &mut out),
+        _ => Json.encode(message, &mut out),
     };
-    let reply = reply.expect("the body of a reply");
-    Json.encode_room_reply(channel, id, &reply, &mut out)
-        .expect("a reply of the codec");
+    written.expect("a message of the codec");
     String::from_utf8(out).expect("a line is text")
 }
 

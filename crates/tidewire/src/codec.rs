@@ -18,11 +18,11 @@
 //!
 //! `examples/src/checksum.rs` in the repository is a codec of a hundred lines with its tests.
 
-pub use tidewire_proto::body::{ErrorBody, JoinedBody, Recovery, RecoveryBody, Roster};
+pub use tidewire_proto::body::ErrorBody;
 pub use tidewire_proto::codec::contract;
 pub use tidewire_proto::codec::{
     ChatMessage, Codec, ConnectionState, Decoded, Decoding, Format, FrameLayout, Framing,
-    JsonFault, Opening, Presence, RequestIds, RoomReply, StreamFraming, Subscription, Text,
+    JsonFault, Opening, Presence, RequestIds, StreamFraming, Subscription, Text,
 };
 pub use tidewire_proto::error::{DecodeError, EncodeError};
 pub use tidewire_proto::handshake::{FirstBytes, HandshakeError};

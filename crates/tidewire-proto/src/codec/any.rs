@@ -10,12 +10,11 @@ use std::sync::Arc;
 use super::spec::BuiltIn;
 use super::{
     ChatMessage, Codec, ConnectionState, Decoded, Delimited, Format, FrameLayout, Framing, Json,
-    LengthField, Lines, Presence, Raw, RoomReply, Srmp, SrmpRpc, StreamFraming, Subscription, Tw1,
-    Uvrpc,
+    LengthField, Lines, Presence, Raw, Srmp, SrmpRpc, StreamFraming, Subscription, Tw1, Uvrpc,
 };
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
-use crate::message::Message;
+use crate::message::{Kind, Message};
 use crate::setting::SettingError;
 
 /// Declares [`KnownCodec`] with a variant for each codec of this list. No other list of codecs exists.
@@ -240,7 +239,7 @@ impl Codec for AnyCodec {
         fn encode_presence(&self, presence: &Presence<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError>;
         fn encode_gap(&self, channel: u16, lost: u64, out: &mut Vec<u8>) -> Result<(), EncodeError>;
         fn encode_room_reply(
-            &self, room: u16, id: u32, reply: &RoomReply<'_>, out: &mut Vec<u8>
+            &self, request: Kind, reply: &Message<'_>, out: &mut Vec<u8>
         ) -> Result<(), EncodeError>;
         fn delivery_header(&self, subscription: Subscription, shared: &[u8], out: &mut Vec<u8>);
         fn delivery_topic<'a>(&self, shared: &'a [u8]) -> &'a str;

@@ -140,7 +140,7 @@ pub use json::Json;
 pub use length_field::{LengthField, LengthSize};
 pub use lines::Lines;
 pub use raw::Raw;
-pub use room::{ChatMessage, Presence, RoomReply, Subscription};
+pub use room::{ChatMessage, Presence, Subscription};
 pub use srmp::{ONE_WAY_SEQUENCE, PayloadKind, Srmp};
 pub use srmp_rpc::{RpcPayload, SrmpRpc};
 pub use state::ConnectionState;
@@ -150,7 +150,7 @@ pub use uvrpc::Uvrpc;
 
 use crate::body::ErrorBody;
 use crate::error::{DecodeError, EncodeError};
-use crate::message::{FLAG_POSITION, FLAG_PRIVATE, Kind, Message};
+use crate::message::{FLAG_PRIVATE, Kind, Message};
 
 /// A way to frame messages. See the module documentation for the contract.
 pub trait Codec: Send + Sync + 'static {
@@ -294,31 +294,21 @@ pub trait Codec: Send + Sync + 'static {
         Err(unsupported(self.format().name, Kind::Gap))
     }
 
-    /// Appends the reply to a request about `room`, which has this id.
+    /// Appends the reply to a request about a room. The payload of the reply to a [`Kind::Join`] is a
+    /// [`JoinedBody`](crate::body::JoinedBody). If the reply has [`FLAG_POSITION`](crate::message::FLAG_POSITION), a
+    /// [`RecoveryBody`](crate::body::RecoveryBody) follows. The payload of any other reply is the
+    /// [`Roster`](crate::body::Roster) of the room.
     ///
     /// # Errors
     /// As [`Codec::encode`].
     fn encode_room_reply(
         &self,
-        room: u16,
-        id: u32,
-        reply: &RoomReply<'_>,
+        request: Kind,
+        reply: &Message<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
-        let (mut body, mut flags) = (Vec::new(), 0);
-        let payload = match reply {
-            RoomReply::Joined(joined, recovery) => {
-                body.extend(joined.to_bytes());
-                if let Some(recovery) = recovery {
-                    recovery.encode(&mut body);
-                    flags = FLAG_POSITION;
-                }
-                &body[..]
-            }
-            RoomReply::Members(roster) => roster.as_bytes(),
-        };
-        let reply = Message::with_id(Kind::Reply, room, id, payload);
-        self.encode(&Message { flags, ..reply }, out)
+        let _ = request;
+        self.encode(reply, out)
     }
 
     /// Appends the header in front of `shared` for this subscriber, for example the subscription's own number. A

@@ -1,6 +1,5 @@
-//! Messages, events and replies of rooms and topics, in the form that a codec frames.
+//! Messages and events of rooms and topics, in the form that a codec frames.
 
-use crate::body::{JoinedBody, RecoveryBody, Roster};
 use crate::message::{MemberId, PresenceEvent};
 
 /// A chat message of a room, ready to be framed for its receivers.
@@ -39,13 +38,4 @@ pub struct Subscription {
     pub number: u32,
     /// Alias of the room or topic pattern.
     pub channel: u16,
-}
-
-/// The reply to a request about a room. In TW1 the payload of this reply has a structure.
-#[derive(Clone, Copy, Debug)]
-pub enum RoomReply<'a> {
-    /// The sender of a join is in the room. With a history, the reply says how much of the history follows.
-    Joined(JoinedBody, Option<RecoveryBody>),
-    /// The members of the room.
-    Members(Roster<'a>),
 }

@@ -14,9 +14,9 @@ use tidewire_proto::backplane::SequenceKind;
 use tidewire_proto::body::{
     ErrorCode, JoinBody, JoinedBody, RecoveryBody, RoomCall, Roster, Since, typed_name,
 };
-use tidewire_proto::codec::{Codec, RoomReply};
+use tidewire_proto::codec::Codec;
 use tidewire_proto::error::EncodeError;
-use tidewire_proto::message::{Kind, Message, RoomId};
+use tidewire_proto::message::{FLAG_POSITION, Kind, Message, RoomId};
 use tidewire_proto::room::Policy;
 
 pub use hooks::ChatMessage;
@@ -129,10 +129,16 @@ impl Chat {
         let members = u32::try_from(joined.members).unwrap_or(u32::MAX);
         let member = joined.member;
         let recovery = self.open_history(cx, &joined, history, since);
-        let told = recovery.filter(|_| cx.codec().format().has_positions);
-        let reply = RoomReply::Joined(JoinedBody { member, members }, told);
+        let mut body = JoinedBody { member, members }.to_bytes().to_vec();
+        let mut flags = 0;
+        if let Some(told) = recovery.filter(|_| cx.codec().format().has_positions) {
+            told.encode(&mut body);
+            flags = FLAG_POSITION;
+        }
+        let reply = Message::new(Kind::Reply, joined.room.0, &body);
         let sessions = &mut cx.core.sessions;
-        cx.call.send_room_reply(sessions, joined.room.0, &reply)?;
+        let reply = Message { flags, ..reply };
+        cx.call.send_room_reply(sessions, Kind::Join, &reply)?;
         Self::welcome(cx, &joined, recovery.is_some());
         Ok(())
     }
@@ -185,9 +191,9 @@ impl Chat {
                     }
                 })?;
                 result?;
-                let reply = RoomReply::Members(Roster::decode(&self.scratch)?);
+                let reply = Message::new(Kind::Reply, message.channel, &self.scratch);
                 let sessions = &mut cx.core.sessions;
-                let sent = cx.call.send_room_reply(sessions, message.channel, &reply);
+                let sent = cx.call.send_room_reply(sessions, Kind::Request, &reply);
                 sent.map_err(|error| match error {
                     SendError::Encode(EncodeError::PayloadTooLarge { .. }) => {
                         let text = "the list does not fit a frame; raise the frame limit";

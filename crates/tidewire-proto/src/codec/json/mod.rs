@@ -19,9 +19,9 @@ use super::scan::find_line;
 use super::spec::BuiltIn;
 use super::{
     ChatMessage, Codec, ConnectionState, Decoded, Decoding, Format, Opening, Presence, RequestIds,
-    RoomReply, Text,
+    Text,
 };
-use crate::body::PresenceBody;
+use crate::body::{JoinedBody, PresenceBody, Roster};
 use crate::error::{DecodeError, EncodeError};
 use crate::json::{JsonField, JsonKind};
 use crate::message::{FLAG_PRIVATE, Kind, Message};
@@ -117,14 +117,20 @@ impl Codec for Json {
 
     fn encode_room_reply(
         &self,
-        room: u16,
-        id: u32,
-        reply: &RoomReply<'_>,
+        request: Kind,
+        reply: &Message<'_>,
         out: &mut Vec<u8>,
     ) -> Result<(), EncodeError> {
-        match reply {
-            RoomReply::Joined(joined, _) => write::joined(room, id, joined, out),
-            RoomReply::Members(roster) => write::members(room, id, *roster, out),
+        let malformed = |_| EncodeError::InvalidBody { kind: reply.kind };
+        match request {
+            Kind::Join => {
+                let joined = JoinedBody::decode(reply.payload).map_err(malformed)?;
+                write::joined(reply, &joined, out);
+            }
+            _ => {
+                let roster = Roster::decode(reply.payload).map_err(malformed)?;
+                write::members(reply, roster, out);
+            }
         }
         Ok(())
     }

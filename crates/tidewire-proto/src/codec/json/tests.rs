@@ -303,9 +303,22 @@ fn replies_about_rooms_have_words() {
     let mut roster = Vec::new();
     Roster::push_entry(MemberId(9), "ada", &mut roster).unwrap();
     Roster::push_entry(MemberId(10), "o'neil", &mut roster).unwrap();
-    let list = RoomReply::Members(Roster::decode(&roster).unwrap());
-    for reply in [RoomReply::Joined(joined, None), list] {
-        Json.encode_room_reply(3, 5, &reply, &mut out).unwrap();
+    let joined = joined.to_bytes();
+    for (request, body) in [(Kind::Join, &joined[..]), (Kind::Request, &roster)] {
+        let reply = Message::with_id(Kind::Reply, 3, 5, body);
+        Json.encode_room_reply(request, &reply, &mut out).unwrap();
+        let malformed = Json.encode_room_reply(
+            request,
+            &Message {
+                payload: b"?",
+                ..reply
+            },
+            &mut out,
+        );
+        assert_eq!(
+            malformed,
+            Err(EncodeError::InvalidBody { kind: Kind::Reply })
+        );
     }
     let text = String::from_utf8(out).unwrap();
     let lines: Vec<&str> = text.lines().collect();
@@ -317,7 +330,6 @@ fn replies_about_rooms_have_words() {
              [{\"member\":9,\"name\":\"ada\"},{\"member\":10,\"name\":\"o'neil\"}]}",
         ]
     );
-    let joined = joined.to_bytes();
     check(lines[0], Message::with_id(Kind::Reply, 3, 5, &joined));
     check(lines[1], Message::with_id(Kind::Reply, 3, 5, &roster));
     let field = JsonField::Members;

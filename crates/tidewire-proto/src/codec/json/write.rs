@@ -157,20 +157,20 @@ pub(super) fn presence(body: &PresenceBody<'_>, line: &mut Line<'_>) {
 }
 
 /// Appends the reply to a join.
-pub(super) fn joined(room: u16, id: u32, joined: &JoinedBody, out: &mut Vec<u8>) {
+pub(super) fn joined(reply: &Message<'_>, joined: &JoinedBody, out: &mut Vec<u8>) {
     let mut line = Line::begin(JsonKind::Joined, out);
-    line.number(F::Id, u64::from(id));
-    line.number(F::Channel, u64::from(room));
+    line.number(F::Id, u64::from(reply.id));
+    line.number(F::Channel, u64::from(reply.channel));
     line.number(F::Member, u64::from(joined.member.0));
     line.number(F::Count, u64::from(joined.members));
     line.end();
 }
 
 /// Appends the reply to a list.
-pub(super) fn members(room: u16, id: u32, roster: Roster<'_>, out: &mut Vec<u8>) {
+pub(super) fn members(reply: &Message<'_>, roster: Roster<'_>, out: &mut Vec<u8>) {
     let mut line = Line::begin(JsonKind::Members, out);
-    line.number(F::Id, u64::from(id));
-    line.number(F::Channel, u64::from(room));
+    line.number(F::Id, u64::from(reply.id));
+    line.number(F::Channel, u64::from(reply.channel));
     line.key(F::Members);
     line.out.push(b'[');
     for (index, (member, name)) in roster.entries().enumerate() {

@@ -6,7 +6,7 @@ mod deferred;
 mod reply;
 
 use tidewire_proto::body::PlacementBody;
-use tidewire_proto::codec::{AnyCodec, Codec, RoomReply};
+use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::connection::Farewell;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
@@ -215,17 +215,21 @@ impl CallState {
         )
     }
 
-    /// Answers a request about a room.
+    /// Answers a request about a room, which is of this kind.
     pub(super) fn send_room_reply(
         &mut self,
         sessions: &mut LaneSessions,
-        room: u16,
-        reply: &RoomReply<'_>,
+        request: Kind,
+        reply: &Message<'_>,
     ) -> Result<(), SendError> {
-        let (limit, id) = (self.frame_bytes_max, self.current.id);
+        let limit = self.frame_bytes_max;
+        let reply = Message {
+            id: self.current.id,
+            ..*reply
+        };
         self.send_framed(sessions, |codec, out| {
             encode_within(limit, out, |out| {
-                codec.encode_room_reply(room, id, reply, out)
+                codec.encode_room_reply(request, &reply, out)
             })
         })
     }
