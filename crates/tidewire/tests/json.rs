@@ -7,7 +7,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidewire::auth::{Anonymous, Chain, Identity, IdentityLimits, Permissions, Tokens, Users};
+use tidewire::auth::{Chain, Identity, IdentityLimits, KnownPeers, Permissions, Tokens, Users};
 use tidewire::{AnyCodec, Chat, Client, Context, HandlerResult, Limits, Message, Server};
 use tidewire_testkit::fixtures::echo;
 use tidewire_testkit::{DEADLINE, TestServer};
@@ -124,7 +124,7 @@ fn only_a_token_needs_a_hello() {
     };
     let open = Chain::new()
         .then(tokens())
-        .then(Anonymous::new(Arc::clone(&users)));
+        .then(KnownPeers::new(Arc::clone(&users)).admit_anonymous());
     let builder = Server::builder().authenticate(open);
     let server = TestServer::over_tcp(builder, &json(), |_| tell);
     let who = r#"{"kind":"request","id":1}"#;

@@ -19,8 +19,7 @@ use clap::Command;
 use thiserror::Error;
 use tidewire::SettingError;
 use tidewire::auth::{
-    Access, Anonymous, Chain, Identity, IdentityLimits, KnownPeers, Permissions, TokenError,
-    Tokens, Users,
+    Access, Chain, Identity, IdentityLimits, KnownPeers, Permissions, TokenError, Tokens, Users,
 };
 use tidewire::{Limits, RateLimit, WhenExceeded};
 use tidewire_io::trusted::{OpenError, Trust, check_trust};
@@ -250,8 +249,7 @@ impl UserFile {
 
     /// Knows peers by certificate, Unix user and address, and then as anonymous.
     pub(crate) fn chain(&self, first: Chain) -> Result<Chain, UsersError> {
-        let users = || Arc::clone(&self.users);
-        let mut known = KnownPeers::new(users());
+        let mut known = KnownPeers::new(Arc::clone(&self.users));
         for user in &self.tables {
             for name in &user.certificates {
                 known = known.certificate(name, &user.name);
@@ -264,7 +262,7 @@ impl UserFile {
                 known = with.map_err(UsersError::of(&user.name))?;
             }
         }
-        Ok(first.then(known).then(Anonymous::new(users())))
+        Ok(first.then(known.admit_anonymous()))
     }
 }
 

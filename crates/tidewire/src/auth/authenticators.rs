@@ -16,7 +16,7 @@ use tidewire_proto::setting::SettingError;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidewire::auth::{Anonymous, Chain, IdentityLimits, KnownPeers, Permissions, Users};
+/// use tidewire::auth::{Chain, IdentityLimits, KnownPeers, Permissions, Users};
 /// use tidewire::{Client, Context, Message, Server};
 ///
 /// let mut users = Users::new(Permissions::everything());
@@ -27,8 +27,9 @@ use tidewire_proto::setting::SettingError;
 /// let known = KnownPeers::new(Arc::clone(&users))
 ///     .certificate("sensor-7.example.org", "sensor-7")
 ///     .unix_user(0, "root")
-///     .address("127.0.0.0/8", "local")?;
-/// let chain = Chain::new().then(known).then(Anonymous::new(Arc::clone(&users)));
+///     .address("127.0.0.0/8", "local")?
+///     .admit_anonymous();
+/// let chain = Chain::new().then(known);
 /// let server = Server::builder()
 ///     .authenticate(chain)
 ///     .listen("tcp://127.0.0.1:0")?
@@ -50,7 +51,8 @@ pub struct Chain(Vec<Box<dyn Authenticate>>);
 
 /// Identifies users without credentials by a proof: a name in their certificate, their user id over a Unix socket, or
 /// their address. The first of these that belongs to a user counts. Addresses of UDP can be forged unless the codec
-/// validates them. [`Chain`] has an example.
+/// validates them. Peers with credentials are not known: only an authenticator before this one could know them.
+/// [`Chain`] has an example.
 #[derive(Debug)]
 pub struct KnownPeers {
     users: Arc<Users>,
@@ -58,12 +60,8 @@ pub struct KnownPeers {
     unix_users: Vec<(u32, Box<str>)>,
     networks: Vec<(Network, Box<str>)>,
     accepts_unproven: bool,
+    admits_anonymous: bool,
 }
-
-/// Admits every peer that sent no credentials, as [`Identity::ANONYMOUS`]. Wrong credentials are refused.
-/// [`Chain`] has an example.
-#[derive(Debug)]
-pub struct Anonymous(Arc<Users>);
 
 /// A range of addresses, such as `10.0.0.0/8` or a single address.
 ///
@@ -135,6 +133,7 @@ impl KnownPeers {
             unix_users: Vec::new(),
             networks: Vec::new(),
             accepts_unproven: false,
+            admits_anonymous: false,
         }
     }
 
@@ -167,6 +166,18 @@ impl KnownPeers {
     pub fn accept_unproven(mut self) -> Self {
         self.accepts_unproven = true;
         self
+    }
+
+    /// Admits every other peer that sent no credentials as the user [`Identity::ANONYMOUS`], if this user exists.
+    #[must_use]
+    pub fn admit_anonymous(mut self) -> Self {
+        self.admits_anonymous = true;
+        self
+    }
+
+    fn anonymous(&self) -> Option<Identity> {
+        let users = self.admits_anonymous.then_some(&self.users)?;
+        users.identity(Identity::ANONYMOUS)
     }
 
     /// Returns the first proof in the facts about a peer that belongs to a user.
@@ -209,9 +220,12 @@ impl KnownPeers {
 impl Authenticate for KnownPeers {
     fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
         // Credentials that no authenticator before this one knows are wrong.
-        let proof = request.token().is_empty().then(|| self.proof(request));
-        let Some(proof) = proof.flatten() else {
+        if !request.token().is_empty() {
             return AuthOutcome::Unknown;
+        }
+        let Some(proof) = self.proof(request) else {
+            let anonymous = self.anonymous();
+            return anonymous.map_or(AuthOutcome::Unknown, AuthOutcome::admit);
         };
         let identity = self.user_of(&proof).and_then(|it| self.users.identity(it));
         match identity {
@@ -222,10 +236,14 @@ impl Authenticate for KnownPeers {
 
     /// An identity stays admitted while its proof belongs to its user.
     fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
-        let proof = identity.proof()?;
-        let is_same = self.user_of(proof)? == identity.name();
-        let now = is_same.then(|| self.users.identity(identity.name()))??;
-        Some(Arc::new(now.proved_by(proof.clone())))
+        let by_proof = || {
+            let proof = identity.proof()?;
+            let is_same = self.user_of(proof)? == identity.name();
+            let now = is_same.then(|| self.users.identity(identity.name()))??;
+            Some(now.proved_by(proof.clone()))
+        };
+        let anonymous = || self.anonymous().filter(|_| identity.is_anonymous());
+        by_proof().or_else(anonymous).map(Arc::new)
     }
 
     fn is_reserved(&self, name: &str) -> bool {
@@ -243,36 +261,6 @@ impl Authenticate for KnownPeers {
         tables.add(certificates.chain(unix_users).chain(networks).sum());
         tables.add(size_of_val(&*self.certificates));
         tables.add(size_of_val(&*self.unix_users) + size_of_val(&*self.networks));
-    }
-}
-
-impl Anonymous {
-    /// Admits peers as the user `anonymous`, if this user exists.
-    #[must_use]
-    pub fn new(users: Arc<Users>) -> Self {
-        Self(users)
-    }
-}
-
-impl Authenticate for Anonymous {
-    fn authenticate(&self, request: &mut AuthRequest<'_>) -> AuthOutcome {
-        match self.0.identity(Identity::ANONYMOUS) {
-            Some(identity) if request.token().is_empty() => AuthOutcome::admit(identity),
-            _ => AuthOutcome::Unknown,
-        }
-    }
-
-    fn current(&self, identity: &Arc<Identity>) -> Option<Arc<Identity>> {
-        let anonymous = identity.is_anonymous().then_some(Identity::ANONYMOUS)?;
-        self.0.identity(anonymous).map(Arc::new)
-    }
-
-    fn is_reserved(&self, name: &str) -> bool {
-        self.0.is_reserved(name)
-    }
-
-    fn measure(&self, tables: &mut TableBytes) {
-        tables.add_shared(&self.0, Users::measure);
     }
 }
 
@@ -341,13 +329,12 @@ mod tests {
     }
 
     fn chain() -> Chain {
-        let users = users();
-        let known = KnownPeers::new(Arc::clone(&users))
+        let known = KnownPeers::new(users())
             .certificate("dev.example.org", "cert")
             .unix_user(1_000, "uid")
             .address("10.0.0.0/8", "net")
             .unwrap();
-        Chain::new().then(known).then(Anonymous::new(users))
+        Chain::new().then(known.admit_anonymous())
     }
 
     /// Returns the name of the peer, or an empty text.

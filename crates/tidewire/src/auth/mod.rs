@@ -37,7 +37,7 @@ use tidewire_io::socket::PeerCredentials;
 pub use tidewire_proto::connection::AuthFailure;
 use tidewire_proto::layer::CertificateNames;
 
-pub use authenticators::{Anonymous, Chain, KnownPeers, Network};
+pub use authenticators::{Chain, KnownPeers, Network};
 pub(crate) use failures::{Attempt, Failures, Turn};
 pub(crate) use identity::{Admitted, Proof};
 pub use identity::{Identity, IdentityLimits};
@@ -56,8 +56,8 @@ use crate::address::Endpoint;
 
 /// Identifies peers. For [`ServerBuilder::authenticate`](crate::ServerBuilder::authenticate).
 ///
-/// [`Tokens`], [`KnownPeers`] and [`Anonymous`] are ready to use, and a [`Chain`] asks several in turn. One of your own
-/// may ask another server:
+/// [`Tokens`] and [`KnownPeers`] are ready to use, and a [`Chain`] asks several in turn. One of your own may ask
+/// another server:
 ///
 /// ```
 /// use std::sync::Arc;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidewire::auth::{Anonymous, Authenticate, Chain, IdentityLimits, Permissions, TableBytes, Users};
+/// use tidewire::auth::{Authenticate, Chain, IdentityLimits, KnownPeers, Permissions, TableBytes, Users};
 ///
 /// let measured = |authenticator: &dyn Authenticate| {
 ///     let mut tables = TableBytes::default();
@@ -17,8 +17,8 @@ use std::sync::Arc;
 /// let mut users = Users::new(Permissions::everything());
 /// users.add("ann", None, IdentityLimits::default())?;
 /// let users = Arc::new(users);
-/// let once = measured(&Anonymous::new(Arc::clone(&users)));
-/// let twice = Chain::new().then(Anonymous::new(Arc::clone(&users))).then(Anonymous::new(users));
+/// let once = measured(&KnownPeers::new(Arc::clone(&users)));
+/// let twice = Chain::new().then(KnownPeers::new(Arc::clone(&users))).then(KnownPeers::new(users));
 /// assert!(once > 0 && measured(&twice) == once);
 /// # Ok::<(), tidewire::SettingError>(())
 /// ```

@@ -36,13 +36,13 @@ impl Server {
     /// ```
     /// use std::sync::Arc;
     /// use tidewire::SettingError;
-    /// use tidewire::auth::{Anonymous, IdentityLimits, Permissions, Users};
+    /// use tidewire::auth::{IdentityLimits, KnownPeers, Permissions, Users};
     /// use tidewire::{Client, PubSub, Server};
     ///
-    /// fn admit(permissions: &Permissions) -> Result<Anonymous, SettingError> {
+    /// fn admit(permissions: &Permissions) -> Result<KnownPeers, SettingError> {
     ///     let mut users = Users::default();
     ///     users.add("anonymous", Some(permissions), IdentityLimits::default())?;
-    ///     Ok(Anonymous::new(Arc::new(users)))
+    ///     Ok(KnownPeers::new(Arc::new(users)).admit_anonymous())
     /// }
     ///
     /// let server = Server::builder()

@@ -19,7 +19,7 @@ use crate::service::{Context, HandlerError, HandlerResult};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tidewire::auth::{Access, Anonymous, IdentityLimits, Permissions, Users};
+/// use tidewire::auth::{Access, IdentityLimits, KnownPeers, Permissions, Users};
 /// use tidewire::{ActionKind, Client, Context, HandlerResult, Kind, Message, Server, Service};
 ///
 /// /// Its requests publish to the topic that is their name.
@@ -42,7 +42,7 @@ use crate::service::{Context, HandlerError, HandlerResult};
 /// let mut users = Users::new(sensors);
 /// users.add("anonymous", None, IdentityLimits::default())?;
 /// let server = Server::builder()
-///     .authenticate(Anonymous::new(Arc::new(users)))
+///     .authenticate(KnownPeers::new(Arc::new(users)).admit_anonymous())
 ///     .listen("tcp://127.0.0.1:0")?
 ///     .start_one(Gateway)?;
 /// let client = Client::connect(&server.to_string()).wait()?;

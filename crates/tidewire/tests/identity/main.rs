@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use tempfile::TempDir;
 use tidewire::auth::{
-    Anonymous, Authenticate, Chain, Identity, IdentityLimits, Permissions, Token, Tokens, Users,
+    Authenticate, Chain, Identity, IdentityLimits, KnownPeers, Permissions, Token, Tokens, Users,
 };
 use tidewire::{
     AnyCodec, Client, CloseReason, ConnectError, Context, ErrorCode, GoAwayCode, HandlerResult,
@@ -54,7 +54,9 @@ impl TokenFolder {
     fn chain(&self, users: Users) -> Chain {
         let users = Arc::new(users);
         let tokens = Tokens::read(&self.path, Arc::clone(&users)).unwrap();
-        Chain::new().then(tokens).then(Anonymous::new(users))
+        Chain::new()
+            .then(tokens)
+            .then(KnownPeers::new(users).admit_anonymous())
     }
 }
 
@@ -90,8 +92,8 @@ fn tell_name(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
 }
 
 /// Admits every peer without credentials, with these permissions.
-fn anonymous(permissions: Permissions) -> Anonymous {
-    Anonymous::new(Arc::new(users(&[(Identity::ANONYMOUS, permissions)])))
+fn anonymous(permissions: Permissions) -> KnownPeers {
+    KnownPeers::new(Arc::new(users(&[(Identity::ANONYMOUS, permissions)]))).admit_anonymous()
 }
 
 /// The first frame of a native client with these credentials.

@@ -300,7 +300,7 @@ fn an_anonymous_member_loses_the_name_of_a_new_user() {
 }
 
 fn anonymous_of(users: Users) -> Chain {
-    Chain::new().then(Anonymous::new(Arc::new(users)))
+    Chain::new().then(KnownPeers::new(Arc::new(users)).admit_anonymous())
 }
 
 /// Regression: a revoked client tried again at the usual pace, and each attempt was a failure of its address.
