@@ -23,7 +23,7 @@ use tidewire_command::failure::{
 };
 use tidewire_command::output;
 use tidewire_io::poller::PollerError;
-use tidewire_io::socket::{AnySocketAddress, SocketAddress, SocketError};
+use tidewire_io::socket::{AnySocketAddress, SocketError};
 use tidewire_load::compare::{CompareError, NoiseError, RunSetError};
 #[cfg(feature = "nats")]
 use tidewire_nats::NatsError;
@@ -199,7 +199,7 @@ fn classify_end(reason: CloseReason) -> (u8, &'static str) {
 fn classify_serve(error: &ServeError) -> (u8, &'static str) {
     match error {
         ServeError::Socket(SocketError::InUse {
-            address: AnySocketAddress::Stream(SocketAddress::Unix(_)),
+            address: AnySocketAddress::Unix(_),
             ..
         }) => (
             CONFIGURATION,
@@ -393,7 +393,7 @@ mod tests {
     fn causes_follow_in_order_and_are_not_repeated() {
         let address: std::net::SocketAddr = "127.0.0.1:9".parse().unwrap();
         let refused = SocketError::Refused {
-            address: SocketAddress::from(address).into(),
+            address: AnySocketAddress::Tcp(address),
         };
         let error = anyhow::Error::from(ConnectError::from(refused));
         assert_eq!(
@@ -406,20 +406,20 @@ mod tests {
 
     #[test]
     fn the_remedy_for_an_address_in_use_fits_its_transport() {
-        let remedy = |address: SocketAddress| {
+        let remedy = |address: AnySocketAddress| {
             let source = std::io::ErrorKind::AddrInUse.into();
             let error = ServeError::from(SocketError::InUse {
                 operation: "listen on",
-                address: address.into(),
+                address,
                 source,
             });
             classify(&error.into()).1.to_owned()
         };
         let path = std::path::PathBuf::from("/run/chat.sock");
-        assert!(remedy(path.into()).contains("--bind ipc://"));
+        assert!(remedy(AnySocketAddress::Unix(path)).contains("--bind ipc://"));
         let address: std::net::SocketAddr = "127.0.0.1:80".parse().unwrap();
         // The port may be that of tcp://, tls://, ws:// or wss://.
-        let remedy = remedy(address.into());
+        let remedy = remedy(AnySocketAddress::Tcp(address));
         assert!(
             remedy.contains("port 0") && !remedy.contains("://"),
             "{remedy}"

@@ -124,7 +124,7 @@ impl Server {
         let ready: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
         let address = ready["addresses"][0].as_str().unwrap();
         let address = address.strip_prefix("tcp://").unwrap();
-        let endpoint = Endpoint::Socket(address.parse::<std::net::SocketAddr>().unwrap().into());
+        let endpoint = Endpoint::Tcp(address.parse().unwrap());
         Self {
             child,
             lines,

@@ -44,7 +44,7 @@ impl Wire {
     pub fn connect_as(endpoint: &Endpoint, codec: &AnyCodec) -> io::Result<Self> {
         match endpoint {
             Endpoint::WebSocket(at) => {
-                let beneath = SocketAddress::Tcp(at.address()).into();
+                let beneath = Endpoint::Tcp(at.address());
                 Self::connect(&beneath)?.upgraded(at, codec)
             }
             endpoint => Self::connect(endpoint),
@@ -57,17 +57,17 @@ impl Wire {
     /// The errors of the system. WebSocket is unsupported here.
     pub fn connect(endpoint: &Endpoint) -> io::Result<Self> {
         let wire = match endpoint {
-            Endpoint::Socket(SocketAddress::Tcp(address)) => {
+            Endpoint::Tcp(address) => {
                 let stream = TcpStream::connect(address)?;
                 stream.set_nodelay(true)?;
                 Self::Tcp(stream)
             }
-            Endpoint::Socket(SocketAddress::Unix(path)) => Self::Unix(UnixStream::connect(path)?),
+            Endpoint::Unix(path) => Self::Unix(UnixStream::connect(path)?),
             Endpoint::Inproc(name) => {
                 Self::Inproc(RingWire::new(name.connect().map_err(io::Error::other)?))
             }
             Endpoint::Tls(address) => {
-                return Self::connect(&SocketAddress::Tcp(*address).into())?.sealed();
+                return Self::connect(&Endpoint::Tcp(*address))?.sealed();
             }
             Endpoint::Udp(address) => Self::Udp(DatagramWire::connect(*address)?),
             other => return Err(unknown(other)),
@@ -92,19 +92,20 @@ impl Wire {
         receive_bytes: usize,
     ) -> io::Result<Self> {
         let address = match endpoint {
-            Endpoint::Socket(address) => address,
+            Endpoint::Tcp(address) => SocketAddress::Tcp(*address),
+            Endpoint::Unix(path) => SocketAddress::Unix(path.clone()),
             Endpoint::Tls(address) => {
-                let beneath = SocketAddress::Tcp(*address).into();
+                let beneath = Endpoint::Tcp(*address);
                 return Self::connect_narrow(&beneath, codec, receive_bytes)?.sealed();
             }
             Endpoint::WebSocket(at) => {
-                let beneath = SocketAddress::Tcp(at.address()).into();
+                let beneath = Endpoint::Tcp(at.address());
                 return Self::connect_narrow(&beneath, codec, receive_bytes)?.upgraded(at, codec);
             }
             Endpoint::Inproc(_) | Endpoint::Udp(_) => return Self::connect(endpoint),
             other => return Err(unknown(other)),
         };
-        let stream = Stream::connect(address).map_err(io::Error::other)?;
+        let stream = Stream::connect(&address).map_err(io::Error::other)?;
         stream.set_receive_buffer_bytes(receive_bytes)?;
         let descriptor = OwnedFd::from(stream);
         let wire = match address {

@@ -3,7 +3,7 @@
 //!
 //! It is the only test of its process, because the limit belongs to the process.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use tidewire::{AnyCodec, Context, Endpoint, Message, Server};
 use tidewire_proto::body::{GoAwayBody, GoAwayCode};
@@ -44,14 +44,9 @@ fn a_server_without_descriptors_refuses_newcomers_and_serves_again_when_some_are
     drop(held);
     // An address with many sessions makes room for an address without a session.
     let from = |number: u8| {
-        let Endpoint::Socket(address) = server.address() else {
+        let Endpoint::Tcp(port) = *server.address() else {
             panic!("not over TCP");
         };
-        let port: SocketAddr = address
-            .to_string()
-            .trim_start_matches("tcp://")
-            .parse()
-            .unwrap();
         let source = IpAddr::from(Ipv4Addr::new(127, 0, 1, number));
         Peer::greet(Wire::Tcp(connect_from(source, port).unwrap()), &codec)
     };

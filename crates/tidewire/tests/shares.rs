@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 
 use tidewire::metrics::Metrics;
 use tidewire::{Client, Endpoint, History, Kind, Limits, Message, PubSub, TopicEvent};
@@ -27,14 +27,9 @@ fn serve(history: Option<History>, change: impl FnOnce(&mut Limits)) -> TestServ
 
 /// Connects from an address. `None` if the server refuses.
 fn connect(server: &TestServer, number: usize) -> Option<Peer> {
-    let Endpoint::Socket(address) = server.address() else {
+    let Endpoint::Tcp(port) = *server.address() else {
         panic!("not over TCP");
     };
-    let port: SocketAddr = address
-        .to_string()
-        .trim_start_matches("tcp://")
-        .parse()
-        .unwrap();
     let source = IpAddr::from(Ipv4Addr::new(127, 0, 1, number as u8));
     let stream = connect_from(source, port).unwrap();
     let mut peer = Peer::silent(Wire::Tcp(stream), &tw1());

@@ -12,7 +12,6 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use tidewire::{Client, Context, Endpoint, Message, Server};
-use tidewire_io::socket::SocketAddress;
 
 /// The environment variable that is set for the server's process.
 const IS_SERVER: &str = "TIDEWIRE_TEST_SIGNALS";
@@ -41,7 +40,7 @@ fn the_server_of_a_child_process() {
     });
     let server = server.unwrap();
     println!("address {server}");
-    let Endpoint::Socket(SocketAddress::Tcp(address)) = server.addresses()[0] else {
+    let Endpoint::Tcp(address) = server.addresses()[0] else {
         panic!("a TCP address");
     };
     let answers = std::thread::spawn(move || {

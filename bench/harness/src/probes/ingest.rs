@@ -241,7 +241,7 @@ mod tests {
     fn a_server_of_tidewire_is_greeted_and_driven_alike() {
         let server =
             tidewire::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload)).unwrap();
-        let tidewire::Endpoint::Socket(address) = server.addresses()[0].clone() else {
+        let tidewire::Endpoint::Tcp(address) = server.addresses()[0] else {
             panic!("a socket was listened on");
         };
         short_and_lossless(2, 16, |load, stage| {
@@ -252,7 +252,7 @@ mod tests {
                 greets,
                 ..*load
             };
-            echo::drive::<Stream>(&address, &load, stage)
+            echo::drive::<Stream>(&address.into(), &load, stage)
         });
     }
 

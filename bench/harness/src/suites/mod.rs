@@ -169,8 +169,8 @@ fn endpoint(address: &str) -> Result<Endpoint, RoleError> {
 /// The socket at an address, for programs that know no other transport.
 fn socket_address(address: &str) -> Result<SocketAddress, RoleError> {
     match endpoint(address)? {
-        Endpoint::Socket(address) => Ok(address),
-        Endpoint::Tls(address) => Ok(SocketAddress::Tcp(address)),
+        Endpoint::Tcp(address) | Endpoint::Tls(address) => Ok(SocketAddress::Tcp(address)),
+        Endpoint::Unix(path) => Ok(SocketAddress::Unix(path)),
         Endpoint::WebSocket(at) => Ok(SocketAddress::Tcp(at.address())),
         other => Err(RoleError::Unsupported(format!("no bare loop over {other}"))),
     }
@@ -188,7 +188,7 @@ fn with_transport(work: &Work, address: &str) -> String {
 fn listen(work: &Work) -> Result<(Listener, String), RoleError> {
     let address = socket_address(&bind_address(work))?;
     let listener = Listener::bind(&address, &SocketOptions::default()).or_failed("listen")?;
-    let address = Address::from(listener.local_address().clone()).to_string();
+    let address = listener.local_address().to_string();
     Ok((listener, with_transport(work, &address)))
 }
 

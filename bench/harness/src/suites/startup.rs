@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidewire::address::Address;
 use tidewire::{Backoff, Client, Context, Message, Server};
 use tidewire_io::clock::now_ns;
 use tidewire_io::socket::{Listener, SocketAddress, SocketOptions, Stream};
@@ -203,7 +202,7 @@ impl Local {
     fn address(&self) -> String {
         match self {
             Self::Ours(server) => server.to_string(),
-            Self::Bare(address, _) => Address::from(address.clone()).to_string(),
+            Self::Bare(address, _) => address.to_string(),
         }
     }
 }

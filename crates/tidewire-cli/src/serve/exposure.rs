@@ -4,7 +4,6 @@ use std::os::unix::ffi::OsStrExt;
 
 use tidewire::Endpoint;
 use tidewire::address::Address;
-use tidewire::socket::SocketAddress;
 
 use crate::failure::Failure;
 
@@ -78,7 +77,7 @@ fn check_endpoint(bind: &str, endpoint: &Endpoint, protection: Protection) -> Re
 
 /// Whether it is a name of Linux's abstract namespace, which has no file and so no mode.
 fn is_abstract(endpoint: &Endpoint) -> bool {
-    matches!(endpoint, Endpoint::Socket(SocketAddress::Unix(path)) if path.as_os_str().as_bytes().starts_with(b"@"))
+    matches!(endpoint, Endpoint::Unix(path) if path.as_os_str().as_bytes().starts_with(b"@"))
 }
 
 const REMOTE: &str = "listen on tls:// or wss:// with --tls-cert and --tls-key, and name users by --auth-tokens, --auth-jwt or [[users]]; or listen on \

@@ -115,7 +115,7 @@ impl DatagramSocket {
     ///
     /// [`SocketError`], each variant with its remedy.
     pub fn adopt(passed: &PassedSocket, options: &DatagramOptions) -> Result<Self, SocketError> {
-        let AnySocketAddress::Datagram(address) = passed.address() else {
+        let AnySocketAddress::Udp(address) = passed.address() else {
             let nowhere = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
             let cause = io::Error::from(rustix::io::Errno::PROTOTYPE);
             return Err(SocketError::receiving(nowhere, cause));

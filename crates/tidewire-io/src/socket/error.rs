@@ -164,7 +164,7 @@ pub enum SocketError {
 impl SocketError {
     /// Classifies the kernel's answer to listening.
     pub(super) fn listening(address: &SocketAddress, cause: Errno) -> Self {
-        let at = address.clone().into();
+        let at = address.to_any();
         match cause {
             Errno::ROFS => Self::denied(LISTEN, at, cause),
             Errno::NOENT | Errno::NOTDIR => Self::NoDirectory {
@@ -178,7 +178,7 @@ impl SocketError {
 
     /// Classifies the kernel's answer to opening a socket for datagrams.
     pub(crate) fn receiving(address: SocketAddr, source: io::Error) -> Self {
-        Self::binding("receive on", AnySocketAddress::Datagram(address), source)
+        Self::binding("receive on", AnySocketAddress::Udp(address), source)
     }
 
     fn binding(operation: &'static str, address: AnySocketAddress, source: io::Error) -> Self {
@@ -201,7 +201,7 @@ impl SocketError {
 
     /// Classifies the kernel's answer to connecting a stream.
     pub(super) fn connecting(address: &SocketAddress, cause: Errno) -> Self {
-        let address = address.clone().into();
+        let address = address.to_any();
         let source = io_error(cause);
         match cause {
             Errno::CONNREFUSED | Errno::CONNRESET => Self::Refused { address },
@@ -220,7 +220,7 @@ impl SocketError {
     /// Classifies the kernel's answer to exchanging datagrams with a peer: opening, sending or receiving.
     #[must_use]
     pub fn exchanging(peer: SocketAddr, source: io::Error) -> Self {
-        let address = AnySocketAddress::Datagram(peer);
+        let address = AnySocketAddress::Udp(peer);
         match Errno::from_io_error(&source) {
             Some(Errno::CONNREFUSED) => Self::Refused { address },
             Some(Errno::NETUNREACH | Errno::HOSTUNREACH) => Self::Unreachable { address, source },
@@ -237,7 +237,7 @@ impl SocketError {
     ) -> Self {
         Self::Options {
             operation,
-            address: address.clone().into(),
+            address: address.to_any(),
             source,
         }
     }
@@ -329,22 +329,16 @@ impl AcceptError {
 
 fn in_use_remedy(address: &AnySocketAddress) -> &'static str {
     match address {
-        AnySocketAddress::Stream(SocketAddress::Tcp(_)) => {
-            "port or stop the process that holds it (ss -ltnp)"
-        }
-        AnySocketAddress::Stream(SocketAddress::Unix(_)) => {
-            "path or stop the process that holds it (ss -lxp)"
-        }
-        AnySocketAddress::Datagram(_) => "port or stop the process that holds it (ss -lunp)",
+        AnySocketAddress::Tcp(_) => "port or stop the process that holds it (ss -ltnp)",
+        AnySocketAddress::Unix(_) => "path or stop the process that holds it (ss -lxp)",
+        AnySocketAddress::Udp(_) => "port or stop the process that holds it (ss -lunp)",
     }
 }
 
 fn permission_remedy(operation: &str, address: &AnySocketAddress) -> &'static str {
     match address {
         _ if operation == CONNECT => "check the socket file's mode or the local firewall",
-        AnySocketAddress::Stream(SocketAddress::Unix(_)) => {
-            "choose a directory this user may write to"
-        }
+        AnySocketAddress::Unix(_) => "choose a directory this user may write to",
         _ => "choose a port from 1024 up, or grant the capability CAP_NET_BIND_SERVICE",
     }
 }

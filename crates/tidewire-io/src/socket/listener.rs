@@ -19,8 +19,7 @@ use rustix::net::{acceptfrom_with, bind, connect, getsockname, listen, sockopt};
 use super::error::LISTEN;
 use super::options::{SocketOptions, invalid, refused};
 use super::{
-    AcceptError, AnySocketAddress, FLAGS, PassedSocket, SocketAddress, SocketError, Stream,
-    abstract_name, io_error,
+    AcceptError, FLAGS, PassedSocket, SocketAddress, SocketError, Stream, abstract_name, io_error,
 };
 
 /// A listening socket. Dropping closes it, and removes its socket file if no other server has replaced the file.
@@ -103,9 +102,10 @@ impl Listener {
     /// [`SocketError::DescriptorsExhausted`] if no descriptor is left.
     pub fn adopt(passed: &PassedSocket, options: &SocketOptions) -> Result<Self, SocketError> {
         let io_failed = |source| SocketError::other(LISTEN, passed.address().clone(), source);
-        let AnySocketAddress::Stream(address) = passed.address() else {
+        let Some(address) = passed.address().stream() else {
             return Err(io_failed(io_error(Errno::PROTOTYPE)));
         };
+        let address = &address;
         options
             .apply(passed, address)
             .map_err(|source| SocketError::options(LISTEN, address, source))?;
@@ -223,7 +223,7 @@ fn bind_unix(
         }
         other => other.map_err(failed)?,
     }
-    let io_failed = |source| SocketError::other(LISTEN, address.clone().into(), source);
+    let io_failed = |source| SocketError::other(LISTEN, address.to_any(), source);
     let identity = identity(path)
         .and_then(|identity| identity.ok_or_else(|| io_error(Errno::NOENT)))
         .map_err(io_failed)?;
@@ -257,14 +257,14 @@ const UNIX_MODE_DEFAULT: u32 = 0o600;
 /// Removes the socket file of a server that is gone.
 fn remove_stale(address: &SocketAddress, path: &Path) -> Result<(), SocketError> {
     let in_use = || SocketError::listening(address, Errno::ADDRINUSE);
-    let io_failed = |source| SocketError::other(LISTEN, address.clone().into(), source);
+    let io_failed = |source| SocketError::other(LISTEN, address.to_any(), source);
     // The owner has just removed it, so the path is free.
     let Some(found) = identity(path).map_err(io_failed)? else {
         return Ok(());
     };
     if !fs::symlink_metadata(path).is_ok_and(|metadata| metadata.file_type().is_socket()) {
         return Err(SocketError::NotASocket {
-            address: address.clone().into(),
+            address: address.to_any(),
         });
     }
     let failed = |cause| SocketError::listening(address, cause);

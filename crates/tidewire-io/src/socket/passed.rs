@@ -29,10 +29,12 @@ pub struct PassedSocket {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AnySocketAddress {
-    /// Connections over TCP or a Unix socket.
-    Stream(SocketAddress),
+    /// Connections over TCP.
+    Tcp(SocketAddr),
+    /// Connections over a Unix socket.
+    Unix(PathBuf),
     /// Datagrams at a UDP port.
-    Datagram(SocketAddr),
+    Udp(SocketAddr),
 }
 
 impl PassedSocket {
@@ -73,21 +75,35 @@ impl AsFd for PassedSocket {
 impl fmt::Display for AnySocketAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Stream(address) => address.fmt(formatter),
-            Self::Datagram(address) => write!(formatter, "udp://{address}"),
+            Self::Tcp(address) => write!(formatter, "tcp://{address}"),
+            Self::Unix(path) => write!(formatter, "ipc://{}", path.display()),
+            Self::Udp(address) => write!(formatter, "udp://{address}"),
         }
     }
 }
 
 impl AnySocketAddress {
     pub(super) fn is_datagram(&self) -> bool {
-        matches!(self, Self::Datagram(_))
+        matches!(self, Self::Udp(_))
+    }
+
+    pub(super) fn stream(&self) -> Option<SocketAddress> {
+        match self {
+            Self::Tcp(address) => Some(SocketAddress::Tcp(*address)),
+            Self::Unix(path) => Some(SocketAddress::Unix(path.clone())),
+            Self::Udp(_) => None,
+        }
     }
 }
 
-impl From<SocketAddress> for AnySocketAddress {
-    fn from(address: SocketAddress) -> Self {
-        Self::Stream(address)
+impl SocketAddress {
+    /// The same address among those of all sockets.
+    #[must_use]
+    pub fn to_any(&self) -> AnySocketAddress {
+        match self {
+            Self::Tcp(address) => AnySocketAddress::Tcp(*address),
+            Self::Unix(path) => AnySocketAddress::Unix(path.clone()),
+        }
     }
 }
 
@@ -104,13 +120,12 @@ fn address(socket: &OwnedFd) -> Result<AnySocketAddress, SocketError> {
             if !sockopt::socket_acceptconn(socket).map_err(failed)? {
                 return Err(SocketError::PassedNotListening);
             }
-            let address = match is_unix {
-                true => SocketAddress::Unix(unix_path(local)?),
-                false => SocketAddress::Tcp(internet(local)?),
-            };
-            Ok(AnySocketAddress::Stream(address))
+            match is_unix {
+                true => Ok(AnySocketAddress::Unix(unix_path(local)?)),
+                false => Ok(AnySocketAddress::Tcp(internet(local)?)),
+            }
         }
-        SocketType::DGRAM if !is_unix => Ok(AnySocketAddress::Datagram(internet(local)?)),
+        SocketType::DGRAM if !is_unix => Ok(AnySocketAddress::Udp(internet(local)?)),
         _ => Err(SocketError::PassedUnsupported),
     }
 }

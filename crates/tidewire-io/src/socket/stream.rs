@@ -89,7 +89,7 @@ impl Stream {
             Ok(peer) => peer,
             Err(Errno::NOTCONN) => {
                 return Err(SocketError::InProgress {
-                    address: address.into(),
+                    address: address.to_any(),
                 });
             }
             Err(cause) => return Err(failed(cause)),

@@ -13,8 +13,10 @@ use super::{Address, AddressKind, InprocName, Parameters, WebSocketEndpoint};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Endpoint {
-    /// A TCP or Unix socket.
-    Socket(SocketAddress),
+    /// A TCP port.
+    Tcp(SocketAddr),
+    /// A Unix socket.
+    Unix(PathBuf),
     /// A TCP port with TLS.
     Tls(SocketAddr),
     /// A TCP port with WebSocket, and maybe TLS beneath it.
@@ -30,11 +32,9 @@ impl Endpoint {
     #[must_use]
     pub fn socket_address(&self) -> Option<SocketAddr> {
         match self {
-            Self::Socket(SocketAddress::Tcp(address)) | Self::Tls(address) | Self::Udp(address) => {
-                Some(*address)
-            }
+            Self::Tcp(address) | Self::Tls(address) | Self::Udp(address) => Some(*address),
             Self::WebSocket(at) => Some(at.address()),
-            Self::Socket(SocketAddress::Unix(_)) | Self::Inproc(_) => None,
+            Self::Unix(_) | Self::Inproc(_) => None,
         }
     }
 
@@ -42,8 +42,8 @@ impl Endpoint {
     #[must_use]
     pub fn scheme(&self) -> &'static str {
         match self {
-            Self::Socket(SocketAddress::Tcp(_)) => "tcp",
-            Self::Socket(SocketAddress::Unix(_)) => "ipc",
+            Self::Tcp(_) => "tcp",
+            Self::Unix(_) => "ipc",
             Self::Tls(_) => "tls",
             Self::WebSocket(at) if at.is_tls() => "wss",
             Self::WebSocket(_) => "ws",
@@ -103,17 +103,24 @@ impl Endpoint {
             && self.excludes(other)
     }
 
+    pub(crate) fn of_stream(address: SocketAddress) -> Self {
+        match address {
+            SocketAddress::Tcp(address) => Self::Tcp(address),
+            SocketAddress::Unix(path) => Self::Unix(path),
+        }
+    }
+
     pub(crate) fn with_port(self, port: u16) -> Self {
         let at = |mut address: SocketAddr| {
             address.set_port(port);
             address
         };
         match self {
-            Self::Socket(SocketAddress::Tcp(address)) => Self::from(at(address)),
+            Self::Tcp(address) => Self::from(at(address)),
             Self::Tls(address) => Self::Tls(at(address)),
             Self::Udp(address) => Self::Udp(at(address)),
             Self::WebSocket(endpoint) => endpoint.with_port(port).into(),
-            Self::Socket(SocketAddress::Unix(_)) | Self::Inproc(_) => self,
+            Self::Unix(_) | Self::Inproc(_) => self,
         }
     }
 
@@ -131,7 +138,7 @@ impl Endpoint {
 impl From<Endpoint> for Address {
     fn from(endpoint: Endpoint) -> Self {
         let kind = match endpoint {
-            Endpoint::Socket(SocketAddress::Tcp(address)) => AddressKind::Tcp {
+            Endpoint::Tcp(address) => AddressKind::Tcp {
                 host: address.ip().to_string(),
                 port: address.port(),
             },
@@ -149,7 +156,7 @@ impl From<Endpoint> for Address {
                 host: address.ip().to_string(),
                 port: address.port(),
             },
-            Endpoint::Socket(SocketAddress::Unix(path)) => AddressKind::Ipc(path),
+            Endpoint::Unix(path) => AddressKind::Ipc(path),
             Endpoint::Inproc(name) => AddressKind::Inproc(name),
         };
         let parameters = Parameters::default();
@@ -157,21 +164,9 @@ impl From<Endpoint> for Address {
     }
 }
 
-impl From<SocketAddress> for Address {
-    fn from(address: SocketAddress) -> Self {
-        Endpoint::Socket(address).into()
-    }
-}
-
-impl From<SocketAddress> for Endpoint {
-    fn from(address: SocketAddress) -> Self {
-        Self::Socket(address)
-    }
-}
-
 impl From<SocketAddr> for Endpoint {
     fn from(address: SocketAddr) -> Self {
-        Self::Socket(address.into())
+        Self::Tcp(address)
     }
 }
 
@@ -183,7 +178,7 @@ impl From<WebSocketEndpoint> for Endpoint {
 
 impl From<PathBuf> for Endpoint {
     fn from(path: PathBuf) -> Self {
-        Self::Socket(path.into())
+        Self::Unix(path)
     }
 }
 
@@ -196,7 +191,8 @@ impl From<InprocName> for Endpoint {
 impl fmt::Display for Endpoint {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Socket(address) => address.fmt(formatter),
+            Self::Tcp(address) => write!(formatter, "tcp://{address}"),
+            Self::Unix(path) => write!(formatter, "ipc://{}", path.display()),
             Self::Tls(address) => write!(formatter, "tls://{address}"),
             Self::WebSocket(at) => at.fmt(formatter),
             Self::Udp(address) => write!(formatter, "udp://{address}"),

@@ -48,7 +48,7 @@ use websocket::{WebPath, parse_path};
 ///
 /// let address: Address = "127.0.0.1:8080".parse()?;
 /// assert_eq!(address.to_string(), "tcp://127.0.0.1:8080");
-/// assert!(matches!(address.resolve()?, Endpoint::Socket(_)));
+/// assert!(matches!(address.resolve()?, Endpoint::Tcp(_)));
 /// let error = "tcp://127.0.0.1".parse::<Address>().unwrap_err();
 /// assert!(matches!(error, AddressError::BadPort { .. }));
 /// # Ok::<(), AddressError>(())
@@ -103,7 +103,7 @@ impl Address {
     pub fn resolve_all(&self) -> Result<Vec<Endpoint>, AddressError> {
         Ok(vec![match &self.kind {
             AddressKind::Inproc(name) => Endpoint::Inproc(name.clone()),
-            AddressKind::Ipc(path) => SocketAddress::Unix(path.clone()).into(),
+            AddressKind::Ipc(path) => Endpoint::Unix(path.clone()),
             AddressKind::Tcp { host, port } => return resolve_host(host, *port, Endpoint::from),
             AddressKind::Tls { host, port } => return resolve_host(host, *port, Endpoint::Tls),
             AddressKind::WebSocket {
@@ -228,7 +228,7 @@ impl Address {
             (AddressKind::WebSocket { path, is_tls, .. }, SocketAddress::Tcp(at)) => {
                 WebSocketEndpoint::new(at, path, *is_tls).into()
             }
-            (_, local) => local.into(),
+            (_, local) => Endpoint::of_stream(local),
         }
     }
 

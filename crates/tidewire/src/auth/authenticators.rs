@@ -312,7 +312,7 @@ impl FromStr for Network {
 
 #[cfg(test)]
 mod tests {
-    use tidewire_io::socket::{PeerCredentials, SocketAddress};
+    use tidewire_io::socket::PeerCredentials;
 
     use super::*;
     use tidewire_proto::layer::CertificateNames;
@@ -344,7 +344,7 @@ mod tests {
         unix: Option<PeerCredentials>,
         certificate: Option<&CertificateNames>,
     ) -> String {
-        let peer = peer.map(|text| Endpoint::Socket(SocketAddress::Tcp(text.parse().unwrap())));
+        let peer = peer.map(|text| Endpoint::Tcp(text.parse().unwrap()));
         let outcome = chain().authenticate(&mut AuthRequest {
             token,
             peer: peer.as_ref(),

@@ -56,13 +56,8 @@ impl Outgoing {
                 Ok(AnyTransport::Inproc(Box::new(stream)))
             }
             _ if waiter.is_some() => Err(ConnectError::CannotWait),
-            Endpoint::Socket(address) => {
-                let stream = Stream::connect_with(address, &config.socket_options)?;
-                Ok(match &self.layers {
-                    Some(layers) => layers.over(stream),
-                    None => stream.into(),
-                })
-            }
+            Endpoint::Tcp(address) => self.open_stream(config, &(*address).into()),
+            Endpoint::Unix(path) => self.open_stream(config, &path.clone().into()),
             Endpoint::Tls(address) => {
                 // A connection that must be encrypted is never sent as plaintext.
                 let stack = stack.or_else(|| self.stack(address.ip()));
@@ -78,6 +73,19 @@ impl Outgoing {
                 Ok(DatagramPeer::connected(Arc::new(socket), *address).into())
             }
         }
+    }
+
+    /// Connects a stream, with the layers of a user above it if there are some.
+    fn open_stream(
+        &self,
+        config: &Config,
+        address: &SocketAddress,
+    ) -> Result<AnyTransport, ConnectError> {
+        let stream = Stream::connect_with(address, &config.socket_options)?;
+        Ok(match &self.layers {
+            Some(layers) => layers.over(stream),
+            None => stream.into(),
+        })
     }
 
     /// Makes the layers of a connection to a `tls://` address, if there are some.

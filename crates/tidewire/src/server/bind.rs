@@ -153,9 +153,11 @@ impl Bound {
     ) -> Result<Endpoint, ServeError> {
         let leaves_ipv4 = settings.leaves_ipv4(&endpoint);
         match endpoint {
-            Endpoint::Socket(at) => self.bind_listener(&at, leaves_ipv4, place.address, settings),
-            Endpoint::Tls(at) => {
+            Endpoint::Tcp(at) | Endpoint::Tls(at) => {
                 self.bind_listener(&at.into(), leaves_ipv4, place.address, settings)
+            }
+            Endpoint::Unix(path) => {
+                self.bind_listener(&path.into(), leaves_ipv4, place.address, settings)
             }
             Endpoint::WebSocket(at) => {
                 let at = at.address().into();
@@ -189,7 +191,7 @@ impl Bound {
         let (codec, layers) = (settings.codec, settings.layers.clone());
         let mut options = settings.sockets.clone();
         options.ipv6_only |= leaves_ipv4;
-        let socket = match self.take_passed(&AnySocketAddress::Stream(at.clone())) {
+        let socket = match self.take_passed(&at.to_any()) {
             Some(passed) => Listener::adopt(&passed, &options)?,
             None => Listener::bind(at, &options)?,
         };
@@ -207,7 +209,7 @@ impl Bound {
         codec: CodecNumber,
         options: &DatagramOptions,
     ) -> Result<Endpoint, ServeError> {
-        if let Some(passed) = self.take_passed(&AnySocketAddress::Datagram(address)) {
+        if let Some(passed) = self.take_passed(&AnySocketAddress::Udp(address)) {
             let [lane] = &mut self.ports[..] else {
                 return Err(ServeError::PassedPort(address));
             };

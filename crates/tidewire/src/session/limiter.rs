@@ -293,8 +293,6 @@ const NETWORK_BITS: u128 = !(u64::MAX as u128);
 mod tests {
     use std::net::SocketAddr;
 
-    use tidewire_io::socket::SocketAddress;
-
     use super::*;
 
     fn limited(change: impl FnOnce(&mut Limits)) -> SessionLimiter {
@@ -304,7 +302,7 @@ mod tests {
     }
 
     fn peer(text: &str) -> Option<Endpoint> {
-        Some(Endpoint::Socket(SocketAddress::Tcp(text.parse().unwrap())))
+        Some(Endpoint::Tcp(text.parse().unwrap()))
     }
 
     #[test]

@@ -4,7 +4,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, SystemTime};
 
 use tidewire::auth::{AuthOutcome, AuthRequest, Authenticate, Identity, Permissions, Token};
-use tidewire::socket::SocketAddress;
 use tidewire::tls::{ClientTls, Encryption, TlsFault};
 use tidewire::{
     CloseReason, ConnectError, Context, Endpoint, Moment, Server, ServerBuilder, Service, SessionId,
@@ -166,7 +165,7 @@ fn a_handler_sends_no_credentials_to_another_machine_in_plain_text() {
         &tidewire_testkit::fixtures::tw1(),
         |_| echo,
     );
-    let Endpoint::Socket(SocketAddress::Tcp(local)) = server.address() else {
+    let Endpoint::Tcp(local) = server.address() else {
         panic!("it listens on TCP");
     };
     let remote = Endpoint::from(std::net::SocketAddr::from(([0, 0, 0, 0], local.port())));

@@ -47,7 +47,8 @@ impl Way {
     /// To a server of another process.
     pub(in super::super) fn to(endpoint: Endpoint) -> Result<Self, RoleError> {
         match endpoint {
-            Endpoint::Socket(address) => Ok(Self::Socket(address)),
+            Endpoint::Tcp(address) => Ok(Self::Socket(address.into())),
+            Endpoint::Unix(path) => Ok(Self::Socket(path.into())),
             Endpoint::Udp(address) => Ok(Self::Udp(address)),
             other => Err(RoleError::Unsupported(format!("no bare frames to {other}"))),
         }

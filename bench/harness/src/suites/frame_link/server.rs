@@ -9,7 +9,6 @@ use std::thread;
 use std::time::Duration;
 
 use tidewire::Endpoint;
-use tidewire::address::Address;
 use tidewire_io::affinity::pin_to_core;
 use tidewire_io::datagram::{DatagramBatch, DatagramSocket};
 use tidewire_io::poller::Interest;
@@ -75,7 +74,7 @@ impl Server {
         connections: usize,
     ) -> Result<(Self, Way), RoleError> {
         match suites::endpoint(&suites::bind_address(work))? {
-            Endpoint::Socket(_) => {
+            Endpoint::Tcp(_) | Endpoint::Unix(_) => {
                 let (listener, _) = suites::listen(work)?;
                 let way = Way::Socket(listener.local_address().clone());
                 Ok((Self::Sockets(listener), way))
@@ -106,7 +105,7 @@ impl Server {
     /// Its address, as the runner hears it.
     pub(in super::super) fn address(&self) -> String {
         match self {
-            Self::Sockets(listener) => Address::from(listener.local_address().clone()).to_string(),
+            Self::Sockets(listener) => listener.local_address().to_string(),
             Self::Datagrams(socket) => format!("udp://{}", socket.local_address()),
             Self::Rings(..) => "-".to_owned(),
         }

@@ -3,7 +3,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Mutex;
 use std::time::Duration;
 
-use tidewire_io::socket::{SocketAddress, SocketError};
+use tidewire_io::socket::SocketError;
 use tidewire_proto::codec::RequestIds;
 
 use super::*;
@@ -110,7 +110,7 @@ fn a_lane_does_not_sleep_while_the_results_of_its_lookup_wait() {
 fn credentials_go_to_another_machine_only_over_tls_or_when_allowed() {
     let server =
         crate::serve("tcp://127.0.0.1:0", |cx, message| cx.reply(message.payload)).unwrap();
-    let Endpoint::Socket(SocketAddress::Tcp(local)) = server.addresses()[0] else {
+    let Endpoint::Tcp(local) = server.addresses()[0] else {
         panic!("it listens on TCP");
     };
     let remote = Endpoint::from(SocketAddr::from(([0, 0, 0, 0], local.port())));
