@@ -23,4 +23,3 @@ pub use tidewire_io::allocation::{CountingAllocator, is_counting};
 pub use tidewire_io::descriptors::raise_descriptor_limit;
 pub use tidewire_io::poller::PollerError;
 pub use tidewire_io::socket::{SocketError, listen_tcp};
-pub use tidewire_io::trusted::OpenError;

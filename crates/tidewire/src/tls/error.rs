@@ -1,10 +1,9 @@
 //! Errors of certificates and keys, found before a connection is made.
 
+use std::error::Error;
 use std::io;
 
 use thiserror::Error;
-
-use tidewire_io::trusted::OpenError;
 
 /// TLS settings cannot be used.
 ///
@@ -44,8 +43,8 @@ pub enum TlsError {
     Untrusted {
         /// The part that was read: `certificate`, `key` or `CA file`.
         part: &'static str,
-        /// The fault of the file.
-        source: OpenError,
+        /// The fault of the file, as an `OpenError` of `tidewire-io`.
+        source: Box<dyn Error + Send + Sync>,
     },
     /// The file is too long.
     #[error(

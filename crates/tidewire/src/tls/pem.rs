@@ -134,7 +134,7 @@ fn read_file(path: &Path, part: PemPart, limit: usize) -> Result<Vec<u8>, TlsErr
         OpenError::Io(source) => unreadable(source),
         source => TlsError::Untrusted {
             part: part.name(),
-            source,
+            source: source.into(),
         },
     };
     let file = match part {
