@@ -10,9 +10,11 @@ use tidewire::address::{Address, AddressError};
 use tidewire::codec::Codec;
 use tidewire::{
     AnyCodec, Chat, Client, Context, Deferred, ErrorCode, Event, HandlerError, HandlerResult,
-    History, Kind, Message, Position, PubSub, RequestError, RoomId, ServeError, Server, SessionId,
-    Subscription, TopicEvent,
+    History, Kind, Message, Position, PubSub, RequestError, Room, RoomId, ServeError, Server,
+    SessionId, Subscription, TopicEvent,
 };
+use tidewire_testkit::backplane::suite::settings;
+use tidewire_testkit::backplane::{Engine, InprocEngine};
 use tidewire_testkit::fixtures::{codec, echo};
 use tidewire_testkit::{DEADLINE, assert_conserved};
 
@@ -542,4 +544,69 @@ fn a_history_is_framed_for_each_codec() {
         drop((live, always, publishers));
         assert_conserved(&server.shutdown(DEADLINE));
     }
+}
+
+/// Two nodes, each with both codecs, and each with another main one.
+#[test]
+fn members_of_two_codecs_on_two_nodes_hear_each_other() {
+    const MESSAGES: usize = 500;
+    let engine = InprocEngine::default();
+    let node = |id: &str, codecs: [&str; 2]| {
+        let builder = Server::builder().lanes(2).codec(codec(codecs[0]));
+        let builder = builder.backplane(engine.backplane(), settings(id));
+        let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
+        let other = format!("tcp://127.0.0.1:0?codec={}", codecs[1]);
+        let builder = builder.listen(&other).unwrap();
+        let server = builder.start(|_| Chat::new()).unwrap();
+        let with_codec = |(endpoint, codec)| format!("{endpoint}?codec={codec}");
+        let addresses = server.addresses().iter().zip(codecs).map(with_codec);
+        let addresses: Vec<String> = addresses.collect();
+        (server, addresses)
+    };
+    let (one, at_one) = node("one", ["tw1", "json"]);
+    let (two, at_two) = node("two", ["json", "tw1"]);
+    let members: Vec<(Client, Room)> = at_one
+        .iter()
+        .chain(&at_two)
+        .enumerate()
+        .map(|(number, address)| {
+            let client = Client::connect(address).wait().unwrap();
+            let name = format!("member{number}");
+            let room = client.join("lobby").named(&name).wait().unwrap();
+            (client, room)
+        })
+        .collect();
+    std::thread::scope(|scope| {
+        for (number, (client, room)) in members.iter().enumerate() {
+            scope.spawn(move || {
+                let mut last = [None; 4];
+                for first in (0..MESSAGES).step_by(10) {
+                    for message in first..first + 10 {
+                        let text = format!("says {number} {message}");
+                        room.say(text.as_bytes()).unwrap();
+                    }
+                    for text in hear(client, 30) {
+                        let mut words = text.split(' ').skip(1);
+                        let author: usize = words.next().unwrap().parse().unwrap();
+                        let message: usize = words.next().unwrap().parse().unwrap();
+                        let expected = last[author].map_or(0, |last: usize| last + 1);
+                        assert_eq!(message, expected, "{author} to {number}");
+                        last[author] = Some(message);
+                    }
+                }
+            });
+        }
+    });
+    // A message for one member has the codec of that member, on its node.
+    for from in 0..4 {
+        let name = format!("member{}", 3 - from);
+        let told = members[from].1.whisper(&name, b"says psst").wait();
+        told.unwrap();
+        assert_eq!(hear(&members[3 - from].0, 1), ["says psst"]);
+    }
+    drop(members);
+    let stopped = [one, two].map(|server| server.shutdown(DEADLINE));
+    stopped.iter().for_each(assert_conserved);
+    let lost: u64 = stopped.iter().map(|it| it.metrics.backplane_lost).sum();
+    assert_eq!(lost, 0);
 }
