@@ -110,8 +110,8 @@ pub enum AddressError {
     },
     /// The address is one within the process, and sets a codec.
     #[error(
-        "connections within a process have the codec of their server; leave ?codec= out of {text:?}, and set it for the \
-         server"
+        "connections within a process have the codec of their server; leave ?codec= out of {text:?}, and set it for \
+         the server"
     )]
     InprocCodec {
         /// The whole text.

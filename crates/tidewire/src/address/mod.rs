@@ -175,7 +175,7 @@ impl Address {
         self.parameters.codec()
     }
 
-    /// What follows the address: `?codec=...`, `?framing=...`, both, or nothing.
+    /// The text that follows the place: `?codec=...`, `?framing=...`, both, or nothing.
     #[must_use]
     pub fn parameters(&self) -> impl fmt::Display {
         &self.parameters

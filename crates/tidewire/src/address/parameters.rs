@@ -1,4 +1,4 @@
-//! What may follow an address behind a question mark.
+//! The parameters of an address, which follow a question mark.
 
 use std::fmt;
 

@@ -302,7 +302,8 @@ impl<S: Service> Lane<S> {
         let (announced, id) = (session.has_begun(), session.id);
         let outgoing = session.connection.handshake().is_outgoing();
         let is_upstream = session.profile.is_upstream();
-        let closing = trace::SpanGuard::close(session, session.codec(&self.core.config), reason);
+        let codec = || session.codec(&self.core.config).name();
+        let closing = trace::SpanGuard::close(session, codec, reason);
         if is_upstream {
             let failure = self.core.sessions.connect_failures.take(id, reason);
             handle_upstream_end(&mut self.core, id, reason, failure);

@@ -61,7 +61,7 @@ impl<S: Service> Lane<S> {
     /// Reads a session until a short read or its share of the turn is used up.
     pub(crate) fn read_session(&mut self, slot: usize) {
         let session = &self.core.sessions[slot];
-        let codec = session.codec(&self.core.config);
+        let codec = || session.codec(&self.core.config).name();
         let receiving = Moving::receive(session, codec, &self.core.counters);
         let stream = &self.core.sessions[slot].stream;
         if stream.preserves_boundaries() {
@@ -334,7 +334,7 @@ pub(super) fn serve<S: Service, C: Codec + ?Sized, const IS_DATAGRAM: bool>(
     note_name(cx, codec, message.name);
     let handling = SpanGuard::handle(
         cx.core.sessions.table.get(slot),
-        cx.codec(),
+        || cx.codec().name(),
         message.kind,
         frame_bytes,
     );

@@ -139,7 +139,7 @@ impl ServerBuilder {
         Ok(())
     }
 
-    /// What the lanes of a server without addresses share.
+    /// The shared state of the lanes of a server without addresses.
     #[cfg(test)]
     pub(crate) fn share_alone(&self, kind: PollerKind) -> ServerShared {
         let codecs = AddressCodecs::choose(&[], &self.codec);

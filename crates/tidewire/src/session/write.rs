@@ -73,7 +73,8 @@ impl LaneSessions {
             _ if session.stream.preserves_boundaries() => return self.flush_datagrams(slot),
             _ => {}
         }
-        let sending = Moving::send(session, session.codec(&self.config), &self.counters);
+        let codec = || session.codec(&self.config).name();
+        let sending = Moving::send(session, codec, &self.counters);
         let flushed = self
             .writer
             .write(session, &mut self.outputs, &mut self.logs);
@@ -97,7 +98,8 @@ impl LaneSessions {
     /// Sends a session's output and room messages as datagrams until all are sent or the socket is full.
     fn flush_datagrams(&mut self, slot: usize) {
         let session = &mut self.table[slot];
-        let sending = Moving::send(session, session.codec(&self.config), &self.counters);
+        let codec = || session.codec(&self.config).name();
+        let sending = Moving::send(session, codec, &self.counters);
         let sent = self
             .writer
             .send_datagrams(session, &mut self.outputs, &mut self.logs);

@@ -1,6 +1,5 @@
 //! The guards without the feature `trace`. They do nothing.
 
-use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::CloseReason;
 use tidewire_proto::message::Kind;
 
@@ -20,7 +19,7 @@ pub(crate) struct Moving;
 
 impl Connecting {
     #[inline(always)]
-    pub(crate) fn of(_session: &impl Traced, _codec: &AnyCodec) -> Self {
+    pub(crate) fn of(_session: &impl Traced, _codec: impl FnOnce() -> &'static str) -> Self {
         Self
     }
 
@@ -32,7 +31,7 @@ impl SpanGuard {
     #[inline(always)]
     pub(crate) fn handle<T: Traced>(
         _session: Option<&T>,
-        _codec: &AnyCodec,
+        _codec: impl FnOnce() -> &'static str,
         _kind: Kind,
         _bytes: usize,
     ) -> Self {
@@ -40,7 +39,11 @@ impl SpanGuard {
     }
 
     #[inline(always)]
-    pub(crate) fn close(_session: &impl Traced, _codec: &AnyCodec, _reason: CloseReason) -> Self {
+    pub(crate) fn close(
+        _session: &impl Traced,
+        _codec: impl FnOnce() -> &'static str,
+        _reason: CloseReason,
+    ) -> Self {
         Self
     }
 
@@ -52,7 +55,7 @@ impl Moving {
     #[inline(always)]
     pub(crate) fn receive(
         _session: &impl Traced,
-        _codec: &AnyCodec,
+        _codec: impl FnOnce() -> &'static str,
         _counters: &LaneCounters,
     ) -> Self {
         Self
@@ -61,7 +64,7 @@ impl Moving {
     #[inline(always)]
     pub(crate) fn send(
         _session: &impl Traced,
-        _codec: &AnyCodec,
+        _codec: impl FnOnce() -> &'static str,
         _counters: &LaneCounters,
     ) -> Self {
         Self

@@ -1,6 +1,5 @@
 //! The guards with the feature `trace`. Their fields are computed only if a subscriber wants the span.
 
-use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::CloseReason;
 use tidewire_proto::message::Kind;
 use tracing::field::Empty;
@@ -34,13 +33,13 @@ enum Direction {
 }
 
 impl Connecting {
-    pub(crate) fn of(session: &impl Traced, codec: &AnyCodec) -> Self {
+    pub(crate) fn of(session: &impl Traced, codec: impl FnOnce() -> &'static str) -> Self {
         let span = tracing::debug_span!(
             target: TARGET,
             "connect",
             session = %session.id(),
             peer = session.peer().map(display),
-            codec = codec.name(),
+            codec = codec(),
             outgoing = session.is_outgoing(),
             opened = Empty,
         );
@@ -58,7 +57,7 @@ impl SpanGuard {
     #[inline]
     pub(crate) fn handle<T: Traced>(
         session: Option<&T>,
-        codec: &AnyCodec,
+        codec: impl FnOnce() -> &'static str,
         kind: Kind,
         bytes: usize,
     ) -> Self {
@@ -67,20 +66,24 @@ impl SpanGuard {
             "handle",
             session = session.map(|session| display(session.id())),
             peer = session.and_then(Traced::peer).map(display),
-            codec = codec.name(),
+            codec = codec(),
             kind = ?kind,
             bytes,
         );
         Self(span.entered())
     }
 
-    pub(crate) fn close(session: &impl Traced, codec: &AnyCodec, reason: CloseReason) -> Self {
+    pub(crate) fn close(
+        session: &impl Traced,
+        codec: impl FnOnce() -> &'static str,
+        reason: CloseReason,
+    ) -> Self {
         let span = tracing::debug_span!(
             target: TARGET,
             "close",
             session = %session.id(),
             peer = session.peer().map(display),
-            codec = codec.name(),
+            codec = codec(),
             reason = reason.name(),
         );
         Self(span.entered())
@@ -96,7 +99,7 @@ impl Moving {
     #[inline]
     pub(crate) fn receive(
         session: &impl Traced,
-        codec: &AnyCodec,
+        codec: impl FnOnce() -> &'static str,
         counters: &LaneCounters,
     ) -> Self {
         let span = tracing::trace_span!(
@@ -104,20 +107,24 @@ impl Moving {
             "receive",
             session = %session.id(),
             peer = session.peer().map(display),
-            codec = codec.name(),
+            codec = codec(),
             bytes = Empty,
         );
         Self::new(counters, span, Direction::In)
     }
 
     #[inline]
-    pub(crate) fn send(session: &impl Traced, codec: &AnyCodec, counters: &LaneCounters) -> Self {
+    pub(crate) fn send(
+        session: &impl Traced,
+        codec: impl FnOnce() -> &'static str,
+        counters: &LaneCounters,
+    ) -> Self {
         let span = tracing::trace_span!(
             target: TARGET,
             "send",
             session = %session.id(),
             peer = session.peer().map(display),
-            codec = codec.name(),
+            codec = codec(),
             bytes = Empty,
         );
         Self::new(counters, span, Direction::Out)
