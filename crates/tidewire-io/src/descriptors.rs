@@ -56,17 +56,35 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
 ///
 /// The error of the kernel's call.
 pub fn wait_writable(descriptor: BorrowedFd<'_>, timeout: Duration) -> io::Result<bool> {
-    let mut descriptors = [PollFd::from_borrowed_fd(descriptor, PollFlags::OUT)];
-    let timeout = Timespec {
-        tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    };
-    match poll(&mut descriptors, Some(&timeout)) {
+    wait_for(descriptor, PollFlags::OUT, Some(timeout))
+}
+
+/// Waits until a descriptor is ready for this or has failed. Returns false at the timeout and after a signal.
+pub(crate) fn wait_for(
+    descriptor: BorrowedFd<'_>,
+    flags: PollFlags,
+    timeout: Option<Duration>,
+) -> io::Result<bool> {
+    let mut asked = [PollFd::from_borrowed_fd(descriptor, flags)];
+    match poll(&mut asked, timeout.map(timespec).as_ref()) {
         Ok(count) => Ok(count > 0),
         Err(rustix::io::Errno::INTR) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
+
+/// Converts a timeout to the kernel's form, cut to the maximum of all kernel interfaces.
+pub(crate) fn timespec(timeout: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(timeout.as_secs())
+            .unwrap_or(TIMEOUT_SECS_MAX)
+            .min(TIMEOUT_SECS_MAX),
+        tv_nsec: timeout.subsec_nanos().into(),
+    }
+}
+
+/// Some kernel interfaces refuse larger values. 68 years are as good as no limit.
+const TIMEOUT_SECS_MAX: i64 = i32::MAX as i64;
 
 #[cfg(test)]
 mod tests {

@@ -67,9 +67,9 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::Errno;
+use rustix::event::PollFlags;
 
+use crate::descriptors::{timespec, wait_for};
 pub use kind::{POLLER_VARIABLE, PollerChoice, PollerKind};
 
 /// One readiness backend, used by one lane. The module documentation is its contract.
@@ -369,24 +369,8 @@ pub fn wait_readable(
     descriptor: BorrowedFd<'_>,
     timeout: Option<Duration>,
 ) -> Result<(), PollerError> {
-    let mut asked = [PollFd::from_borrowed_fd(descriptor, PollFlags::IN)];
-    match rustix::event::poll(&mut asked, timeout.map(timespec).as_ref()) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(cause) => Err(PollerError::Wait {
-            source: cause.into(),
-        }),
-    }
+    let waited = wait_for(descriptor, PollFlags::IN, timeout);
+    waited
+        .map(drop)
+        .map_err(|source| PollerError::Wait { source })
 }
-
-/// Converts a timeout to the kernel's form, cut to the maximum of all kernel interfaces.
-fn timespec(timeout: Duration) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(timeout.as_secs())
-            .unwrap_or(TIMEOUT_SECS_MAX)
-            .min(TIMEOUT_SECS_MAX),
-        tv_nsec: timeout.subsec_nanos().into(),
-    }
-}
-
-/// Some kernel interfaces refuse larger values. 68 years are as good as no limit.
-const TIMEOUT_SECS_MAX: i64 = i32::MAX as i64;

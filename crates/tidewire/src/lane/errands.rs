@@ -35,9 +35,7 @@ impl Errand {
             summons,
         }
     }
-}
 
-impl Errand {
     /// Takes the signal. The session is read without events from now on.
     pub(super) fn answer(self, table: &mut SessionTable, ready: &mut Vec<usize>) {
         let session = table.get_mut(self.slot);

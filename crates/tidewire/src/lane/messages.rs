@@ -23,9 +23,7 @@ impl<S: Service> Lane<S> {
         while let Some(message) = budget.take(&mut self.core) {
             self.handle_message(message);
         }
-        while let Some(slot) = self.ready.pop() {
-            self.start_or_read(slot);
-        }
+        self.read_ready();
     }
 
     pub(super) fn handle_message(&mut self, message: LaneMessage) {

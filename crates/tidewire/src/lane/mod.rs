@@ -140,7 +140,9 @@ impl<S: Service> Lane<S> {
         if self.core.rooms.has_waiting() {
             self.join_again();
         }
-        self.resume_held();
+        // Resumes the publishers of blocking rooms that are clear again.
+        self.core.rooms().release_held(&mut self.ready);
+        self.read_ready();
         let service_wake = self.run_service_turn();
         self.core.sessions.flush_dirty();
         self.core.rooms().deliveries().sweep_due();
@@ -158,8 +160,9 @@ impl<S: Service> Lane<S> {
         earlier(service_wake, self.core.wake_ns())
     }
 
-    #[inline(always)]
-    fn handle_events(&mut self) {
+    /// Handles the events of a wait, and runs a turn.
+    #[inline]
+    fn go_on(&mut self) {
         self.core.sessions.timers.read_clock();
         self.core.handshakes.begin_turn();
         for index in 0..self.events.len() {
@@ -193,12 +196,11 @@ impl<S: Service> Lane<S> {
             }
         }
         // These sessions were accepted in this turn, or paused with frames left over.
-        while let Some(slot) = self.ready.pop() {
-            self.start_or_read(slot);
-        }
+        self.read_ready();
         if self.core.handshakes.are_waiting() {
             self.do_costly_steps();
         }
+        self.wake_ns = self.turn();
     }
 
     pub(crate) fn handle_session_event(&mut self, slot: usize, event: Event) {
@@ -238,6 +240,14 @@ impl<S: Service> Lane<S> {
         }
     }
 
+    /// Begins or reads the sessions that are ready without an event. Most turns have none.
+    #[inline(always)]
+    fn read_ready(&mut self) {
+        while let Some(slot) = self.ready.pop() {
+            self.start_or_read(slot);
+        }
+    }
+
     fn start_or_read(&mut self, slot: usize) {
         let Some(session) = self.core.sessions.table.get(slot) else {
             return;
@@ -271,14 +281,6 @@ impl<S: Service> Lane<S> {
             let counters = &self.core.counters;
             counters.allocations.add(now.count - before.count);
             counters.allocated_bytes.add(now.bytes - before.bytes);
-        }
-    }
-
-    /// Resumes the publishers of blocking rooms that are clear again.
-    fn resume_held(&mut self) {
-        self.core.rooms().release_held(&mut self.ready);
-        while let Some(slot) = self.ready.pop() {
-            self.start_or_read(slot);
         }
     }
 

@@ -111,6 +111,18 @@ struct Held<L> {
     failure: Option<LaneError>,
 }
 
+impl<L: Turns> Held<L> {
+    /// The lane, unless it has ended or a turn of it has failed.
+    fn lane(&mut self) -> Option<&mut L> {
+        self.lane.as_mut().filter(|_| self.failure.is_none())
+    }
+
+    /// The lane, unless it has no further turn.
+    fn running(&mut self) -> Option<&mut L> {
+        self.lane().filter(|it| !it.stops())
+    }
+}
+
 /// A sleep that permits visits.
 pub(crate) struct Offer {
     /// The descriptor that is readable when the lane has events.
@@ -246,21 +258,14 @@ impl<L: Turns> Seat<L> {
     /// Leads on the lane's own thread until a thread wants the lead, or to the lane's end.
     fn run_turns<'a>(&'a self, mut held: TryGuard<'a, Held<L>>) -> Option<Result<(), LaneError>> {
         self.crew.set_led_by_own(true);
-        let mut outcome = match &mut *held {
-            Held { lane: None, .. } => return Some(Ok(())),
-            Held {
-                failure: Some(_), ..
-            } => Ok(()),
-            Held {
-                lane: Some(lane), ..
-            } => contain(|| {
-                // A lane that stops has had its last turn.
-                if !lane.stops() {
-                    lane.take_over();
-                }
-                Ok(())
-            }),
-        };
+        if held.lane.is_none() {
+            return Some(Ok(()));
+        }
+        // A lane that stops has had its last turn.
+        let mut outcome = contain(|| {
+            held.running().map(L::take_over);
+            Ok(())
+        });
         loop {
             let Held { lane, failure } = &mut *held;
             if let Some(failure) = failure.take() {
@@ -277,9 +282,7 @@ impl<L: Turns> Seat<L> {
                     // Ends the visits: they could keep the lock from this thread, and do not poll sockets.
                     self.is_offered.store(false, Ordering::Relaxed);
                     held = self.held.lock();
-                    // A lane that stops, or whose turn has failed, has no further turn.
-                    let Held { lane, failure } = &mut *held;
-                    let lane = lane.as_mut().filter(|it| failure.is_none() && !it.stops());
+                    let lane = held.running();
                     outcome = slept.and_then(|()| contain(|| lane.map_or(Ok(()), L::end_offer)));
                 }
                 Ok(None) => break,
@@ -325,11 +328,9 @@ impl<L: Turns> Seat<L> {
 
     /// Leaves the seat, and wakes the thread that must lead next.
     #[inline]
-    fn leave(&self, held: TryGuard<'_, Held<L>>) {
+    fn leave(&self, mut held: TryGuard<'_, Held<L>>) {
         errands::send();
-        let Held { lane, failure } = &*held;
-        let going_on = lane.as_ref().filter(|it| !it.stops() && failure.is_none());
-        let Some(lane) = going_on else {
+        let Some(lane) = held.running() else {
             drop(held);
             return self.crew.waker().unpark();
         };
@@ -346,11 +347,8 @@ impl<L: Turns> Lead for Seat<L> {
             return Led::Busy;
         };
         let mut is_done = false;
-        let led = match &mut *held {
-            Held {
-                lane: Some(lane),
-                failure: None,
-            } => {
+        let led = match held.lane() {
+            Some(lane) => {
                 let _here = on_lane::enter(self.id());
                 let is_ready = &mut || {
                     is_done = is_done || is_ready();
@@ -358,7 +356,7 @@ impl<L: Turns> Lead for Seat<L> {
                 };
                 contain(|| lead_until(lane, until_ns, is_ready))
             }
-            _ => Ok(Led::Ended),
+            None => Ok(Led::Ended),
         };
         let led = led.unwrap_or_else(|failure| {
             held.failure = Some(failure);
@@ -378,11 +376,7 @@ impl<L: Turns> Lead for Seat<L> {
         let Some(mut held) = self.held.try_lock() else {
             return;
         };
-        let Held {
-            lane: Some(lane),
-            failure: None,
-        } = &mut *held
-        else {
+        let Some(lane) = held.lane() else {
             return;
         };
         if !self.is_offered.load(Ordering::Relaxed) {

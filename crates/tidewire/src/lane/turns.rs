@@ -18,9 +18,11 @@ impl<S: Service> Turns for Lane<S> {
 
     #[inline]
     fn step(&mut self, until_ns: Option<u64>) -> Result<(), LaneError> {
-        self.wait(earlier(self.wake_ns, until_ns))?;
-        self.handle_events();
-        self.wake_ns = self.turn();
+        let wake_ns = earlier(self.wake_ns, until_ns);
+        if !self.finds_work(wake_ns)? {
+            self.sleep(wake_ns)?;
+        }
+        self.go_on();
         Ok(())
     }
 
@@ -39,12 +41,11 @@ impl<S: Service> Turns for Lane<S> {
                     self.core.counters.system_calls.add(1);
                     return Ok(self.visits.begin(self.wake_ns));
                 }
-                self.core.exchange.mailbox.waker.after_sleep();
-                self.poll(Some(Duration::ZERO))?;
+                self.end_offer()?;
+                return Ok(None);
             }
         }
-        self.handle_events();
-        self.wake_ns = self.turn();
+        self.go_on();
         Ok(None)
     }
 
@@ -52,8 +53,7 @@ impl<S: Service> Turns for Lane<S> {
         self.core.exchange.mailbox.waker.after_sleep();
         self.allocations = thread_allocations();
         self.poll(Some(Duration::ZERO))?;
-        self.handle_events();
-        self.wake_ns = self.turn();
+        self.go_on();
         Ok(())
     }
 
@@ -64,13 +64,10 @@ impl<S: Service> Turns for Lane<S> {
         for errand in errands {
             errand.answer(&mut core.sessions.table, ready);
         }
-        core.sessions.table.finish_turn_of_awake(false, ready);
-        while let Some(slot) = self.ready.pop() {
-            self.start_or_read(slot);
-        }
+        self.look_at_awake(false);
+        self.read_ready();
         self.wake_ns = self.turn();
-        let Self { core, ready, .. } = self;
-        let has_more = core.sessions.table.finish_turn_of_awake(true, ready);
+        let has_more = self.look_at_awake(true);
         self.visits.note_turn(self.core.counters.frames_in.read());
         has_more
             || self.visits.end_too_late(self.wake_ns)

@@ -121,15 +121,6 @@ struct Look {
 }
 
 impl<S: Service> Lane<S> {
-    /// Waits for work, at most until the next turn is due.
-    #[inline]
-    pub(super) fn wait(&mut self, wake_ns: Option<u64>) -> Result<(), LaneError> {
-        match self.finds_work(wake_ns)? {
-            true => Ok(()),
-            false => self.sleep(wake_ns),
-        }
-    }
-
     /// Sleeps on the poller, at most until the next turn is due.
     #[inline]
     pub(super) fn sleep(&mut self, wake_ns: Option<u64>) -> Result<(), LaneError> {
@@ -167,12 +158,7 @@ impl<S: Service> Lane<S> {
             false => None,
         };
         // A lane that is about to spin does not ask to be woken yet.
-        let idle = !self
-            .core
-            .sessions
-            .table
-            .finish_turn_of_awake(idle && look.is_none(), &mut self.ready)
-            && idle;
+        let idle = !self.look_at_awake(idle && look.is_none()) && idle;
         if !idle {
             self.poll_if_due()?;
             return Ok(true);
@@ -181,6 +167,13 @@ impl<S: Service> Lane<S> {
             Some(look) => self.spin(look, wake_ns),
             None => Ok(false),
         }
+    }
+
+    /// Looks for input of in-process sessions. If there is none and the lane `sleeps`, they announce its sleep.
+    #[inline(always)]
+    pub(super) fn look_at_awake(&mut self, sleeps: bool) -> bool {
+        let Self { core, ready, .. } = self;
+        core.sessions.table.finish_turn_of_awake(sleeps, ready)
     }
 
     /// Polls the sockets, unless the last poll was less than [`SOCKETS_AFTER_NS`] ago. A turn with work from in-process
@@ -214,23 +207,11 @@ impl<S: Service> Lane<S> {
                 self.poll(Some(Duration::ZERO))?;
                 found = !self.events.is_empty();
             }
-            found = found
-                || self.has_work()
-                || self.crew.must_hand_on()
-                || self
-                    .core
-                    .sessions
-                    .table
-                    .finish_turn_of_awake(false, &mut self.ready);
+            found =
+                found || self.has_work() || self.crew.must_hand_on() || self.look_at_awake(false);
             let is_over = !found && now_ns() >= end_ns;
             // Work that comes while the lane announces its sleep counts as found by the spin.
-            found = found
-                || (is_over
-                    && self
-                        .core
-                        .sessions
-                        .table
-                        .finish_turn_of_awake(true, &mut self.ready));
+            found = found || (is_over && self.look_at_awake(true));
             if found || is_over {
                 self.end_look(look, found)?;
                 return Ok(found);
