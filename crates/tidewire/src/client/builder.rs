@@ -24,8 +24,7 @@ use crate::dial::{Backoff, Dialer, Target};
 use crate::limits::{CLIENT_LINGER_DEFAULT, ConnectionLimits, Limits};
 use crate::server::{ServeError, Server, framed, limit_frames};
 use crate::tls::{ClientConfigs, ClientTls, Connector};
-use crate::transport::ConnectError;
-use crate::transport::LayerFactory;
+use crate::transport::{ConnectError, LayerFactory, Layers};
 
 /// The settings of a client before it connects. Made by [`Client::builder`].
 ///
@@ -339,9 +338,7 @@ impl ClientBuilder {
             codec: self.codec.clone(),
         });
         let connector = Connector::to(address, tls.as_ref()).map_err(ServeError::from)?;
-        let layers = self.layers.take();
-        let layers = LayerFactory::of_address(address, connector.as_ref(), &self.codec, layers);
-        let layers = layers.and_then(|factory| factory.layers(address));
+        let layers = Layers::to(address, connector.as_ref(), &self.codec, self.layers.take());
         if layers.is_some() && !address.is_stream_socket() {
             let address = address.clone();
             return Err(ServeError::Layers { address }.into());

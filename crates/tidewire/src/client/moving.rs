@@ -17,7 +17,7 @@ use super::dialing::Dialing;
 use crate::address::{Address, Successor};
 use crate::dial::Target;
 use crate::tls::{ClientConfigs, Connector};
-use crate::transport::LayerFactory;
+use crate::transport::Layers;
 
 /// The settings of a client that follows moves.
 #[derive(Clone, Debug)]
@@ -36,8 +36,7 @@ impl Mover {
         let address = successor.address().clone();
         let tls = Connector::to(&address, self.tls.as_ref());
         let tls = tls.map_err(|error| error.to_string())?;
-        let layers = LayerFactory::of_address(&address, tls.as_ref(), &self.codec, None);
-        let layers = layers.and_then(|factory| factory.layers(&address));
+        let layers = Layers::to(&address, tls.as_ref(), &self.codec, None);
         let target = Target::of(address).map_err(|error| error.to_string())?;
         Ok(target.with_layers(layers))
     }

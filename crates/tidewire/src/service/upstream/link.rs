@@ -19,7 +19,7 @@ use crate::observe::QuietLog;
 use crate::service::{Context, Deferred};
 use crate::session::{CloseReason, SendError, SessionId, TimerKey};
 use crate::tls::Connector;
-use crate::transport::{ConnectError, LayerFactory};
+use crate::transport::{ConnectError, Layers};
 
 pub(super) type Callback = Box<dyn FnOnce(&mut Context<'_>, Result<&[u8], UpstreamError>) + Send>;
 
@@ -73,9 +73,7 @@ impl UpstreamLink {
     /// Creates the link to an upstream that has an address.
     pub(super) fn new(upstream: &Upstream, target: &Target, config: &Config) -> Self {
         let (terms, codec) = (&upstream.0.terms, config.codecs.main());
-        let address = target.address();
-        let layers = LayerFactory::of_address(address, terms.tls.as_ref(), codec, None);
-        let layers = layers.and_then(|factory| factory.layers(address));
+        let layers = Layers::to(target.address(), terms.tls.as_ref(), codec, None);
         let backoff = Backoff {
             first: PAUSE_FIRST,
             max: terms.pause_max,

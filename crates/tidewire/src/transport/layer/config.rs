@@ -32,26 +32,6 @@ impl LayerFactory {
         Self(Arc::new(make))
     }
 
-    /// Puts `upper` over the layers that an address asks for: WebSocket, and TLS beneath it. `None` if there are no
-    /// layers, and if the address asks for TLS and there is none: nothing is sent there without TLS.
-    pub(crate) fn of_address(
-        address: &Address,
-        tls: Option<&Connector>,
-        codec: &AnyCodec,
-        mut upper: Option<Self>,
-    ) -> Option<Self> {
-        if let Some(websocket) = WebSocketConnector::new(address, codec) {
-            let layer = move |_: &Address| Some(websocket.layer());
-            upper = Some(Self::beneath(upper, layer));
-        }
-        if !address.is_tls() {
-            return upper;
-        }
-        let protocol = protocol(address.websocket_path().is_some(), codec);
-        let tls = tls?.with_protocol(protocol);
-        Some(Self::beneath(upper, move |_| Some(tls.layer())))
-    }
-
     /// Puts a layer beneath those of `upper`, at addresses for which `make` returns one.
     pub(crate) fn beneath(
         upper: Option<Self>,
@@ -75,6 +55,27 @@ impl LayerFactory {
 }
 
 impl Layers {
+    /// The layers of connections to an address: `upper`, over those that the address asks for, which are WebSocket and
+    /// TLS beneath it. `None` if there are no layers, and if the address asks for TLS and `tls` is `None`: nothing is
+    /// sent there without TLS.
+    pub(crate) fn to(
+        address: &Address,
+        tls: Option<&Connector>,
+        codec: &AnyCodec,
+        mut upper: Option<LayerFactory>,
+    ) -> Option<Self> {
+        if let Some(websocket) = WebSocketConnector::new(address, codec) {
+            let layer = move |_: &Address| Some(websocket.layer());
+            upper = Some(LayerFactory::beneath(upper, layer));
+        }
+        if address.is_tls() {
+            let protocol = protocol(address.websocket_path().is_some(), codec);
+            let tls = tls?.with_protocol(protocol);
+            upper = Some(LayerFactory::beneath(upper, move |_| Some(tls.layer())));
+        }
+        upper?.layers(address)
+    }
+
     /// The address whose connections have these layers.
     pub(crate) fn address(&self) -> &Address {
         &self.address
