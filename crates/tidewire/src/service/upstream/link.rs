@@ -9,6 +9,7 @@ use tidewire_proto::codec::{AnyCodec, Codec};
 use tidewire_proto::correlate::Correlator;
 use tidewire_proto::message::{Kind, Message};
 
+use super::table::Answers;
 use super::{PAUSE_FIRST, Upstream, UpstreamError, UpstreamRequest};
 use crate::address::AddressError;
 use crate::config::Config;
@@ -62,8 +63,6 @@ pub(super) struct UpstreamLink {
     /// Requests that wait to be sent, oldest first.
     waiting: VecDeque<Waiting>,
     waiting_bytes: usize,
-    /// Requests that have failed and whose askers do not know it yet.
-    failed: Vec<(UpstreamError, UpstreamRequest)>,
     timer: Option<(TimerId, u64)>,
     /// Limits the log lines about an upstream that cannot be reached.
     log: QuietLog,
@@ -91,7 +90,6 @@ impl UpstreamLink {
             sent: Correlator::for_ids(codec.format().ids, terms.in_flight_max),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
-            failed: Vec::new(),
             timer: None,
             log: QuietLog::default(),
         }
@@ -200,7 +198,7 @@ impl UpstreamLink {
     }
 
     /// Sends the waiting requests for which there is room.
-    pub(super) fn send_waiting(&mut self, core: &mut Core) {
+    pub(super) fn send_waiting(&mut self, core: &mut Core, answers: &mut Answers) {
         let Some(id) = self.dialer.open_session() else {
             return;
         };
@@ -211,7 +209,7 @@ impl UpstreamLink {
             let call = Message::new(Kind::Request, channel, &waiting.payload);
             match self.send(core, id, &call.with_name(&waiting.method), waiting.asked) {
                 Ok(()) => {}
-                Err((Some(error), asked)) => self.failed.push((error, asked)),
+                Err((Some(error), asked)) => answers.fail(core, error, asked),
                 Err((None, asked)) => {
                     waiting.asked = asked;
                     return self.waiting.push_front(waiting);
@@ -265,23 +263,28 @@ impl UpstreamLink {
     }
 
     /// Goes on with an attempt that is under way.
-    fn go_on(&mut self, core: &mut Core) {
+    fn go_on(&mut self, core: &mut Core, answers: &mut Answers) {
         if !self.dial(core) {
-            self.fail_waiting(core);
+            self.fail_waiting(core, answers);
         }
     }
 
     /// Handles the results of a lookup.
-    pub(super) fn handle_found(&mut self, core: &mut Core, found: LookupResult) {
+    pub(super) fn handle_found(
+        &mut self,
+        core: &mut Core,
+        answers: &mut Answers,
+        found: LookupResult,
+    ) {
         let now_ns = core.sessions.timers.now_ns();
         if !self.dialer.handle_found(found, now_ns) {
             return;
         }
         if core.ending.is_of_server() {
             self.dialer.cancel();
-            return self.fail_waiting(core);
+            return self.fail_waiting(core, answers);
         }
-        self.go_on(core);
+        self.go_on(core, answers);
     }
 
     /// Handles a session whose handshake has ended. Returns whether it is the connection: the session of another
@@ -296,17 +299,18 @@ impl UpstreamLink {
     pub(super) fn handle_end(
         &mut self,
         core: &mut Core,
+        answers: &mut Answers,
         id: SessionId,
         reason: CloseReason,
         failure: ConnectError,
     ) {
         tracing::debug!(upstream = ?self.upstream, %reason, "no connection");
         if self.dialer.note_failure(id, failure) {
-            return self.go_on(core);
+            return self.go_on(core, answers);
         }
-        let sent = self.sent.drain();
-        self.failed
-            .extend(sent.map(|asked| (UpstreamError::Closed(reason), asked)));
+        for asked in self.sent.drain() {
+            answers.fail(core, UpstreamError::Closed(reason), asked);
+        }
         // The next attempt may begin at once after a connection that lasted, and after the first one that did not.
         let now_ns = core.sessions.timers.now_ns();
         if !self.dialer.note_end(now_ns, reason) {
@@ -315,25 +319,20 @@ impl UpstreamLink {
         let may_connect = !core.ending.is_of_server() && !core.ending.stops();
         let is_connecting = self.waiting.is_empty() || (may_connect && self.connect(core));
         if !is_connecting {
-            self.fail_waiting(core);
+            self.fail_waiting(core, answers);
         }
     }
 
     /// Lets the requests fail that wait for a connection.
-    fn fail_waiting(&mut self, core: &mut Core) {
+    fn fail_waiting(&mut self, core: &mut Core, answers: &mut Answers) {
         let error = match core.ending.is_of_server() || core.ending.stops() {
             true => UpstreamError::ShuttingDown,
             false => UpstreamError::Down,
         };
         self.charge(core, 0);
-        let waiting = self.waiting.drain(..);
-        self.failed
-            .extend(waiting.map(|waiting| (error.clone(), waiting.asked)));
-    }
-
-    /// Takes out the requests that have failed.
-    pub(super) fn take_failed(&mut self) -> impl Iterator<Item = (UpstreamError, UpstreamRequest)> {
-        self.failed.drain(..)
+        for waiting in self.waiting.drain(..) {
+            answers.fail(core, error.clone(), waiting.asked);
+        }
     }
 
     pub(super) fn take_answered(&mut self, number: u32) -> Option<UpstreamRequest> {
@@ -385,10 +384,10 @@ impl UpstreamLink {
     }
 
     /// Handles the timer: begins the addresses that are due, and arms the timer for the earliest deadline.
-    pub(super) fn handle_timer(&mut self, core: &mut Core) {
+    pub(super) fn handle_timer(&mut self, core: &mut Core, answers: &mut Answers) {
         self.timer = None;
         if self.dialer.is_dialing() {
-            self.go_on(core);
+            self.go_on(core, answers);
         }
         let sent = self.sent.iter().map(|(_, asked)| asked);
         let waiting = self.waiting.iter().map(|waiting| &waiting.asked);

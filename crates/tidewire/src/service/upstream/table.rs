@@ -23,10 +23,14 @@ struct Upstreams {
     nodes: Vec<NodesLink>,
     /// Requests to other nodes so far.
     asked_nodes: u64,
-    answers: Vec<Answer>,
+    answers: Answers,
 }
 
-/// An answer for a callback. The callback runs when no message of another session is being handled.
+/// The answers for callbacks. They wait until no message of another session is being handled.
+#[derive(Debug, Default)]
+pub(super) struct Answers(Vec<Answer>);
+
+/// An answer for a callback.
 struct Answer {
     asker: SessionId,
     call: Callback,
@@ -71,11 +75,10 @@ pub(super) fn submit(
     result
 }
 
-/// Runs `work` on the upstreams and the lane, if the lane has upstreams. Then requests that have failed are answered.
+/// Runs `work` on the upstreams and the lane, if the lane has upstreams.
 fn with(core: &mut Core, work: impl FnOnce(&mut Upstreams, &mut Core)) {
     if let Some(mut upstreams) = core.upstreams.take::<Upstreams>() {
         work(&mut upstreams, core);
-        upstreams.tell_failed(core);
         core.upstreams.put(upstreams);
     }
 }
@@ -113,9 +116,10 @@ impl Upstreams {
         self.links.iter().position(is_it)
     }
 
-    fn of_session(&mut self, id: SessionId) -> Option<&mut UpstreamLink> {
+    /// Returns the link of a session, and the list of answers that the link adds to.
+    fn of_session(&mut self, id: SessionId) -> Option<(&mut UpstreamLink, &mut Answers)> {
         let index = self.position(|link| link.dialer().has(id))?;
-        Some(&mut self.links[index])
+        Some((&mut self.links[index], &mut self.answers))
     }
 
     /// Removes upstreams that no service refers to any more, and ends their connections.
@@ -140,17 +144,17 @@ impl Upstreams {
             false
         });
     }
+}
 
-    fn tell_failed(&mut self, core: &Core) {
-        let failed = self.links.iter_mut().flat_map(UpstreamLink::take_failed);
-        for (error, asked) in failed.collect::<Vec<_>>() {
-            core.counters.upstream_failed.add(1);
-            self.answer(asked, Err(error));
-        }
+impl Answers {
+    /// Tells the asker of a request that it has failed.
+    pub(super) fn fail(&mut self, core: &Core, error: UpstreamError, asked: UpstreamRequest) {
+        core.counters.upstream_failed.add(1);
+        self.give(asked, Err(error));
     }
 
     /// Passes the result to the deferred answer, or queues it for [`run_answers`].
-    fn answer(&mut self, asked: UpstreamRequest, result: Result<&[u8], UpstreamError>) {
+    fn give(&mut self, asked: UpstreamRequest, result: Result<&[u8], UpstreamError>) {
         match (asked.then, result) {
             (Then::Reply(deferred), Ok(payload)) => {
                 if let Err(error) = deferred.reply(payload) {
@@ -160,7 +164,7 @@ impl Upstreams {
             (Then::Reply(deferred), Err(error)) => {
                 error.with_words(|code, text| deferred.refuse(code, text));
             }
-            (Then::Call(call), result) => self.answers.push(Answer {
+            (Then::Call(call), result) => self.0.push(Answer {
                 asker: asked.asker,
                 call,
                 result: result.map(<[u8]>::to_vec),
@@ -178,12 +182,12 @@ impl Service for UpstreamSessions {
         let id = cx.id();
         let mut is_taken = false;
         with(cx.core, |upstreams, core| {
-            if let Some(link) = upstreams.of_session(id)
+            if let Some((link, answers)) = upstreams.of_session(id)
                 && link.handle_open(core, id)
             {
                 is_taken = true;
                 core.counters.upstream_connections.add(1);
-                link.send_waiting(core);
+                link.send_waiting(core, answers);
             }
         });
         if !is_taken {
@@ -211,7 +215,7 @@ impl Service for UpstreamSessions {
         });
         let id = cx.id();
         with(cx.core, |upstreams, core| {
-            let Some(link) = upstreams.of_session(id) else {
+            let Some((link, answers)) = upstreams.of_session(id) else {
                 return;
             };
             if !link.awaits_answer() && !has_ids {
@@ -219,11 +223,11 @@ impl Service for UpstreamSessions {
             }
             let asked = link.take_answered(message.id);
             // The slot of the request is free, also if it was given up.
-            link.send_waiting(core);
+            link.send_waiting(core, answers);
             match asked {
                 Some(asked) => {
                     core.counters.upstream_answered.add(1);
-                    upstreams.answer(asked, refusal.map_or(Ok(message.payload), Err));
+                    answers.give(asked, refusal.map_or(Ok(message.payload), Err));
                 }
                 None => core.counters.replies_unmatched.add(1),
             }
@@ -254,8 +258,8 @@ pub(crate) fn handle_upstream_end(
     failure: ConnectError,
 ) {
     with(core, |upstreams, core| {
-        if let Some(link) = upstreams.of_session(id) {
-            link.handle_end(core, id, reason, failure);
+        if let Some((link, answers)) = upstreams.of_session(id) {
+            link.handle_end(core, answers, id, reason, failure);
         }
     });
 }
@@ -265,7 +269,7 @@ pub(crate) fn handle_upstream_found(core: &mut Core, number: u64, found: LookupR
     with(core, |upstreams, core| {
         let index = upstreams.position(|link| link.is_of(number));
         let Some(index) = index else { return };
-        upstreams.links[index].handle_found(core, found);
+        upstreams.links[index].handle_found(core, &mut upstreams.answers, found);
     });
     end_idle_upstreams(core);
 }
@@ -276,7 +280,9 @@ pub(crate) fn handle_node_answer(core: &mut Core, answer: NodeAnswer) {
         let mut links = upstreams.nodes.iter_mut();
         if let Some(asked) = links.find_map(|link| link.take(answer.request)) {
             let outcome = outcome(core, answer);
-            upstreams.answer(asked, outcome.as_deref().map_err(Clone::clone));
+            upstreams
+                .answers
+                .give(asked, outcome.as_deref().map_err(Clone::clone));
         }
     });
 }
@@ -293,19 +299,19 @@ pub(crate) fn handle_upstream_timer(core: &mut Core, number: u64) {
             core.counters.upstream_timed_out.add(count);
             core.counters.backplane_timed_out.add(count);
             for asked in over {
-                upstreams.answer(asked, Err(UpstreamError::TimedOut));
+                upstreams.answers.give(asked, Err(UpstreamError::TimedOut));
             }
             return;
         }
         let found = upstreams.position(|link| link.is_of(number));
         let Some(index) = found else { return };
-        let link = &mut upstreams.links[index];
+        let (link, answers) = (&mut upstreams.links[index], &mut upstreams.answers);
         let over = link.give_up(core, |asked| asked.deadline_ns <= now_ns);
-        link.handle_timer(core);
-        link.send_waiting(core);
+        link.handle_timer(core, answers);
+        link.send_waiting(core, answers);
         for asked in over {
             core.counters.upstream_timed_out.add(1);
-            upstreams.answer(asked, Err(UpstreamError::TimedOut));
+            answers.give(asked, Err(UpstreamError::TimedOut));
         }
     });
     end_idle_upstreams(core);
@@ -328,7 +334,7 @@ pub(crate) fn forget_asker(core: &mut Core, id: SessionId) {
             let over = link.give_up(core, |asked| asked.asker == id);
             core.counters.upstream_cancelled.add(over.len() as u64);
             if !over.is_empty() {
-                link.send_waiting(core);
+                link.send_waiting(core, &mut upstreams.answers);
             }
         }
     });
@@ -345,7 +351,7 @@ pub(crate) fn run_answers(core: &mut Core) {
     loop {
         let mut answers = Vec::new();
         with(core, |upstreams, _| {
-            answers = std::mem::take(&mut upstreams.answers);
+            answers = std::mem::take(&mut upstreams.answers.0);
         });
         if answers.is_empty() {
             return;
