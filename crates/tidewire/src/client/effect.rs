@@ -39,16 +39,14 @@ pub(crate) enum Effect {
     Flush,
     /// The application made a request of a kind with a lasting effect itself.
     OfKind,
-    /// Joins a room, with its key in [`RoomPositions`](super::room_positions::RoomPositions).
-    Join { key: EffectKey },
-    /// Subscribes or unsubscribes, with the key of the entry in [`Listening`](super::listening::Listening).
-    Subscription { key: EffectKey },
+    /// Joins a room, subscribes or unsubscribes, with the key in [`Holdings`](super::holdings::Holdings).
+    Holding { key: HoldingKey },
 }
 
-/// The number of a room or subscription, without alignment: a head of a request has 24 bytes with it. Heads of 32 bytes
+/// The key of a room or subscription, without alignment: a head of a request has 24 bytes with it. Heads of 32 bytes
 /// cost each request 1 % more instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct EffectKey([u8; 4]);
+pub(crate) struct HoldingKey([u8; 4]);
 
 const _: () = assert!(size_of::<RequestHead>() == 24);
 
@@ -68,19 +66,14 @@ impl Effect {
     }
 }
 
-impl EffectKey {
-    pub(super) fn new(number: u32) -> Self {
-        Self(number.to_ne_bytes())
+impl HoldingKey {
+    /// The server assigns a 16-bit alias to each room and subscription, so their indexes stay far below 32 bits.
+    pub(super) fn new(index: usize) -> Self {
+        Self((index as u32).to_ne_bytes())
     }
 
-    pub(super) fn get(self) -> u32 {
-        u32::from_ne_bytes(self.0)
-    }
-
-    /// The key of an entry in [`Listening`](super::listening::Listening). The server assigns a 16-bit alias to each
-    /// subscription, so their indexes stay far below 32 bits.
-    pub(super) fn of_entry(index: usize) -> Self {
-        Self::new(index as u32)
+    pub(super) fn get(self) -> usize {
+        u32::from_ne_bytes(self.0) as usize
     }
 }
 
@@ -112,28 +105,14 @@ impl ClientService {
         };
         let result = match effect {
             Effect::Flush => return self.handle_flushed(head, result, message.payload),
-            Effect::Subscription { key } => {
-                let told = self
-                    .listening
-                    .handle_answer(key.get() as usize, head.kind, result);
-                if let (Ok(alias), Some(recovery)) = (&told, recovery) {
-                    self.listening.handle_recovery(*alias, recovery);
-                }
-                told
-            }
-            Effect::Join { key } => {
-                match &result {
-                    Ok(alias) => {
-                        let event = self.rooms.handle_joined(key.get(), *alias, recovery);
-                        event.into_iter().for_each(|it| self.link.events.push(it));
-                    }
-                    Err(_) => self.rooms.handle_refused(key.get()),
-                }
-                result
+            Effect::Holding { key } => {
+                let key = key.get();
+                self.holdings
+                    .handle_answer(key, head.kind, result, recovery)
             }
             Effect::OfKind => {
                 if head.kind == Kind::Leave && result.is_ok() {
-                    self.rooms.handle_left(head.channel);
+                    self.holdings.handle_left(head.channel);
                 }
                 result
             }
@@ -146,7 +125,7 @@ impl ClientService {
         };
         let undo = match effect {
             // A subscription is undone when its handle is dropped.
-            Effect::Subscription { .. } => None,
+            Effect::Holding { .. } if head.kind != Kind::Join => None,
             _ => session.and_then(|session| Undo::of(session, head.kind, channel)),
         };
         match (head.slot, undo) {

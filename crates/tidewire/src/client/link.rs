@@ -6,14 +6,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use tidewire_io::poller::PollerKind;
-use tidewire_proto::body::Since;
 use tidewire_proto::connection::Farewell;
-use tidewire_proto::room::Policy;
 
 use super::event_queue::{EventBounds, EventQueue, Queued, Reading};
 use super::events::Event;
+use super::holdings::Opening;
 use super::slots::SlotId;
-use super::submissions::{self, WhenWindowFull};
+use super::submissions;
 use super::subscription::TopicQueue;
 use super::sync::WakeLane;
 use super::table::RequestTable;
@@ -51,8 +50,8 @@ struct First {
 /// A submission to a client's lane other than a request or a message.
 #[derive(Debug)]
 pub(crate) enum Control {
-    Subscribe(Box<Subscribe>),
-    Join(Box<Join>),
+    /// Joins a room or subscribes.
+    Open(Box<Opening>),
     Unsubscribe(Arc<TopicQueue>),
     /// Carries the reason that is sent to the server.
     Close(Option<Box<Farewell>>),
@@ -60,33 +59,10 @@ pub(crate) enum Control {
     Dropped,
 }
 
-#[derive(Debug)]
-pub(crate) struct Subscribe {
-    pub(crate) pattern: Arc<str>,
-    pub(crate) policy: Option<Policy>,
-    pub(crate) since: Option<Since>,
-    pub(crate) queue: Arc<TopicQueue>,
-    pub(crate) deadline_ns: u64,
-    pub(crate) slot: SlotId,
-}
-
-#[derive(Debug)]
-pub(crate) struct Join {
-    pub(crate) room: Box<str>,
-    pub(crate) name: Box<str>,
-    /// The position from which the application requests messages. Without it the lane uses the position of an earlier
-    /// connection.
-    pub(crate) since: Option<Since>,
-    pub(crate) deadline_ns: u64,
-    pub(crate) when_full: WhenWindowFull,
-    pub(crate) slot: SlotId,
-}
-
 impl submissions::Control for Control {
     fn deadline(&self) -> Option<(u64, SlotId)> {
         match self {
-            Self::Subscribe(subscribe) => Some((subscribe.deadline_ns, subscribe.slot)),
-            Self::Join(join) => Some((join.deadline_ns, join.slot)),
+            Self::Open(opening) => Some((opening.deadline_ns, opening.slot)),
             Self::Unsubscribe(_) | Self::Close(_) | Self::Dropped => None,
         }
     }

@@ -9,7 +9,8 @@ use tidewire_proto::message::{Kind, MemberId, Message, RoomId};
 
 use super::Client;
 use super::error::RequestError;
-use super::link::{self, Control};
+use super::holdings::Opening;
+use super::link::Control;
 use super::operation::Operation;
 use super::reply::Reply;
 use super::request::Request;
@@ -118,16 +119,18 @@ impl<'a> Join<'a> {
         if !inner.matches_replies {
             return Operation::failed(RequestError::CannotMatch);
         }
-        // The lane makes the body, because it knows the positions. An error of the names is known here.
-        if let Err(error) = (JoinBody { room, name }).encode(&mut Vec::new()) {
+        let mut body = Vec::new();
+        if let Err(error) = (JoinBody { room, name }).encode(&mut body) {
             return Operation::failed(error);
         }
         let link = &inner.link;
         let deadline_ns = now_ns().saturating_add(nanoseconds(inner.request_timeout));
         let sent = link.table.submit_control(|slot| {
-            Control::Join(Box::new(link::Join {
-                room: room.into(),
-                name: name.into(),
+            Control::Open(Box::new(Opening {
+                kind: Kind::Join,
+                name: room.into(),
+                body,
+                queue: None,
                 since,
                 deadline_ns,
                 when_full: inner.when_window_full,

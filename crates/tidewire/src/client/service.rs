@@ -7,16 +7,14 @@ use tidewire_io::clock::{Moment, now_ns};
 use tidewire_proto::body::ErrorCode;
 use tidewire_proto::codec::{Codec, RequestIds};
 use tidewire_proto::connection::Farewell;
-use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
+use tidewire_proto::message::{Kind, Message};
 
 use super::dialing::Dialing;
-use super::effect::Effect;
 use super::error::{Disconnected, RequestError};
 use super::events::Event;
-use super::link::{Control, Link, Subscribe};
-use super::listening::{Listening, Step};
+use super::holdings::Holdings;
+use super::link::{Control, Link};
 use super::pending::Pending;
-use super::room_positions::RoomPositions;
 use super::submissions::{Submission, Submissions};
 use crate::service::{Context, HandlerResult, Service, refusal};
 use crate::session::{CloseReason, SendError, SessionId};
@@ -35,8 +33,7 @@ pub(crate) struct ClientService {
     list: Submissions<Control>,
     pub(super) closing: bool,
     pub(super) pending: Pending,
-    pub(super) listening: Listening,
-    pub(super) rooms: RoomPositions,
+    pub(super) holdings: Holdings,
 }
 
 impl ClientService {
@@ -47,18 +44,16 @@ impl ClientService {
         pending_max: usize,
         reconnects: bool,
     ) -> Self {
-        let pending = Pending::new(Arc::clone(&link), ids, pending_max, reconnects);
         Self {
-            link,
             dialing,
             ever_open: false,
             is_backed_up: false,
             is_reading_paused: false,
             list: Submissions::default(),
             closing: false,
-            pending,
-            listening: Listening::default(),
-            rooms: RoomPositions::default(),
+            pending: Pending::new(Arc::clone(&link), ids, pending_max, reconnects),
+            holdings: Holdings::new(Arc::clone(&link)),
+            link,
         }
     }
 
@@ -93,12 +88,13 @@ impl ClientService {
                     }
                 }
             }
-            Submission::Control(Control::Subscribe(subscribe)) => self.subscribe(cx, *subscribe),
-            Submission::Control(Control::Join(join)) => self.join(cx, *join),
+            Submission::Control(Control::Open(opening)) => {
+                self.holdings.open(cx, &mut self.pending, *opening);
+            }
             Submission::Control(Control::Unsubscribe(queue)) => {
-                self.listening.give_up(&queue);
+                self.holdings.give_up(&queue);
                 // At once, so that it comes before a new subscription to the same pattern.
-                self.ask_due(cx);
+                self.holdings.ask_due(cx, &mut self.pending);
             }
             Submission::Control(Control::Close(farewell)) => self.close(cx, farewell),
             // Only messages are worth a wait, because the application no longer takes replies or events.
@@ -119,29 +115,6 @@ impl ClientService {
                 self.dial(cx);
                 cx.stop_lane();
             }
-        }
-    }
-
-    fn subscribe(&mut self, cx: &mut Context<'_>, subscribe: Subscribe) {
-        let Subscribe {
-            pattern,
-            policy,
-            since,
-            queue,
-            deadline_ns,
-            slot,
-        } = subscribe;
-        // Requests about other subscriptions came earlier and may wait for room in the window. They go first.
-        self.ask_due(cx);
-        let key = self.listening.add(Arc::clone(&pattern), policy, queue);
-        let step = Step::Subscribe {
-            pattern,
-            policy,
-            since,
-        };
-        if let Err(error) = self.ask(cx, key, &step, deadline_ns, Some(slot)) {
-            self.listening.remove(key);
-            self.pending.completions.fail(Some(slot), error);
         }
     }
 
@@ -280,7 +253,7 @@ impl Service for ClientService {
             .table
             .set_frame_bytes_max(cx.call.frame_bytes_max());
         self.pending.unreachable = None;
-        self.listening.handle_open();
+        self.holdings.handle_open();
         self.plan_renewal(cx);
         let agent = cx.session().peer_agent().unwrap_or_default().to_owned();
         self.link.events.push(Event::Opened { agent });
@@ -294,12 +267,11 @@ impl Service for ClientService {
     fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
         match message.kind {
             Kind::Deliver if cx.codec().format().registers_subscribers => {
-                self.listening.handle_broadcast(&message);
+                self.holdings.handle_broadcast(&message);
             }
-            Kind::Deliver | Kind::Gap if self.listening.handle_message(&message) => {}
-            Kind::Deliver if message.flags & FLAG_POSITION != 0 => self.handle_positioned(&message),
-            Kind::Position => self.handle_positioned(&message),
-            Kind::Placement => self.handle_placement(&message),
+            Kind::Deliver | Kind::Gap | Kind::Position
+                if self.holdings.handle_message(&message) => {}
+            Kind::Placement => self.holdings.handle_placement(&message),
             _ => match self.pending.answered_id(&message) {
                 Some(id) => {
                     self.handle_answer(cx, id, &message);
@@ -327,9 +299,8 @@ impl Service for ClientService {
         let text = Arc::from(farewell.map_or("", |farewell| &farewell.text));
         let end = Disconnected { reason, text };
         self.pending.handle_close(&end);
-        self.rooms.handle_close();
         if !self.closing {
-            self.listening.handle_close(&end);
+            self.holdings.handle_close(&end);
         }
         let cause = end.to_string();
         let Disconnected { reason, text } = end;
@@ -381,29 +352,20 @@ impl Service for ClientService {
         self.complete(cx);
         let waiting_deadline_ns = self.expire_waiting(now_ns);
         let Self {
-            pending, listening, ..
+            pending, holdings, ..
         } = self;
-        pending.expire(cx, now_ns, |head| match head.effect {
-            Some(Effect::Subscription { key }) if head.is_given_up => {
-                listening.handle_no_answer(key.get() as usize);
-            }
-            Some(Effect::Subscription { key }) => listening.handle_timeout(key.get() as usize),
-            _ => {}
-        });
-        self.pending.send_queued(cx);
-        self.ask_due(cx);
-        let join_by_ns = self.join_waiting(cx, now_ns);
+        pending.expire(cx, now_ns, |head| holdings.handle_timeout(head));
+        pending.send_queued(cx);
+        let ask_at_ns = holdings.run_turn(cx, pending, now_ns);
         self.complete(cx);
-        let register_at_ns = self.register_due(cx, now_ns);
         let renew_at_ns = self.renew_if_due(cx, now_ns);
         [
             renew_at_ns,
             close_at_ns,
             self.dialing.dialer.wake_ns(),
             waiting_deadline_ns,
-            join_by_ns,
+            ask_at_ns,
             self.pending.next_deadline_ns(),
-            register_at_ns,
         ]
         .into_iter()
         .flatten()
@@ -454,7 +416,7 @@ fn refused(cx: &Context<'_>, message: &Message<'_>) -> RequestError {
 impl Drop for ClientService {
     /// Completes everything, because the lane has ended and no caller may wait for ever.
     fn drop(&mut self) {
-        self.listening.end();
+        self.holdings.end();
         // Requests that were answered before the end keep their replies. All others fail with the error below.
         let completions = &mut self.pending.completions;
         self.link.table.complete(completions);

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures_core::{FusedStream, Stream};
 use tidewire_io::clock::now_ns;
-use tidewire_proto::body::Since;
+use tidewire_proto::body::{Since, SubscribeBody};
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
@@ -16,9 +16,11 @@ use super::Client;
 use super::error::RequestError;
 use super::event_queue::{EventBounds, EventQueue, Queued, Waiter, WhenEventsFull};
 use super::events::{ClientEvent, NextEvent, poll_stream};
-use super::link::{self, Control};
+use super::holdings::Opening;
+use super::link::Control;
 use super::operation::Operation;
 use super::request::Request;
+use super::submissions::WhenWindowFull;
 use crate::broker::Position;
 use crate::limits::nanoseconds;
 use crate::room::RoomError;
@@ -236,16 +238,24 @@ impl Subscribe<'_> {
             Ok(pattern) => pattern.text().into(),
             Err(error) => return Operation::failed(error),
         };
+        let mut body = Vec::new();
+        let subscribe = SubscribeBody {
+            policy,
+            pattern: &pattern,
+        };
+        subscribe.encode(&mut body);
         let link = &client.inner.link;
         let queue: Arc<TopicQueue> = Arc::new(link.new_queue(bounds));
         let deadline_ns = now_ns().saturating_add(nanoseconds(client.inner.request_timeout));
         let sent = link.table.submit_control(|slot| {
-            Control::Subscribe(Box::new(link::Subscribe {
-                pattern: Arc::clone(&pattern),
-                policy,
+            Control::Open(Box::new(Opening {
+                kind: Kind::Subscribe,
+                name: Arc::clone(&pattern),
+                body,
+                queue: Some(Arc::clone(&queue)),
                 since,
-                queue: Arc::clone(&queue),
                 deadline_ns,
+                when_full: WhenWindowFull::Refuse,
                 slot,
             }))
         });
