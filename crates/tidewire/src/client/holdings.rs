@@ -330,7 +330,7 @@ impl Holdings {
                     && let Ok(GapBody { lost }) = GapBody::decode(message.payload)
                 {
                     if let Some(position) = &mut entry.position {
-                        position.offset += lost;
+                        position.offset = position.offset.saturating_add(lost);
                     }
                     entry.tell(TopicEvent::Gap { lost });
                 }

@@ -290,6 +290,21 @@ fn a_late_reply_to_an_unsubscription_never_ends_another_subscription() {
     assert!(matches!(queue.next(None), Some(TopicEvent::Message(_))));
 }
 
+/// Regression: the sum of an offset and of the number of messages in a gap overflowed.
+#[test]
+fn a_gap_of_any_length_is_told() {
+    let mut holdings = no_holdings();
+    let queue = new_queue();
+    let key = add_subscription(&mut holdings, None, Arc::clone(&queue));
+    holdings
+        .handle_answer(key, Kind::Subscribe, Ok(5), reply(7))
+        .unwrap();
+    let mut body = Vec::new();
+    GapBody { lost: u64::MAX }.encode(&mut body);
+    assert!(holdings.handle_message(&Message::new(Kind::Gap, 5, &body)));
+    assert_eq!(queue.next(None), Some(TopicEvent::Gap { lost: u64::MAX }));
+}
+
 /// Requests to join a room. Returns the key of the room, and the offset that the request continues from.
 fn join(holdings: &mut Holdings, room: &str) -> (usize, Option<u64>) {
     let key = add(holdings, Kind::Join, room, Vec::new(), None);
