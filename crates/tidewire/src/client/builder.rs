@@ -21,7 +21,7 @@ use super::{Client, Inner};
 use crate::address::Address;
 use crate::auth::Credentials;
 use crate::dial::{Backoff, Dialer, Target};
-use crate::limits::{CLIENT_LINGER_DEFAULT, ConnectionLimits, Limits};
+use crate::limits::{CLIENT_LINGER_DEFAULT, ConnectionLimits, Limits, nanoseconds};
 use crate::server::{ServeError, Server, framed, limit_frames};
 use crate::tls::{ClientConfigs, ClientTls, Connector};
 use crate::transport::{ConnectError, LayerFactory, Layers};
@@ -387,7 +387,7 @@ impl ClientBuilder {
                 link,
                 codec,
                 matches_replies: !is_udp || ids != RequestIds::None,
-                request_timeout: self.request_timeout,
+                request_timeout_ns: nanoseconds(self.request_timeout),
                 close_timeout: self.close_timeout,
                 linger: self.linger,
                 when_window_full: self.when_window_full,

@@ -91,7 +91,7 @@ struct Inner {
     codec: AnyCodec,
     /// Whether replies can be matched to requests. False over UDP without ids, because a reply may be lost.
     matches_replies: bool,
-    request_timeout: Duration,
+    request_timeout_ns: u64,
     close_timeout: Duration,
     linger: Duration,
     when_window_full: WhenWindowFull,

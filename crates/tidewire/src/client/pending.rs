@@ -74,6 +74,8 @@ struct Block<'a> {
     sender: Option<SessionSender<'a>>,
     /// Bytes of names and payloads so far.
     bytes: usize,
+    /// Whether requests were abandoned before this block. One that is abandoned meanwhile is sent for nothing.
+    has_abandoned: bool,
 }
 
 /// The reason why a request was not sent.
@@ -118,13 +120,13 @@ impl Pending {
     /// the list. Requests after a full block stay, too, because the block is written first.
     #[inline]
     pub(super) fn send_all(&mut self, cx: &mut Context<'_>, list: &mut Submissions<Control>) {
-        let mut block = Block::begin(cx, self.session);
+        let mut block = Block::begin(cx, self);
         while !block.is_full()
             && let Some((head, name, payload)) = list.request()
         {
             // Queued requests go first.
-            let sent = if head.when_full == WhenWindowFull::Wait
-                && !self.queued.is_empty()
+            let sent = if !self.queued.is_empty()
+                && head.when_full == WhenWindowFull::Wait
                 && block.sender.is_some()
             {
                 Err(NotSent::WindowFull)
@@ -132,7 +134,7 @@ impl Pending {
                 self.send(&mut block, head, 0, name, payload)
             };
             match sent {
-                Ok(id) if self.repeats(head) => {
+                Ok(id) if head.idempotent && self.reconnects => {
                     self.keep(id, RequestCopy::new(head, name, payload));
                 }
                 Ok(_) => {}
@@ -154,7 +156,7 @@ impl Pending {
         flags: u8,
         payload: &[u8],
     ) -> Result<(), RequestError> {
-        let mut block = Block::begin(cx, self.session);
+        let mut block = Block::begin(cx, self);
         let sent = self.send(&mut block, head, flags, "", payload);
         sent.map(drop).map_err(|not_sent| self.error(not_sent))
     }
@@ -171,7 +173,7 @@ impl Pending {
 
     /// Sends the next block of queued requests. Returns whether another block may follow.
     fn send_queued_block(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut block = Block::begin(cx, self.session);
+        let mut block = Block::begin(cx, self);
         while !block.is_full()
             && let Some(kept) = self.queued.pop_front()
         {
@@ -181,7 +183,7 @@ impl Pending {
                 payload,
             } = &kept;
             match self.send(&mut block, head, 0, name, payload) {
-                Ok(id) if self.repeats(head) => self.keep(id, kept),
+                Ok(id) if head.idempotent && self.reconnects => self.keep(id, kept),
                 Ok(_) => {}
                 Err(NotSent::WindowFull | NotSent::OutputFull) => {
                     self.queued.push_front(kept);
@@ -212,7 +214,7 @@ impl Pending {
         let Some(sender) = &mut block.sender else {
             return Err(NotSent::NoSession);
         };
-        if self.link.table.is_abandoned(head.slot) {
+        if block.has_abandoned && self.link.table.is_abandoned(head.slot) {
             return Err(NotSent::Abandoned);
         }
         // Checked before `insert` takes an id, because a skipped id would leave a gap.
@@ -224,19 +226,30 @@ impl Pending {
             kept: None,
         };
         let id = self.sent.insert(sent).map_err(|_| NotSent::WindowFull)?;
-        let mut message = if self.has_ids {
-            Message::with_id(head.kind, head.channel, id, payload)
-        } else {
-            Message::new(Kind::OneWay, head.channel, payload)
+        let (kind, number) = match self.has_ids {
+            true => (head.kind, id),
+            false => (Kind::OneWay, 0),
         };
-        message.flags = flags;
-        if let Err(error) = sender.send(&message.with_name(name)) {
+        let message = Message {
+            kind,
+            flags,
+            channel: head.channel,
+            id: number,
+            name,
+            payload,
+        };
+        if let Err(error) = sender.send(&message) {
             self.sent.take(id);
             return Err(error.into());
         }
         block.bytes += name.len() + payload.len();
-        self.note_sent(head.slot, id);
-        self.note_deadline(head.deadline_ns);
+        if let Some(slot) = head.slot {
+            if slot.index() >= self.sent_ids.len() {
+                self.sent_ids.resize(slot.index() + 1, 0);
+            }
+            self.sent_ids[slot.index()] = id;
+        }
+        self.due_ns = self.due_ns.min(head.deadline_ns);
         if head.effect == Some(Effect::Flush) {
             self.unconfirmed.begin_flush(head.slot);
         }
@@ -264,16 +277,11 @@ impl Pending {
         }
     }
 
-    /// Whether a request is sent again when the connection ends.
-    fn repeats(&self, head: &RequestHead) -> bool {
-        head.idempotent && self.reconnects
-    }
-
     /// Whether a request that could not be sent is queued.
     fn may_wait(&self, head: &RequestHead, not_sent: &NotSent) -> bool {
         match not_sent {
             NotSent::WindowFull => head.when_full == WhenWindowFull::Wait,
-            NotSent::NoSession => self.session.is_none() && self.repeats(head),
+            NotSent::NoSession => self.session.is_none() && head.idempotent && self.reconnects,
             _ => false,
         }
     }
@@ -294,7 +302,7 @@ impl Pending {
                 .completions
                 .fail(kept.head.slot, RequestError::WindowFull);
         }
-        self.note_deadline(kept.head.deadline_ns);
+        self.due_ns = self.due_ns.min(kept.head.deadline_ns);
         self.queued.push_back(kept);
     }
 
@@ -351,23 +359,8 @@ impl Pending {
         }
     }
 
-    #[inline]
-    fn note_sent(&mut self, slot: Option<SlotId>, id: u32) {
-        let Some(slot) = slot else {
-            return;
-        };
-        if slot.index() >= self.sent_ids.len() {
-            self.sent_ids.resize(slot.index() + 1, 0);
-        }
-        self.sent_ids[slot.index()] = id;
-    }
-
     pub(super) fn next_deadline_ns(&self) -> Option<u64> {
         (self.due_ns < u64::MAX).then_some(self.due_ns)
-    }
-
-    fn note_deadline(&mut self, deadline_ns: u64) {
-        self.due_ns = self.due_ns.min(deadline_ns);
     }
 
     /// Fails the requests whose deadlines have passed. Calls `tell` for each of them that was sent.
@@ -426,7 +419,8 @@ impl Pending {
             (head.is_given_up, head.deadline_ns) = (true, deadline_ns);
             *kept = None;
             self.completions.fail(head.slot.take(), error);
-            return self.note_deadline(deadline_ns);
+            self.due_ns = self.due_ns.min(deadline_ns);
+            return;
         }
         let Some(SentRequest { head, .. }) = self.sent.give_up(id) else {
             return;
@@ -472,10 +466,12 @@ impl Pending {
 }
 
 impl<'a> Block<'a> {
-    fn begin(cx: &'a mut Context<'_>, session: Option<SessionId>) -> Self {
+    fn begin(cx: &'a mut Context<'_>, pending: &Pending) -> Self {
+        let session = pending.session;
         Self {
             sender: session.and_then(|session| SessionSender::open(cx, session).ok()),
             bytes: 0,
+            has_abandoned: pending.link.table.has_abandoned(),
         }
     }
 

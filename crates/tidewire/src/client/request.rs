@@ -53,7 +53,7 @@ pub struct Call<'a> {
     effect: Option<Effect>,
     channel: u16,
     name: &'a str,
-    timeout: Duration,
+    timeout_ns: u64,
     idempotent: bool,
     when_full: WhenWindowFull,
 }
@@ -123,7 +123,7 @@ impl<'a> Call<'a> {
             effect: None,
             channel: 0,
             name: "",
-            timeout: client.inner.request_timeout,
+            timeout_ns: client.inner.request_timeout_ns,
             idempotent: false,
             when_full: client.inner.when_window_full,
         }
@@ -160,7 +160,7 @@ impl<'a> Call<'a> {
     /// times out earlier, and at most two ticks of the system's timer (some milliseconds) later. Default:
     /// [`ClientBuilder::request_timeout`](super::ClientBuilder::request_timeout).
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.timeout = timeout;
+        self.timeout_ns = nanoseconds(timeout);
         self
     }
 
@@ -194,7 +194,7 @@ impl<'a> Call<'a> {
             // times out early.
             deadline_ns: coarse_now_ns()
                 .saturating_add(inner.coarse_tick_ns)
-                .saturating_add(nanoseconds(self.timeout)),
+                .saturating_add(self.timeout_ns),
             idempotent: self.idempotent,
             when_full: self.when_full,
             effect: self.effect,

@@ -15,7 +15,6 @@ use super::operation::Operation;
 use super::reply::Reply;
 use super::request::Request;
 use crate::broker::Position;
-use crate::limits::nanoseconds;
 use crate::session::SendError;
 
 /// A room that a client is in, made by [`Client::join`]. It keeps its client alive, and dropping it does not leave the
@@ -124,7 +123,7 @@ impl<'a> Join<'a> {
             return Operation::failed(error);
         }
         let link = &inner.link;
-        let deadline_ns = now_ns().saturating_add(nanoseconds(inner.request_timeout));
+        let deadline_ns = now_ns().saturating_add(inner.request_timeout_ns);
         let sent = link.table.submit_control(|slot| {
             Control::Open(Box::new(Opening {
                 kind: Kind::Join,

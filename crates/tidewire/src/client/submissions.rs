@@ -132,6 +132,18 @@ impl<C: Control> Submissions<C> {
         self.list.len() >= SUBMISSIONS_MAX
     }
 
+    /// Whether there is room for another message.
+    pub(crate) fn takes_message(&self, bytes_max: usize) -> bool {
+        !self.is_full() && self.message_bytes < bytes_max
+    }
+
+    /// Whether there is room for another request. Requests that passed their deadline count until the list is cleared,
+    /// because their bytes stay.
+    #[inline]
+    pub(crate) fn takes_request(&self, bytes_max: usize) -> bool {
+        !self.is_full() && self.whole - self.message_bytes < bytes_max
+    }
+
     /// Whether all submissions were taken out.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -175,18 +187,6 @@ impl<C: Control> Submissions<C> {
             _ => &[],
         };
         Some((submission, bytes))
-    }
-
-    /// Number of bytes of its one-way messages.
-    pub(crate) fn message_bytes(&self) -> usize {
-        self.message_bytes
-    }
-
-    /// Number of bytes of its requests. Requests that passed their deadline count until the list is cleared, because
-    /// their bytes stay.
-    #[inline]
-    pub(crate) fn request_bytes(&self) -> usize {
-        self.whole - self.message_bytes
     }
 
     /// The cost of processing all submissions, as a number of copied bytes.

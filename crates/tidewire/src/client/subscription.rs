@@ -22,7 +22,6 @@ use super::operation::Operation;
 use super::request::Request;
 use super::submissions::WhenWindowFull;
 use crate::broker::Position;
-use crate::limits::nanoseconds;
 use crate::room::RoomError;
 use crate::session::CloseReason;
 
@@ -246,7 +245,7 @@ impl Subscribe<'_> {
         subscribe.encode(&mut body);
         let link = &client.inner.link;
         let queue: Arc<TopicQueue> = Arc::new(link.new_queue(bounds));
-        let deadline_ns = now_ns().saturating_add(nanoseconds(client.inner.request_timeout));
+        let deadline_ns = now_ns().saturating_add(client.inner.request_timeout_ns);
         let sent = link.table.submit_control(|slot| {
             Control::Open(Box::new(Opening {
                 kind: Kind::Subscribe,

@@ -107,7 +107,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         }
         let push = |shared: &mut TableShared<C>| {
             let submissions = &mut shared.submissions;
-            if submissions.is_full() || submissions.request_bytes() >= self.queue_bytes_max {
+            if !submissions.takes_request(self.queue_bytes_max) {
                 return Err(SendError::QueueFull);
             }
             let slot = self.slots.open(&mut shared.cursor);
@@ -149,7 +149,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     ) -> Result<(), SendError> {
         self.add(|shared| {
             let submissions = &mut shared.submissions;
-            if submissions.is_full() || submissions.message_bytes() >= self.queue_bytes_max {
+            if !submissions.takes_message(self.queue_bytes_max) {
                 return Err(SendError::QueueFull);
             }
             submissions.push_message(self.is_single, encode)?;
@@ -173,7 +173,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
         wake: impl FnOnce(&P::Waker),
     ) -> Result<T, SendError> {
         // Checked first, because in a child no thread unlocks the locks of other threads.
-        if !self.is_here() {
+        if !self.process.is_this() {
             return Err(SendError::OtherProcess);
         }
         let mut shared = self.shared.lock();
@@ -197,7 +197,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
 
     /// Takes the outcome of a request, or stores `waker`, if given, to be woken when there is one.
     pub(super) fn poll(&self, slot: SlotId, waker: Option<&Waker>) -> Option<Outcome> {
-        if !self.is_here() {
+        if !self.process.is_this() {
             return Some(Err(Box::new(RequestError::OtherProcess)));
         }
         if waker.is_none() && self.slots.answer(slot) == Answer::Pending {
@@ -242,29 +242,27 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
 
     /// Abandons a request whose outcome was not taken. Submits that to the lane if the request is still pending.
     pub(super) fn abandon(&self, slot: SlotId) {
-        if !self.is_here() {
+        if !self.process.is_this() {
             return;
         }
         let mut shared = self.shared.lock();
         let is_pending = self.slots.answer(slot) == Answer::Pending;
         let held = shared.waits.take(slot);
-        let mut is_new = false;
-        if is_pending {
+        let submission = if is_pending {
             self.slots.note_abandoned(slot);
             self.count_abandoned(1);
-            if !self.has_ended() {
-                shared.submissions.push(Submission::Abandon(slot));
-                is_new = self.note_news(NEW);
-            }
+            Some(Submission::Abandon(slot))
         } else {
             self.slots.note_done(slot);
-            if let Some(undo) = held.undo
-                && !self.has_ended()
-            {
-                shared.submissions.push(Submission::Undo(undo));
-                is_new = self.note_news(NEW);
+            held.undo.map(Submission::Undo)
+        };
+        let is_new = match submission.filter(|_| !self.has_ended()) {
+            Some(submission) => {
+                shared.submissions.push(submission);
+                self.note_news(NEW)
             }
-        }
+            None => false,
+        };
         drop(shared);
         drop(held);
         if is_new {
@@ -276,7 +274,7 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     /// nothing.
     #[inline]
     pub(super) fn is_abandoned(&self, slot: Option<SlotId>) -> bool {
-        self.has_abandoned() && slot.is_some_and(|slot| self.slots.is_abandoned(slot))
+        slot.is_some_and(|slot| self.slots.is_abandoned(slot))
     }
 
     /// Whether any request was abandoned and is not completed.

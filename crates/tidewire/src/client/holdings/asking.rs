@@ -62,9 +62,9 @@ impl Holdings {
                 false => self.open(cx, pending, opening),
             }
         }
-        let registers = cx.codec().format().registers_subscribers
+        let registers = !self.entries.is_empty()
             && pending.session.is_some()
-            && !self.entries.is_empty();
+            && cx.codec().format().registers_subscribers;
         if registers
             && self.register_at_ns <= now_ns
             && let Err(error) = self.register(cx, pending)
