@@ -165,11 +165,7 @@ impl Client {
     ///
     /// The client begins to close at this call. Await the end, [`wait`](Closing::wait) for it, or ignore it.
     pub fn close(&self) -> Closing {
-        let timeout_ns = nanoseconds(self.inner.close_timeout);
-        let at_ns = now_ns().saturating_add(timeout_ns);
-        // The only error is that the client has ended already.
-        let _ = self.inner.link.close_by(at_ns, Control::Close(None));
-        Closing::new(self.clone())
+        self.begin_close(None)
     }
 
     /// Closes as [`Client::close`] does, and sends the server the reason: a code for programs, and a text for people of
@@ -178,9 +174,13 @@ impl Client {
     /// [`SessionView::peer_farewell`](crate::SessionView::peer_farewell). Only `tw1` can express a reason. With other
     /// codecs this is a plain close. Only the first close of a client has an effect.
     pub fn close_with(&self, code: GoAwayCode, text: &str) -> Closing {
+        self.begin_close(Some(Box::new(Farewell::new(code, text))))
+    }
+
+    fn begin_close(&self, farewell: Option<Box<Farewell>>) -> Closing {
         let timeout_ns = nanoseconds(self.inner.close_timeout);
         let at_ns = now_ns().saturating_add(timeout_ns);
-        let farewell = Some(Box::new(Farewell::new(code, text)));
+        // The only error is that the client has ended already.
         let _ = self.inner.link.close_by(at_ns, Control::Close(farewell));
         Closing::new(self.clone())
     }
