@@ -18,7 +18,7 @@ use crate::syntax::is_for_tests;
 const METHODS_MAX: usize = 40;
 
 /// Most fields that code outside their own module reaches, of some 2,200, without those of plain data: a tenth.
-const OPEN_FIELDS_MAX: usize = 212;
+const OPEN_FIELDS_MAX: usize = 202;
 
 /// The crates whose types are counted.
 const CRATES: [&str; 2] = ["tidewire", "tidewire-proto"];

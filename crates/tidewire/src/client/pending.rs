@@ -16,9 +16,9 @@ use tidewire_proto::message::{Kind, Message};
 use super::effect::Effect;
 use super::error::{Disconnected, RequestError};
 use super::link::{Control, Link};
-use super::reply::Completions;
-use super::slots::SlotId;
+use super::slots::{BySlot, SlotId};
 use super::submissions::{RequestHead, Submissions, WhenWindowFull};
+use super::table::Completions;
 use super::unconfirmed::Unconfirmed;
 use crate::limits::nanoseconds;
 use crate::service::Context;
@@ -35,7 +35,7 @@ pub(super) struct Pending {
     queued: VecDeque<RequestCopy>,
     /// The id under which each slot's request was last sent, so that an abandoned request is found without a search. An
     /// answer does not clear its entry. So a reader checks that the request with this id still belongs to the slot.
-    sent_ids: Vec<u32>,
+    sent_ids: BySlot<u32>,
     /// Time of the next search for passed deadlines, a tick late at most. `u64::MAX` if no request has one.
     due_ns: u64,
     /// Scratch list of requests whose deadlines have passed.
@@ -105,7 +105,7 @@ impl Pending {
             has_ids: ids != RequestIds::None,
             sent: Correlator::for_ids(ids, pending_max),
             queued: VecDeque::new(),
-            sent_ids: Vec::new(),
+            sent_ids: BySlot::default(),
             due_ns: u64::MAX,
             expired: Vec::new(),
             completions: Completions::default(),
@@ -244,10 +244,7 @@ impl Pending {
         }
         block.bytes += name.len() + payload.len();
         if let Some(slot) = head.slot {
-            if slot.index() >= self.sent_ids.len() {
-                self.sent_ids.resize(slot.index() + 1, 0);
-            }
-            self.sent_ids[slot.index()] = id;
+            *self.sent_ids.get_mut(slot) = id;
         }
         self.due_ns = self.due_ns.min(head.deadline_ns);
         if head.effect == Some(Effect::Flush) {
@@ -351,7 +348,7 @@ impl Pending {
     /// Gives up the request that was last sent for this abandoned slot, if it still waits. Otherwise its answer has
     /// come, or it is queued: the next [`send_queued`](Self::send_queued) removes it.
     pub(super) fn abandon(&mut self, cx: &mut Context<'_>, slot: SlotId) {
-        if let Some(id) = self.sent_ids.get(slot.index()).copied()
+        if let Some(id) = self.sent_ids.get(slot).copied()
             && let Some(sent) = self.sent.find_mut(id)
             && sent.head.slot == Some(slot)
         {

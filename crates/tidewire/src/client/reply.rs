@@ -1,8 +1,4 @@
-//! Replies to requests and other outcomes, from the lane to the threads, and the reuse of their memory.
-//!
-//! The lane collects completions and publishes them in blocks. A block costs one lock. Publishing each reply alone
-//! would cost a lock and a wake for each, and the woken thread would take the replies one by one. A thread that waits
-//! for several replies is woken once and finds all of them.
+//! Replies to requests and other outcomes, and the reuse of their memory.
 //!
 //! Memory is reused: a thread fetches a short reply into a buffer, the application drops the reply, and the same thread
 //! fetches its next reply into that buffer. Free buffers belong to a thread, because a lock for them would be a third
@@ -13,13 +9,10 @@
 //! because there are as many slots as requests were ever open at once.
 
 use std::cell::RefCell;
-use std::task::Waker;
 
 use tidewire_io::words::SharedBytes;
 
-use super::effect::Undo;
 use super::error::RequestError;
-use super::slots::SlotId;
 
 /// The reply to a request.
 ///
@@ -36,20 +29,6 @@ pub struct Reply {
 /// The outcome of a request: its reply, or an error. The error is boxed to keep the type small, because outcomes are
 /// moved often.
 pub(super) type Outcome = Result<Reply, Box<RequestError>>;
-
-/// Completions that the lane has not published. The lists keep their memory.
-#[derive(Debug, Default)]
-pub(super) struct Completions {
-    /// Slots that hold short replies.
-    pub(super) replied: Vec<SlotId>,
-    /// All other outcomes. Replies to requests with an effect are here too, with the request that undoes it.
-    pub(super) outcomes: Vec<(SlotId, Outcome, Option<Undo>)>,
-    /// Effects to undo: their requests were given up before the replies came.
-    pub(super) undos: Vec<Undo>,
-    /// Memory for replies that do not fit into a slot.
-    pub(super) memory: Pile,
-    pub(super) wakers: Vec<Waker>,
-}
 
 /// A bounded stack of empty buffers. Each is large enough for a short reply and not too large to keep.
 #[derive(Debug, Default)]
@@ -87,41 +66,6 @@ impl Drop for Reply {
     #[inline]
     fn drop(&mut self) {
         give_back(std::mem::take(&mut self.payload));
-    }
-}
-
-impl Completions {
-    pub(super) fn fail(&mut self, slot: Option<SlotId>, error: RequestError) {
-        if let Some(slot) = slot {
-            self.outcomes.push((slot, Err(Box::new(error)), None));
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.replied.is_empty() && self.outcomes.is_empty()
-    }
-
-    /// Whether there are enough completions to publish them now.
-    #[inline]
-    pub(super) fn is_block(&self) -> bool {
-        self.replied.len() >= BLOCK || self.outcomes.len() >= BLOCK
-    }
-
-    pub(super) fn has_wakers(&self) -> bool {
-        !self.wakers.is_empty()
-    }
-
-    /// Wakes all waiting tasks of the published requests. It skips a waker that equals the previous waker: many futures
-    /// of one task have the same waker, mostly in a row. Call it without a lock, because a woken task may submit at
-    /// once and dropping a waker may run foreign code.
-    pub(super) fn wake(&mut self) {
-        let mut last: Option<Waker> = None;
-        for waker in self.wakers.drain(..) {
-            if last.as_ref().is_none_or(|last| !last.will_wake(&waker)) {
-                waker.wake_by_ref();
-                last = Some(waker);
-            }
-        }
     }
 }
 
@@ -183,10 +127,6 @@ pub(crate) fn give_back(memory: Vec<u8>) {
 thread_local! {
     static RETURNED: RefCell<Pile> = const { RefCell::new(Pile(Vec::new())) };
 }
-
-/// Completions in a block. The block is large enough that its cost is small for each completion, and small enough that
-/// the application works while the lane reads.
-const BLOCK: usize = 256;
 
 /// Words of a short reply: with them and its two states a slot fills two cache lines.
 pub(super) const SHORT_WORDS: usize = 15;

@@ -228,7 +228,7 @@ impl ClientService {
             return;
         }
         self.link.table.complete(completions);
-        while let Some(undo) = self.pending.completions.undos.pop() {
+        while let Some(undo) = self.pending.completions.take_undo() {
             self.pending.undo(cx, undo);
         }
         let session = self.session();

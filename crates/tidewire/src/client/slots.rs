@@ -63,8 +63,7 @@ pub(super) enum Answer {
 /// The parts of requests that the table's lock protects: wakers, and outcomes other than short replies.
 #[derive(Debug, Default)]
 pub(super) struct Waits {
-    /// Indexed by slot.
-    list: Vec<Wait>,
+    list: BySlot<Wait>,
     /// Number of entries that have a waker.
     wakers: usize,
 }
@@ -77,6 +76,10 @@ pub(super) struct Wait {
     /// The request that undoes the effect of the outcome.
     pub(super) undo: Option<Undo>,
 }
+
+/// A value for each slot. The list grows with the slots.
+#[derive(Debug, Default)]
+pub(super) struct BySlot<T>(Vec<T>);
 
 /// One request's state. See the module.
 #[derive(Debug)]
@@ -225,40 +228,49 @@ impl Waits {
 
     /// Whether this waker waits for the slot's completion.
     pub(super) fn is_registered(&mut self, slot: SlotId, waker: &Waker) -> bool {
-        let known = &self.of(slot).waiting;
+        let known = &self.list.get_mut(slot).waiting;
         known.as_ref().is_some_and(|it| it.waker.will_wake(waker))
     }
 
     /// Stores who waits for this slot's completion. Returns who did before.
     pub(super) fn register(&mut self, slot: SlotId, waiting: Waiting) -> Option<Waiting> {
-        let replaced = self.of(slot).waiting.replace(waiting);
+        let replaced = self.list.get_mut(slot).waiting.replace(waiting);
         self.wakers += usize::from(replaced.is_none());
         replaced
     }
 
     pub(super) fn take_waker(&mut self, slot: SlotId) -> Option<Waker> {
-        let waiting = self.list.get_mut(slot.index())?.waiting.take();
+        let waiting = self.list.get_mut(slot).waiting.take();
         self.wakers -= usize::from(waiting.is_some());
         waiting.map(|it| it.waker)
     }
 
     pub(super) fn set_outcome(&mut self, slot: SlotId, outcome: Outcome, undo: Option<Undo>) {
-        let wait = self.of(slot);
+        let wait = self.list.get_mut(slot);
         (wait.outcome, wait.undo) = (Some(outcome), undo);
     }
 
     /// Takes all that is stored for this slot.
     pub(super) fn take(&mut self, slot: SlotId) -> Wait {
-        let wait = std::mem::take(self.of(slot));
+        let wait = std::mem::take(self.list.get_mut(slot));
         self.wakers -= usize::from(wait.waiting.is_some());
         wait
     }
+}
 
-    fn of(&mut self, slot: SlotId) -> &mut Wait {
-        if self.list.len() <= slot.index() {
-            self.list.resize_with(slot.index() + 1, Wait::default);
+impl<T: Default> BySlot<T> {
+    #[inline]
+    pub(super) fn get(&self, slot: SlotId) -> Option<&T> {
+        self.0.get(slot.index())
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, slot: SlotId) -> &mut T {
+        let index = slot.index();
+        if index >= self.0.len() {
+            self.0.resize_with(index + 1, T::default);
         }
-        &mut self.list[slot.index()]
+        &mut self.0[index]
     }
 }
 
@@ -270,7 +282,7 @@ impl SlotId {
 
     /// Returns the slot's index, from 0.
     #[inline]
-    pub(super) fn index(self) -> usize {
+    fn index(self) -> usize {
         self.0.get() as usize - 1
     }
 }
@@ -303,7 +315,7 @@ const ABANDONED: u32 = 2;
 #[cfg(test)]
 impl Waits {
     pub(super) fn outcomes(&self) -> usize {
-        let outcomes = self.list.iter().filter(|wait| wait.outcome.is_some());
+        let outcomes = self.list.0.iter().filter(|wait| wait.outcome.is_some());
         outcomes.count()
     }
 }

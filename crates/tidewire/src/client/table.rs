@@ -36,7 +36,7 @@ use tidewire_proto::error::EncodeError;
 
 use super::effect::Undo;
 use super::error::{RequestError, too_large};
-use super::reply::{Completions, Outcome, Pile, Reply, give_back, take_memory};
+use super::reply::{Outcome, Pile, Reply, give_back, take_memory};
 use super::slots::{Answer, Cursor, SlotId, Slots, Waits};
 use super::submissions::{Control, RequestHead, Submission, Submissions};
 use super::sync::{Lock, Native, Primitives, WakeLane, Word};
@@ -71,6 +71,24 @@ struct TableShared<C> {
     waits: Waits,
     /// Buffers for replies that do not fit their slots, left by threads that fetched such replies.
     memory: Pile,
+}
+
+/// Completions that the lane has not published. The lists keep their memory.
+///
+/// The lane publishes them in blocks, and a block costs one lock. Publishing each reply alone would cost a lock and a
+/// wake for each, and the woken thread would take the replies one by one. A thread that waits for several replies is
+/// woken once and finds all of them.
+#[derive(Debug, Default)]
+pub(super) struct Completions {
+    /// Slots that hold short replies.
+    replied: Vec<SlotId>,
+    /// All other outcomes. Replies to requests with an effect are here too, with the request that undoes it.
+    outcomes: Vec<(SlotId, Outcome, Option<Undo>)>,
+    /// Effects to undo: their requests were given up before the replies came.
+    undos: Vec<Undo>,
+    /// Memory for replies that do not fit into a slot.
+    memory: Pile,
+    wakers: Vec<Waker>,
 }
 
 impl<C: Control, P: Primitives> RequestTable<C, P> {
@@ -492,6 +510,51 @@ impl<C: Control, P: Primitives> RequestTable<C, P> {
     }
 }
 
+impl Completions {
+    pub(super) fn fail(&mut self, slot: Option<SlotId>, error: RequestError) {
+        if let Some(slot) = slot {
+            self.outcomes.push((slot, Err(Box::new(error)), None));
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.replied.is_empty() && self.outcomes.is_empty()
+    }
+
+    /// Whether there are enough completions to publish them now.
+    #[inline]
+    pub(super) fn is_block(&self) -> bool {
+        self.replied.len() >= BLOCK || self.outcomes.len() >= BLOCK
+    }
+
+    pub(super) fn has_wakers(&self) -> bool {
+        !self.wakers.is_empty()
+    }
+
+    /// Wakes all waiting tasks of the published requests. It skips a waker that equals the previous waker: many futures
+    /// of one task have the same waker, mostly in a row. Call it without a lock, because a woken task may submit at
+    /// once and dropping a waker may run foreign code.
+    pub(super) fn wake(&mut self) {
+        let mut last: Option<Waker> = None;
+        for waker in self.wakers.drain(..) {
+            if last.as_ref().is_none_or(|last| !last.will_wake(&waker)) {
+                waker.wake_by_ref();
+                last = Some(waker);
+            }
+        }
+    }
+
+    /// Takes an effect to undo.
+    pub(super) fn take_undo(&mut self) -> Option<Undo> {
+        self.undos.pop()
+    }
+
+    #[cfg(test)]
+    pub(super) fn outcomes(&self) -> impl Iterator<Item = SlotId> {
+        self.outcomes.iter().map(|(slot, ..)| *slot)
+    }
+}
+
 impl<C> Default for TableShared<C> {
     fn default() -> Self {
         Self {
@@ -507,6 +570,10 @@ impl<C> Default for TableShared<C> {
 fn ended() -> Outcome {
     Err(Box::new(RequestError::Shutdown))
 }
+
+/// Completions in a block. The block is large enough that its cost is small for each completion, and small enough that
+/// the application works while the lane reads.
+const BLOCK: usize = 256;
 
 /// Bytes of submission memory that a list may always keep.
 const KEPT_BYTES_MIN: usize = 64 * 1024;

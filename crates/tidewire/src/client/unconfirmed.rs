@@ -14,7 +14,7 @@ use tidewire_proto::body::ErrorCode;
 use super::error::RequestError;
 use super::pending::Pending;
 use super::service::ClientService;
-use super::slots::SlotId;
+use super::slots::{BySlot, SlotId};
 use super::submissions::RequestHead;
 
 /// See the module. Counts are messages of the present connection, unless they say otherwise.
@@ -23,7 +23,7 @@ pub(super) struct Unconfirmed {
     sent: u64,
     confirmed: u64,
     /// The value of `sent` when the latest flush of each slot was sent.
-    at_flush: Vec<u64>,
+    at_flush: BySlot<u64>,
     /// Messages of earlier connections that may be lost, and messages that were not sent. No flush has reported them.
     lost: u64,
     refused: u64,
@@ -66,17 +66,13 @@ impl Unconfirmed {
 
     /// Notes that a flush is sent now.
     pub(super) fn begin_flush(&mut self, slot: Option<SlotId>) {
-        let Some(slot) = slot else {
-            return;
-        };
-        if slot.index() >= self.at_flush.len() {
-            self.at_flush.resize(slot.index() + 1, 0);
+        if let Some(slot) = slot {
+            *self.at_flush.get_mut(slot) = self.sent;
         }
-        self.at_flush[slot.index()] = self.sent;
     }
 
     fn at_flush(&self, slot: Option<SlotId>) -> u64 {
-        let at = slot.and_then(|slot| self.at_flush.get(slot.index()));
+        let at = slot.and_then(|slot| self.at_flush.get(slot));
         at.copied().unwrap_or(0)
     }
 

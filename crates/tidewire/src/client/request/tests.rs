@@ -7,8 +7,7 @@ use tidewire_proto::message::Message;
 
 use super::*;
 use crate::client::event_queue::EventBounds;
-use crate::client::reply::Completions;
-use crate::client::table::RequestTable;
+use crate::client::table::{Completions, RequestTable};
 use crate::client::{Client, Event};
 use crate::server::Server;
 
