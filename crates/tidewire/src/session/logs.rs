@@ -108,11 +108,22 @@ impl Logs {
         Some(&mut self.charged_mut(key)?.log)
     }
 
-    /// Returns a log and the number of its members.
+    /// Appends a frame to a log. Returns its position, its length, and the number of members. `None` if the log is not
+    /// here.
     #[inline(always)]
-    pub(crate) fn get_with_members(&mut self, key: LogKey) -> Option<(&mut RoomLog, usize)> {
-        let charged = self.charged_mut(key)?;
-        Some((&mut charged.log, charged.members))
+    pub(crate) fn append<E>(
+        &mut self,
+        key: LogKey,
+        bytes_expected: usize,
+        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
+        skip: impl FnOnce(&RoomLog, u64, usize) -> u64,
+    ) -> Result<Option<(u64, usize, u64)>, E> {
+        let Some(charged) = self.charged_mut(key) else {
+            return Ok(None);
+        };
+        let (position, bytes) = charged.log.append_with(bytes_expected, encode)?;
+        let skipped = skip(&charged.log, position, bytes);
+        Ok(Some((position, bytes, charged.members as u64 - skipped)))
     }
 
     /// The number of members of a log.

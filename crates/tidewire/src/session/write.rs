@@ -185,6 +185,7 @@ impl LaneSessions {
     /// Handles an empty output: gives the buffer back, resumes reading, and performs a pending end.
     fn handle_flushed(&mut self, slot: usize) {
         let session = &mut self.table[slot];
+        let rules = session.rules(&self.config);
         let wants_history = self.logs.pass_own(session);
         self.outputs.clear(slot);
         let has_pending = session.unanswered_count() > 0;
@@ -194,7 +195,6 @@ impl LaneSessions {
         }
         self.table.resume(slot, PauseReason::Output);
         let now_ns = self.timers.now_ns();
-        let rules = self.table[slot].rules(&self.config);
         let written = self.table.change(slot, |connection| {
             connection.handle_written(rules, has_pending, has_layers, now_ns)
         });

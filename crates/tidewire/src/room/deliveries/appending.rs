@@ -113,21 +113,19 @@ impl OpenRooms {
             exchange,
         } = to;
         let LogKey { alias, codec } = key;
-        let Some((log, members)) = logs.get_with_members(key) else {
+        let codec = config.codecs.get(codec);
+        let appended = logs.append(key, bytes_expected, |out| encode(codec, out), skip);
+        let Some((position, bytes, offered)) = appended? else {
             return Ok(None);
         };
         debug_assert!(
             self.get(alias).is_some(),
             "a log is open as long as its room"
         );
-        let codec = config.codecs.get(codec);
-        let appended = log.append_with(bytes_expected, |out| encode(codec, out));
-        let (position, bytes) = appended?;
-        let own = skip(log, position, bytes);
         let Some(room) = self.get_mut(alias) else {
             return Ok(None);
         };
-        counters.room_offered.add(members as u64 - own);
+        counters.room_offered.add(offered);
         let due_ns = room.coalescer.handle_append(timers.now_ns());
         let others = room.shared.others(exchange.lane());
         let changed_bits = position ^ (position + bytes as u64);

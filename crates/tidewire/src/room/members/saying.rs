@@ -36,7 +36,7 @@ impl LaneRooms<'_> {
         alias: u16,
         payload: &[u8],
         offset: Option<u64>,
-        encode: impl Fn(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
+        encode: impl FnOnce(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) -> Result<bool, RoomError> {
         let is_short = self.sessions.relief.is_short();
         if is_short {
@@ -61,15 +61,13 @@ impl LaneRooms<'_> {
         logs.check_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
         let held = shared.is_congested().then(|| Arc::clone(shared));
         let expected = payload.len() + FRAME_OVERHEAD_BYTES_MAX;
-        let membership = &mut session.memberships[index];
-        let log = LogKey::main(alias);
-        if membership.log() != log {
-            return self.say_in_other_codec(id, alias, payload, offset, &encode);
+        if !session.codec_number().is_main() {
+            return self.say_in_other_codec(id, alias, payload, offset);
         }
-        let subscriber = &mut membership.subscriber;
+        let subscriber = &mut session.memberships[index].subscriber;
         let appended = self.table.open.append(
             logs,
-            log,
+            LogKey::main(alias),
             expected,
             |codec, out| encode(codec, &message, out),
             |log, position, bytes| {
@@ -80,7 +78,7 @@ impl LaneRooms<'_> {
         let appended = appended?.ok_or(RoomError::NotJoined)?;
         self.sessions.counters.chat_messages.add(1);
         if appended.is_for_others() {
-            self.send_said(id, appended, offset, payload, &encode);
+            self.send_said(id, appended, offset, payload);
         }
         if let Some(room) = &held {
             self.deliveries().hold(slot, room);
@@ -101,7 +99,6 @@ impl LaneRooms<'_> {
         appended: NewFrame,
         offset: Option<u64>,
         payload: &[u8],
-        encode: &EncodeChat<'_>,
     ) {
         let member = self.member_of_session(id);
         let message = ChatMessage {
@@ -112,7 +109,7 @@ impl LaneRooms<'_> {
             payload,
         };
         let message = InEachCodec {
-            frame: &|codec, out| encode(codec, &message, out),
+            frame: &|codec, out| encode_chat_at(codec, offset, &message, out),
             bytes_expected: payload.len() + FRAME_OVERHEAD_BYTES_MAX,
             author: id,
             is_message: true,
@@ -130,7 +127,6 @@ impl LaneRooms<'_> {
         alias: u16,
         payload: &[u8],
         offset: Option<u64>,
-        encode: &EncodeChat<'_>,
     ) -> Result<bool, RoomError> {
         let shared = self.table.open.shared(alias).cloned();
         let (Some(shared), Some(member)) = (shared, self.member_of_session(id)) else {
@@ -143,7 +139,8 @@ impl LaneRooms<'_> {
             private: false,
             payload,
         };
-        let frame = |codec: &AnyCodec, out: &mut Vec<u8>| encode(codec, &message, out);
+        let frame =
+            |codec: &AnyCodec, out: &mut Vec<u8>| encode_chat_at(codec, offset, &message, out);
         let message = InEachCodec {
             frame: &frame,
             bytes_expected: payload.len() + FRAME_OVERHEAD_BYTES_MAX,
@@ -338,10 +335,6 @@ impl LaneRooms<'_> {
         Ok(())
     }
 }
-
-/// Frames a chat message with a codec.
-type EncodeChat<'e> =
-    dyn Fn(&AnyCodec, &ChatMessage<'_>, &mut Vec<u8>) -> Result<(), EncodeError> + 'e;
 
 /// The member number of the room itself.
 const NOBODY: MemberId = MemberId(0);
