@@ -10,8 +10,8 @@ use tidewire::address::{Address, AddressError};
 use tidewire::codec::Codec;
 use tidewire::{
     AnyCodec, Chat, Client, Context, Deferred, ErrorCode, Event, HandlerError, HandlerResult,
-    History, Kind, Message, Position, PubSub, RequestError, Room, RoomId, ServeError, Server,
-    SessionId, Subscription, TopicEvent,
+    History, Kind, Message, Moment, Position, PubSub, RequestError, Room, RoomId, ServeError,
+    Server, Service, SessionId, Subscription, TopicEvent,
 };
 use tidewire_testkit::backplane::suite::settings;
 use tidewire_testkit::backplane::{Engine, InprocEngine};
@@ -609,4 +609,81 @@ fn members_of_two_codecs_on_two_nodes_hear_each_other() {
     stopped.iter().for_each(assert_conserved);
     let lost: u64 = stopped.iter().map(|it| it.metrics.backplane_lost).sum();
     assert_eq!(lost, 0);
+}
+
+/// Lets sessions of every codec subscribe by a request, before a topic has a history, and is a [`PubSub`] to others.
+struct Mixed(PubSub);
+
+impl Service for Mixed {
+    fn on_turn(&mut self, cx: &mut Context<'_>) -> Option<Moment> {
+        self.0.on_turn(cx)
+    }
+
+    fn on_message(&mut self, cx: &mut Context<'_>, message: Message<'_>) -> HandlerResult {
+        match message.payload.strip_prefix(b"subscribe ") {
+            Some(topic) => {
+                cx.topics().subscribe(str::from_utf8(topic).unwrap())?;
+                cx.reply(b"subscribed")
+            }
+            None => self.0.on_message(cx, message),
+        }
+    }
+}
+
+/// A server with this main codec and `tw1`, whose topic `kept` has a history, and an address for each codec.
+fn mixed(main: &str, lanes: usize) -> (Server, [String; 2]) {
+    let builder = Server::builder().lanes(lanes).codec(codec(main));
+    let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
+    let builder = builder.listen("tcp://127.0.0.1:0?codec=tw1").unwrap();
+    let topics = PubSub::new().history("kept", History::last(100));
+    let server = builder.start(|_| Mixed(topics.clone())).unwrap();
+    let addresses = [(0, main), (1, "tw1")];
+    let addresses =
+        addresses.map(|(index, codec)| format!("{}?codec={codec}", server.addresses()[index]));
+    (server, addresses)
+}
+
+/// Connects a client whose session subscribes by a request.
+fn subscriber(address: &str, topic: &str) -> Client {
+    let client = Client::connect(address).wait().unwrap();
+    let request = format!("subscribe {topic}");
+    let reply = client.request(request.as_bytes()).wait().unwrap();
+    assert_eq!(reply.payload(), b"subscribed");
+    client
+}
+
+/// Regression: a message that the main codec cannot express was refused if a subscriber with that codec was on the
+/// lane of the publisher, so that subscribers with other codecs lost it. From a history, another lane did not count it.
+#[test]
+fn a_message_that_the_main_codec_cannot_express_reaches_the_others_and_is_counted() {
+    for (lanes, topic) in [(1, "plain"), (2, "plain"), (1, "kept"), (2, "kept")] {
+        let (server, [lines, tw1]) = mixed("lines", lanes);
+        // One on each lane.
+        let people = [(); 2].map(|()| subscriber(&lines, topic));
+        let programs = [(); 2].map(|()| Client::connect(&tw1).wait().unwrap());
+        let subscriptions = [0, 1].map(|index| programs[index].subscribe(topic).wait().unwrap());
+        for text in [&b"one line"[..], b"two\nlines", b"another line"] {
+            programs[0].publish(topic, text).unwrap();
+            programs[0].flush().wait().unwrap();
+        }
+        for subscription in &subscriptions {
+            for text in [&b"one line"[..], b"two\nlines", b"another line"] {
+                let event = subscription.next_event().wait_for(DEADLINE);
+                let Some(TopicEvent::Message(message)) = event else {
+                    panic!("{event:?} in place of a message");
+                };
+                assert_eq!(message.payload, text);
+            }
+        }
+        for person in &people {
+            assert_eq!(message_of(person), b"one line");
+            assert_eq!(message_of(person), b"another line");
+        }
+        drop((subscriptions, programs, people));
+        let stopped = server.shutdown(DEADLINE);
+        assert_conserved(&stopped);
+        let lost = stopped.metrics.room_dropped_by("inexpressible");
+        assert_eq!(lost, 2, "{topic} on {lanes} lanes");
+        assert_eq!(stopped.metrics.room_offered, 12, "{topic} on {lanes} lanes");
+    }
 }

@@ -247,17 +247,18 @@ impl LaneDeliveries<'_> {
         author: Option<SessionId>,
         bytes_expected: usize,
         frame: &Frame<'_>,
-    ) -> Result<bool, EncodeError> {
+    ) -> bool {
         let message = InEachCodec {
             frame,
             bytes_expected,
             author: author.unwrap_or(SessionId::NONE),
             is_message: true,
         };
-        self.append_here(alias, message)?;
-        Ok(self.open.has(alias))
+        self.append_to_all(alias, message);
+        self.open.has(alias)
     }
 
+    /// The session of this lane that is this member of a room.
     pub(in crate::room) fn session_of_member(
         &self,
         alias: u16,

@@ -59,17 +59,19 @@ impl LaneDeliveries<'_> {
         origin: &Origin<'_>,
         message: InEachCodec<'_>,
     ) {
-        let alias = shared.alias();
-        if let Err(error) = self.append_here(alias, message)
-            && message.is_message
-        {
-            tracing::debug!(%error, "a message was not framed for members of a room");
-            self.drop_inexpressible(LogKey::main(alias));
-        }
+        self.append_to_all(shared.alias(), message);
         if shared.others(self.exchange.lane()).has_node() {
             self.send_to_nodes(shared, origin);
         }
         self.send_in_each_codec(shared, offset, message);
+    }
+
+    /// Appends a message to all logs of a room on this lane. A member whose codec cannot express the message loses it.
+    #[cold]
+    pub(super) fn append_to_all(&mut self, alias: u16, message: InEachCodec<'_>) {
+        if let Err(error) = self.append_here(alias, message) {
+            self.note_inexpressible(LogKey::main(alias), error, message);
+        }
     }
 
     /// Appends a message to the logs of this lane with other codecs than the main one.
@@ -93,9 +95,13 @@ impl LaneDeliveries<'_> {
         };
         let expected = message.bytes_expected;
         let appended = self.open.append(logs, key, expected, message.frame, skip);
-        if let Err(error) = appended
-            && message.is_message
-        {
+        if let Err(error) = appended {
+            self.note_inexpressible(key, error, message);
+        }
+    }
+
+    fn note_inexpressible(&self, key: LogKey, error: EncodeError, message: InEachCodec<'_>) {
+        if message.is_message {
             tracing::debug!(%error, "a message was not framed for members of a room");
             self.drop_inexpressible(key);
         }
@@ -103,7 +109,7 @@ impl LaneDeliveries<'_> {
 
     /// Counts a message that the codec of a log cannot express.
     #[cold]
-    pub(super) fn drop_inexpressible(&mut self, key: LogKey) {
+    pub(super) fn drop_inexpressible(&self, key: LogKey) {
         let members = self.sessions.logs.members(key) as u64;
         let counters = &self.sessions.counters;
         counters.room_offered.add(members);

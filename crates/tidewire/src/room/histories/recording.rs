@@ -101,14 +101,11 @@ impl LaneHistories<'_> {
             deliveries.append_gap(alias, &mut lost);
             let author = returns_own.then(|| deliveries.session_of_member(alias, message.author()));
             let expected = message.payload_bytes() + FRAME_OVERHEAD_BYTES_MAX;
-            let appended =
-                deliveries.append_of(alias, author.flatten(), expected, &|codec, out| {
-                    encode_record(codec, alias, is_topic, offset, &message, out)
-                });
-            match appended {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(error) => tracing::debug!(%error, "a message of the history was not sent"),
+            let is_open = deliveries.append_of(alias, author.flatten(), expected, &|codec, out| {
+                encode_record(codec, alias, is_topic, offset, &message, out)
+            });
+            if !is_open {
+                return;
             }
         }
         deliveries.append_gap(alias, &mut lost);

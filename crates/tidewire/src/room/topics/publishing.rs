@@ -256,17 +256,19 @@ impl LaneTopics<'_> {
             expected,
             |codec, out| delivery.encode_again(codec, &message, out),
             |_, _, _| 0,
-        )?;
-        if let Some(appended) = appended {
+        );
+        if let Ok(Some(appended)) = appended {
             if appended.is_for_others() {
                 self.send_published(index, appended, topic, payload);
             }
             return Ok(());
         }
         let others = shared.others(self.exchange.lane());
-        match others.is_empty() {
-            true => Ok(()),
-            false => self.append_elsewhere(index, others, &message, topic),
+        match appended {
+            // Subscribers with other codecs get a message that the main codec cannot express.
+            Err(error) if !others.has_other_codecs() => Err(error),
+            _ if others.is_empty() => Ok(()),
+            _ => self.append_elsewhere(index, others, &message, topic),
         }
     }
 
@@ -286,8 +288,8 @@ impl LaneTopics<'_> {
         self.deliveries().send_on(appended, None, &origin, message);
     }
 
-    /// Sends a published message to other lanes and nodes. This lane has no subscriber. A function of its own, so that
-    /// the loop over the matches keeps its values in registers.
+    /// Sends a published message that is in no log of this lane to other lanes, nodes and codecs. A function of its own,
+    /// so that the loop over the matches keeps its values in registers.
     #[inline(never)]
     fn append_elsewhere(
         &mut self,
