@@ -687,3 +687,25 @@ fn a_message_that_the_main_codec_cannot_express_reaches_the_others_and_is_counte
         assert_eq!(stopped.metrics.room_offered, 12, "{topic} on {lanes} lanes");
     }
 }
+
+/// Regression: a lane whose subscribers came before the history of their topic lost the first message, if subscribers
+/// had several codecs.
+#[test]
+fn subscribers_that_came_before_the_history_get_its_first_message() {
+    let (server, [lines, tw1]) = mixed("lines", 2);
+    let early = [(); 2].map(|()| subscriber(&lines, "kept"));
+    let program = Client::connect(&tw1).wait().unwrap();
+    let subscription = program.subscribe("kept").wait().unwrap();
+    for text in ["0", "1", "2"] {
+        program.publish("kept", text.as_bytes()).unwrap();
+        program.flush().wait().unwrap();
+    }
+    for number in 0..3 {
+        assert_eq!(number_of(&subscription), number);
+        for client in &early {
+            assert_eq!(message_of(client), number.to_string().as_bytes());
+        }
+    }
+    drop((subscription, program, early));
+    assert_conserved(&server.shutdown(DEADLINE));
+}

@@ -142,6 +142,10 @@ impl LaneHistories<'_> {
             false => frame,
         };
         let offset = offset.min(last);
+        if records.has(lane).is_none() {
+            // The members joined before the history began. This is its first message for them.
+            history.note_arrival(&mut records, lane, offset.saturating_sub(1));
+        }
         if !self.deliveries().has_memory_for(alias, frame.len()) {
             // The history keeps the message meanwhile.
             return self.open.note_behind(alias);
