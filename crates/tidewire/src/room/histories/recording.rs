@@ -146,7 +146,12 @@ impl LaneHistories<'_> {
             // The members joined before the history began. This is its first message for them.
             history.note_arrival(&mut records, lane, offset.saturating_sub(1));
         }
-        if !self.deliveries().has_memory_for(alias, frame.len()) {
+        // The frames of a message that comes from the history may have any length.
+        let bytes = match frame {
+            [] => usize::MAX / 2,
+            frame => frame.len(),
+        };
+        if !self.deliveries().has_memory_for(alias, bytes) {
             // The history keeps the message meanwhile.
             return self.open.note_behind(alias);
         }

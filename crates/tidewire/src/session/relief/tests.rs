@@ -3,14 +3,16 @@ use tidewire_proto::connection::{Connection, Delivery, Phase};
 use tidewire_proto::room::Policy;
 
 use crate::config::CodecNumber;
+use crate::history::{History, HistoryPattern, Record, TopicHistory};
 use crate::lane::{Lane, lane};
 use crate::limits::Limits;
+use crate::mailbox::BatchEntry;
 use crate::memory::Pressure;
 use crate::observe::DropReason;
 use crate::room::RoomError;
 use crate::server::Server;
 use crate::service::Service;
-use crate::session::CloseReason;
+use crate::session::{CloseReason, SessionId};
 use crate::transport::Arrival;
 
 const SIXTEENTH: usize = 1 << 20;
@@ -44,7 +46,7 @@ fn stall<S: Service>(lane: &mut Lane<S>, topic: &str, policy: Policy) -> (usize,
 fn publish<S: Service>(lane: &mut Lane<S>, topic: &str, bytes: usize) {
     const PIECE: usize = 32 * 1024 - 64;
     for _ in 0..bytes.div_ceil(PIECE) {
-        let nobody = crate::session::SessionId::NONE;
+        let nobody = SessionId::NONE;
         lane.core
             .rooms()
             .topics()
@@ -207,6 +209,42 @@ fn at_the_limit_logs_and_subscriptions_do_not_grow_and_then_they_do_again() {
     );
     assert!(lane.core.rooms().topics().subscribe(id, "b", None).is_ok());
     assert_eq!(phase(&lane, slot), Phase::Open);
+}
+
+/// Regression: a lane took messages that other lanes had recorded without regard to memory if its members had several
+/// codecs, because such a message comes without a frame.
+#[test]
+fn messages_that_come_from_a_history_wait_there_while_memory_is_full() {
+    let mut lane = small_lane();
+    let (slot, _far) = lane.open_session();
+    let id = lane.core.sessions[slot].id;
+    let kept = vec![HistoryPattern::new("a", History::default())];
+    lane.core.rooms().histories().keep_topics(kept);
+    let alias = lane.core.rooms().topics().subscribe(id, "a", None).unwrap();
+    lane.core.rooms().histories().open_topic(id, alias, None);
+    lane.core
+        .rooms()
+        .topics()
+        .publish(id, "a", b"news")
+        .unwrap();
+    let histories = lane.core.rooms.open().directory().histories();
+    let Some(TopicHistory::Here(history)) = histories.topic("a", || None) else {
+        panic!("the topic keeps a history");
+    };
+    let message = Record::without_author(&[7; SIXTEENTH / 64]);
+    history.record(&mut history.lock(), &message, 1);
+    lane.core.sessions.relief.memory.resize(0, 16 * SIXTEENTH);
+    lane.core.rooms().deliver_entry(&BatchEntry::Recorded {
+        alias,
+        number: 2,
+        author: SessionId::NONE,
+        frame: &[],
+    });
+    assert_eq!(lane.core.counters.room_offered.read(), 1);
+    lane.core.sessions.relief.memory.resize(16 * SIXTEENTH, 0);
+    lane.core.settle_memory();
+    lane.core.rooms().release_held(&mut Vec::new());
+    assert_eq!(lane.core.counters.room_offered.read(), 2);
 }
 
 #[test]
