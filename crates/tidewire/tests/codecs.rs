@@ -10,8 +10,8 @@ use tidewire::address::{Address, AddressError};
 use tidewire::codec::Codec;
 use tidewire::{
     AnyCodec, Chat, Client, Context, Deferred, ErrorCode, Event, HandlerError, HandlerResult,
-    History, Kind, Message, Moment, Position, PubSub, RequestError, Room, RoomId, ServeError,
-    Server, Service, SessionId, Subscription, TopicEvent,
+    History, Kind, Limits, Message, Moment, Position, PubSub, RequestError, Room, RoomId,
+    ServeError, Server, Service, SessionId, Subscription, TopicEvent,
 };
 use tidewire_testkit::backplane::suite::settings;
 use tidewire_testkit::backplane::{Engine, InprocEngine};
@@ -185,6 +185,12 @@ fn a_broadcast_is_framed_for_each_codec() {
     assert!(report.queued > 0 && report.inexpressible > 0, "{report:?}");
     let metrics = server.metrics();
     assert_eq!(metrics.broadcast_inexpressible, report.inexpressible);
+    // In JSON it is longer than a frame may be.
+    let long = vec![0xFF; Limits::default().connections.frame_bytes_max() - 100];
+    let long = Message::new(Kind::OneWay, 0, &long);
+    let broadcast = server.sessions().broadcast_where(|_| true, long);
+    let report = broadcast.unwrap().wait();
+    assert_eq!((report.too_large, report.inexpressible), (1, 0));
 }
 
 /// Over UDP a codec may frame in another way, and each port has its own.

@@ -1,8 +1,8 @@
 //! Broadcasts: one message for all sessions that a predicate selects.
 //!
-//! The sender frames the message once for each codec of the server. Each lane gets the frame and the predicate, checks its own sessions, and adds
-//! its result to the report. So the predicate sees the current state of sessions, and no lane needs data of another.
-//! The sender may wait for the report, await it, or ignore it.
+//! The sender frames the message once for each codec of the server. Each lane gets the frames and the predicate, checks
+//! its own sessions, and adds its result to the report. So the predicate sees the current state of sessions, and no lane
+//! needs data of another. The sender may wait for the report, await it, or ignore it.
 //!
 //! Rejected: selecting on the sender's side, from the table of sessions. The table would have to hold current names and
 //! rooms of every session for all threads, and still could not tell which outputs are full.
@@ -15,7 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-use tidewire_proto::codec::Codec;
+use tidewire_proto::codec::{AnyCodec, Codec};
+use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::Message;
 
 use super::{LaneSessions, SendError, SessionView, encode_within};
@@ -58,8 +59,8 @@ pub(crate) struct Share {
 
 /// The part of a broadcast that all lanes share.
 struct Announcement {
-    /// The frame of each codec of the server. `None` if the codec cannot express the message.
-    frames: Vec<Option<Vec<u8>>>,
+    /// The frame of each codec of the server.
+    frames: Vec<Result<Vec<u8>, EncodeError>>,
     predicate: Predicate,
     tally: Arc<Tally>,
     /// Bytes of all unfinished broadcasts of the server; `cost_bytes` of them belong to this one.
@@ -165,9 +166,16 @@ impl Share {
                 continue;
             }
             part.matched += 1;
-            let Some(frame) = &frames[Codecs::index(session.codec_number())] else {
-                part.inexpressible += 1;
-                continue;
+            let frame = match &frames[Codecs::index(session.codec_number())] {
+                Ok(frame) => frame,
+                Err(EncodeError::PayloadTooLarge { .. }) => {
+                    part.too_large += 1;
+                    continue;
+                }
+                Err(_) => {
+                    part.inexpressible += 1;
+                    continue;
+                }
             };
             writer.bring_forward(session, outputs, logs);
             if outputs.is_full(slot) {
@@ -249,15 +257,16 @@ pub(crate) fn prepare(
     message: &Message<'_>,
 ) -> Result<(Broadcast, Vec<(usize, Share)>), SendError> {
     let limit = config.limits.connections.frame_bytes_max();
-    let (mut frames, mut refused) = (Vec::new(), None);
-    for codec in config.codecs.all() {
+    let frame_with = |codec: &AnyCodec| {
         let mut frame = Vec::new();
         let encoded = encode_within(limit, &mut frame, |out| codec.encode(message, out));
-        frames.push(encoded.is_ok().then_some(frame));
-        refused = refused.or(encoded.err());
-    }
-    if let Some(error) = refused.filter(|_| frames.iter().all(Option::is_none)) {
-        return Err(error.into());
+        encoded.map(|()| frame)
+    };
+    let frames: Vec<_> = config.codecs.all().map(frame_with).collect();
+    if frames.iter().all(Result::is_err)
+        && let Some(Err(error)) = frames.first()
+    {
+        return Err((*error).into());
     }
     let frame_bytes: usize = frames.iter().flatten().map(Vec::len).sum();
     let cost_bytes = frame_bytes + BROADCAST_OVERHEAD_BYTES;
