@@ -32,8 +32,7 @@ struct CodecRules {
 }
 
 impl CodecNumber {
-    /// The main codec: that of rooms and topics, of listeners without a codec of their own, and of connections without
-    /// a listener.
+    /// The main codec: that of listeners without a codec of their own, and of connections without a listener.
     pub(crate) const MAIN: Self = Self(0);
 
     /// The number of the codec at this place of the list of other codecs.

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Lanes, perhaps with the node.
+/// Lanes, perhaps with the node, and with other codecs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaneSet(u64);
 
@@ -25,7 +25,7 @@ pub(crate) enum Receiver {
 }
 
 impl Receiver {
-    /// A number below [`RECEIVERS_MAX`].
+    /// The number of its bit. That of a lane, and of the node, is below [`RECEIVERS_MAX`].
     pub(crate) fn index(self) -> usize {
         match self {
             Self::Lane(lane) => lane,
@@ -117,7 +117,7 @@ impl SharedLaneSet {
 /// Most lanes of a server: the bits of a word, without those of the node and of other codecs.
 pub(crate) const LANES_MAX: usize = 62;
 
-/// The lanes and the node.
+/// The lanes and the node, whose members are counted.
 pub(crate) const RECEIVERS_MAX: usize = LANES_MAX + 1;
 
 const NODE: u64 = 1 << LANES_MAX;

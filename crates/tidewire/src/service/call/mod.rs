@@ -124,13 +124,13 @@ impl CallState {
         self.id
     }
 
-    /// Whether no further message of this session may be handled now.
     /// The number of the codec of the session.
     #[inline(always)]
     pub(crate) fn codec_number(&self) -> CodecNumber {
         self.codec
     }
 
+    /// Whether no further message of this session may be handled now.
     #[inline(always)]
     pub(crate) fn is_stopped(&self) -> bool {
         self.stopped
