@@ -715,3 +715,42 @@ fn subscribers_that_came_before_the_history_get_its_first_message() {
     drop((subscription, program, early));
     assert_conserved(&server.shutdown(DEADLINE));
 }
+
+/// Regression: the author of a message that its codec cannot express was counted among those who lost the message.
+#[test]
+fn an_author_does_not_lose_its_own_message() {
+    let service = |cx: &mut Context<'_>, message: Message<'_>| match message.payload {
+        b"says much" => {
+            let room = *cx.state::<RoomId>().unwrap();
+            // Longer than a line may be.
+            cx.rooms().say(room, &[b'x'; 100_000])?;
+            Ok(())
+        }
+        _ => chat(cx, message),
+    };
+    let builder = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
+    let builder = builder.listen("tcp://127.0.0.1:0?codec=lines").unwrap();
+    let server = builder.start(move |_| service).unwrap();
+    let join = |index: usize, codec: &str, name: &str| {
+        let address = format!("{}?codec={codec}", server.addresses()[index]);
+        let client = Client::connect(&address).wait().unwrap();
+        let request = format!("join {name}");
+        let joined = client.request(request.as_bytes()).wait().unwrap();
+        assert_eq!(joined.payload(), b"joined");
+        client
+    };
+    let program = join(0, "tw1", "program");
+    let people = ["ada", "bob"].map(|name| join(1, "lines", name));
+    people[0].send(b"says much").unwrap();
+    loop {
+        match program.next_event().wait_for(DEADLINE) {
+            Some(Event::Message(message)) if message.payload.len() == 100_000 => break,
+            Some(_) => {}
+            None => panic!("the message did not come"),
+        }
+    }
+    drop((program, people));
+    let stopped = server.shutdown(DEADLINE);
+    assert_conserved(&stopped);
+    assert_eq!(stopped.metrics.room_dropped_by("inexpressible"), 1);
+}

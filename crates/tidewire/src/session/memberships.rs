@@ -121,8 +121,7 @@ impl Session {
         position: u64,
         bytes: usize,
     ) -> u64 {
-        let index = self.room_membership(key.alias);
-        let Some(index) = index.filter(|index| self.memberships[*index].log() == key) else {
+        let Some(index) = self.membership_of(key) else {
             return 0;
         };
         let subscriber = &mut self.memberships[index].subscriber;
@@ -153,6 +152,12 @@ impl Session {
     pub(crate) fn room_membership(&self, alias: u16) -> Option<usize> {
         self.membership(alias)
             .filter(|index| !self.memberships[*index].is_topic)
+    }
+
+    /// Returns the index of the session's membership in the room of a log, if it reads that log.
+    pub(crate) fn membership_of(&self, key: LogKey) -> Option<usize> {
+        let index = self.room_membership(key.alias);
+        index.filter(|index| self.memberships[*index].log() == key)
     }
 
     /// Returns the index of the session's subscription with this alias.

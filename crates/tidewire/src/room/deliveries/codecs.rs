@@ -103,14 +103,16 @@ impl LaneDeliveries<'_> {
     fn note_inexpressible(&self, key: LogKey, error: EncodeError, message: InEachCodec<'_>) {
         if message.is_message {
             tracing::debug!(%error, "a message was not framed for members of a room");
-            self.drop_inexpressible(key);
+            self.drop_inexpressible(key, message.author);
         }
     }
 
-    /// Counts a message that the codec of a log cannot express.
+    /// Counts a message that the codec of a log cannot express. Its author, who may be a member, loses nothing.
     #[cold]
-    pub(super) fn drop_inexpressible(&self, key: LogKey) {
-        let members = self.sessions.logs.members(key) as u64;
+    pub(super) fn drop_inexpressible(&self, key: LogKey, author: SessionId) {
+        let author = self.sessions.table.find(author);
+        let own = author.and_then(|it| it.membership_of(key));
+        let members = self.sessions.logs.members(key) as u64 - u64::from(own.is_some());
         let counters = &self.sessions.counters;
         counters.room_offered.add(members);
         counters.room_dropped[DropReason::Inexpressible as usize].add(members);

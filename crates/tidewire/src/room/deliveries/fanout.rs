@@ -50,7 +50,7 @@ impl LaneDeliveries<'_> {
     /// message that the codec cannot express.
     pub(in crate::room) fn deliver(&mut self, log: LogKey, frame: &[u8]) {
         if frame.is_empty() {
-            return self.drop_inexpressible(log);
+            return self.drop_inexpressible(log, SessionId::NONE);
         }
         match self.has_memory_for(log.alias, frame.len()) {
             true => self.append_frame(log, SessionId::NONE, frame),
