@@ -19,7 +19,7 @@ use crate::config::CodecNumber;
 use crate::mailbox::{BatchEntry, LaneSet};
 use crate::observe::DropReason;
 use crate::room::SharedRoom;
-use crate::session::{LogKey, SessionId};
+use crate::session::{LaneSessions, LogKey, SessionId};
 
 /// Frames one message or notice with a codec.
 pub(in crate::room) type Frame<'f> =
@@ -148,7 +148,12 @@ impl LaneDeliveries<'_> {
                 Err(_) => {}
             }
         }
-        self.sessions.outputs.put_buffer(frame);
+        let LaneSessions {
+            relief, outputs, ..
+        } = &mut *self.sessions;
+        outputs.put_buffer(frame);
+        // As in `send_chat_message`.
+        relief.charge_common(outputs, self.exchange.held_bytes());
     }
 
     fn send_frame(&mut self, lanes: LaneSet, codec: CodecNumber, alias: u16, frame: &[u8]) {
