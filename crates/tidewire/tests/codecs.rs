@@ -8,6 +8,7 @@ use std::sync::mpsc::channel;
 
 use tidewire::address::{Address, AddressError};
 use tidewire::codec::Codec;
+use tidewire::upstream::Upstream;
 use tidewire::{
     AnyCodec, Chat, Client, Context, Deferred, ErrorCode, Event, HandlerError, HandlerResult,
     History, Kind, Limits, Message, Moment, Position, PubSub, RequestError, Room, RoomId,
@@ -263,6 +264,12 @@ fn mistakes_in_codecs_of_addresses_are_errors_that_name_them() {
     ] {
         assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
     }
+    // An upstream ignored it, and asked with another codec.
+    let error = Upstream::new("tcp://h:1?codec=json").unwrap_err();
+    assert!(
+        matches!(error, AddressError::UpstreamCodec { .. }),
+        "{error}"
+    );
     // What a codec cannot do at one listener is an error at the start.
     let builder = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
     let builder = builder.listen("tcp://127.0.0.1:0?codec=json&framing=none");

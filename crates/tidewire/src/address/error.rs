@@ -129,4 +129,13 @@ pub enum AddressError {
     /// Datagrams may be lost, and the requests to an [`Upstream`](crate::upstream::Upstream) are not repeated.
     #[error("an upstream cannot be asked over udp://; use tcp://, ipc:// or inproc://")]
     Datagrams,
+    /// The address of an [`Upstream`](crate::upstream::Upstream) sets a codec or a framing.
+    #[error(
+        "an upstream is asked with the main codec of the server that asks; leave {parameters} out of its address, and \
+         set the codec for the server"
+    )]
+    UpstreamCodec {
+        /// The text from the question mark on.
+        parameters: String,
+    },
 }

@@ -187,6 +187,10 @@ impl Upstream {
         if address.is_udp() {
             return Err(AddressError::Datagrams);
         }
+        if address.codec().is_some() || address.framing().is_some() {
+            let parameters = address.parameters().to_string();
+            return Err(AddressError::UpstreamCodec { parameters });
+        }
         let terms = Terms::new(
             connector(&address, &ClientTls::new()).unwrap_or_else(|error| {
                 // A CA file may follow.
