@@ -42,9 +42,9 @@ impl Core {
         Context { core: self, call }
     }
 
+    /// The context of a call about no session. It frames no reply, so the templates of the last session stay.
     pub(crate) fn context_without_session(&mut self) -> Context<'_> {
         let call = CallState::NONE;
-        self.replies.speak(call.codec_number());
         Context { core: self, call }
     }
 }

@@ -201,6 +201,17 @@ mod tests {
         assert!(nobody.is_err());
     }
 
+    /// Regression: each turn of the service, which is about no session, forgot the templates of a session whose codec is
+    /// not the main one.
+    #[test]
+    fn a_turn_keeps_the_templates_of_any_codec() {
+        let mut lane = lane(&Server::builder());
+        let other = CodecNumber::of_other(0);
+        lane.core.replies.speak(other);
+        lane.turn();
+        assert_eq!(lane.core.replies.codec_number(), other);
+    }
+
     #[test]
     fn datagrams_end_where_each_reply_does() {
         let mut lane = lane(&Server::builder());
