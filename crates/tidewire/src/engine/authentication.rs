@@ -314,7 +314,7 @@ impl LaneGuard<'_> {
         }
         self.sessions.counters.auth_refused.add(1);
         let LaneSessions { table, config, .. } = &mut *self.sessions;
-        let rules = table[slot].rules(config);
+        let rules = config.codecs.rules(table[slot].codec_number());
         table.change(slot, |connection| {
             if connection.handshake_mut().refuse(failure, at_ns) && at_ns <= now_ns {
                 // It ends now, unless the lane is late.

@@ -174,7 +174,13 @@ fn is_awaited(sessions: &LaneSessions, slot: usize, percent: u64) -> bool {
         return session.connection.is_open();
     }
     let waited = session.stream.since_arrival();
-    let patience_ns = session.rules(&sessions.config).handshake_timeout_ns / 100 * percent;
+    let patience_ns = sessions
+        .config
+        .codecs
+        .rules(session.codec_number())
+        .handshake_timeout_ns
+        / 100
+        * percent;
     let is_late = waited.map_or(0, nanoseconds) >= patience_ns;
     sessions.counters.handshakes_expired.add(u64::from(is_late));
     !is_late

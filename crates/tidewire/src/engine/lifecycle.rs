@@ -54,8 +54,9 @@ impl Core {
         }
         let mut session = Session::new(stream, id, codec, connection);
         session.profile.peer = peer.map(Arc::new);
-        session.profile.connecting =
-            Connecting::of(&session, || session.codec(&self.config).name());
+        session.profile.connecting = Connecting::of(&session, || {
+            self.config.codecs.get(session.codec_number()).name()
+        });
         if let Err(error) = session.watch(&mut *self.sessions.poller) {
             tracing::error!(%error, "cannot watch a connection");
             return Err(CloseReason::Io(std::io::ErrorKind::Other));

@@ -170,12 +170,16 @@ impl Core {
             poller,
             spare_frames,
             LaneMemory::new(Arc::clone(&shared.memory)),
-            Arc::clone(&shared.sessions),
         );
         Self {
             sessions,
             rooms: RoomTable::new(Arc::clone(&shared.directory), Arc::clone(&shared.limiter)),
-            exchange: Exchange::new(lane, mailbox, Arc::clone(&shared.lanes)),
+            exchange: Exchange::new(
+                lane,
+                mailbox,
+                Arc::clone(&shared.lanes),
+                Arc::clone(&shared.sessions),
+            ),
             acceptor: Acceptor::default(),
             admission: Admission::new(Arc::clone(&shared.limiter)),
             handshakes: Handshakes::default(),

@@ -25,7 +25,7 @@ pub(crate) fn handle(cx: &mut Context<'_>, slot: usize, message: &Message<'_>) -
         return Handled::Done;
     }
     let now_ns = core.sessions.timers.now_ns();
-    let rules = core.sessions[slot].rules(&core.config);
+    let rules = core.config.codecs.rules(core.sessions[slot].codec_number());
     let handled = core.sessions.table.change(slot, |connection| {
         connection.handle_frame(rules, message, now_ns)
     });
@@ -69,7 +69,7 @@ pub(crate) fn handle_missing_hello(
     kind: Kind,
 ) -> Option<Handled> {
     let core = &mut *cx.core;
-    let rules = core.sessions[slot].rules(&core.config);
+    let rules = core.config.codecs.rules(core.sessions[slot].codec_number());
     let handled = core.sessions.table.change(slot, |connection| {
         connection.handle_missing_hello(rules, kind)
     })?;
@@ -189,7 +189,7 @@ impl<S: Service> Lane<S> {
         }
         let now_ns = core.sessions.timers.now_ns();
         let is_encrypted = core.sessions[slot].stream.encryption().is_some();
-        let rules = core.sessions[slot].rules(&core.config);
+        let rules = core.config.codecs.rules(core.sessions[slot].codec_number());
         let is_open = core.sessions.table.change(slot, |connection| {
             if is_encrypted {
                 connection.handshake_mut().note_encrypted();

@@ -72,7 +72,7 @@ impl DatagramReader {
         if core.sessions[slot].connection.input().has_frames() {
             // Few sessions have a backlog, so this is not compiled for each codec.
             let config = Arc::clone(&core.config);
-            let codec = core.sessions[slot].codec(&config);
+            let codec = config.codecs.get(core.sessions[slot].codec_number());
             take_backlog(core, service, codec, slot);
         }
         let session = &core.sessions[slot];

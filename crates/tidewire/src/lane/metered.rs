@@ -20,7 +20,7 @@ use crate::session::CloseReason;
 pub(super) fn filter(core: &Core, slot: usize) -> FrameFilter {
     let session = &core.sessions[slot];
     let connection = &session.connection;
-    let filter = connection.filter(session.rules(&core.config));
+    let filter = connection.filter(core.config.codecs.rules(session.codec_number()));
     let admitted = core.sessions[slot].profile.admitted.as_ref();
     let is_limited = core.config.rate.is_some() && !connection.handshake().is_outgoing();
     match is_limited || admitted.is_some_and(|admitted| admitted.is_checked()) {

@@ -304,7 +304,7 @@ impl<S: Service> Lane<S> {
         let (announced, id) = (session.has_begun(), session.id);
         let outgoing = session.connection.handshake().is_outgoing();
         let is_upstream = session.profile.is_upstream();
-        let codec = || session.codec(&self.core.config).name();
+        let codec = || self.core.config.codecs.get(session.codec_number()).name();
         let closing = trace::SpanGuard::close(session, codec, reason);
         if is_upstream {
             let failure = self.core.sessions.connect_failures.take(id, reason);

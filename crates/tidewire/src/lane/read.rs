@@ -61,7 +61,7 @@ impl<S: Service> Lane<S> {
     /// Reads a session until a short read or its share of the turn is used up.
     pub(crate) fn read_session(&mut self, slot: usize) {
         let session = &self.core.sessions[slot];
-        let codec = || session.codec(&self.core.config).name();
+        let codec = || self.core.config.codecs.get(session.codec_number()).name();
         let receiving = Moving::receive(session, codec, &self.core.counters);
         let stream = &self.core.sessions[slot].stream;
         if stream.preserves_boundaries() {
@@ -75,7 +75,7 @@ impl<S: Service> Lane<S> {
                 read_upstream(core, slot, receive);
             } else {
                 with_codec!(
-                    stream core.sessions[slot].codec(&core.config),
+                    stream core.config.codecs.get(core.sessions[slot].codec_number()),
                     codec => read_with(core, service, codec, slot, receive)
                 );
             }
@@ -405,7 +405,7 @@ pub(super) fn stop(core: &mut Core, slot: usize, rest: &[u8], flow: Flow) {
 
 /// Handles the end of the peer's output. The session's own output is written before the session ends.
 pub(super) fn end(core: &mut Core, slot: usize) {
-    let rules = core.sessions[slot].rules(&core.config);
+    let rules = core.config.codecs.rules(core.sessions[slot].codec_number());
     core.sessions.table.change(slot, |connection| {
         connection.handle_input_end(rules);
     });

@@ -65,8 +65,8 @@ impl<'a> BatchEntry<'a> {
         let of_session;
         let (target, head, frame): (u64, &[u8], &[u8]) = match self {
             Self::Room { log, frame } => {
-                let codec = u64::from(log.codec.to_byte()) << u16::BITS;
-                (of_room(ROOM, &log.alias) | codec, &[], frame)
+                let codec = u64::from(log.codec().to_byte()) << u16::BITS;
+                (of_room(ROOM, &log.alias()) | codec, &[], frame)
             }
             Self::Session { id, frame } => (id.number(), &[], frame),
             Self::Recorded {
@@ -122,7 +122,7 @@ impl<'a> BatchEntry<'a> {
             }
             _ => {
                 let codec = CodecNumber::from_byte((target >> u16::BITS) as u8 & CODEC_MASK);
-                let log = LogKey { alias, codec };
+                let log = LogKey::new(alias, codec);
                 Some(Self::Room { log, frame })
             }
         }
@@ -180,10 +180,7 @@ mod tests {
                 frame: b"",
             },
             BatchEntry::Room {
-                log: LogKey {
-                    alias: u16::MAX,
-                    codec: CodecNumber::of_other(CODECS_MAX - 1),
-                },
+                log: LogKey::new(u16::MAX, CodecNumber::of_other(CODECS_MAX - 1)),
                 frame: b"x",
             },
             BatchEntry::Recorded {

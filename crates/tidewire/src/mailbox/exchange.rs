@@ -9,7 +9,7 @@ use tidewire_proto::error::EncodeError;
 
 use super::{BatchEntry, LaneMessage, Mailbox, MessageQueue, SpareBatches};
 use crate::broker::{Addressee, BackplaneLink, Item, News, StoreQuestion};
-use crate::session::{LaneSessions, SendError, SessionId, encode_within};
+use crate::session::{LaneSessions, OpenSessions, SendError, SessionId, encode_within};
 
 /// The lanes of a server, as each of them sees the others.
 #[derive(Debug, Default)]
@@ -30,6 +30,8 @@ pub(crate) struct Exchange {
     pub(crate) lane: usize,
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) lanes: Arc<Lanes>,
+    /// The open sessions of all lanes.
+    open: Arc<OpenSessions>,
     /// Messages that were taken from the mailbox and are not handled yet.
     inbox: MessageQueue,
     /// Messages of this turn for each other lane, see [`BatchEntry`].
@@ -125,11 +127,17 @@ impl Exchange {
         self.lane
     }
 
-    pub(crate) fn new(lane: usize, mailbox: Arc<Mailbox>, lanes: Arc<Lanes>) -> Self {
+    pub(crate) fn new(
+        lane: usize,
+        mailbox: Arc<Mailbox>,
+        lanes: Arc<Lanes>,
+        open: Arc<OpenSessions>,
+    ) -> Self {
         Self {
             lane,
             mailbox,
             lanes,
+            open,
             inbox: MessageQueue::default(),
             batches: Vec::new(),
             node_batch: NodeBatch::default(),
@@ -174,7 +182,8 @@ impl Exchange {
     ) -> Result<(), SendError> {
         if id.lane() != self.lane {
             let mut frame = sessions.outputs.take_buffer();
-            let result = encode(sessions.codec_of(id), &mut frame);
+            let codec = self.open.codec_of(id, &sessions.config.codecs);
+            let result = encode(codec, &mut frame);
             if result.is_ok() {
                 self.batch(id.lane(), &BatchEntry::Session { id, frame: &frame });
             }

@@ -214,7 +214,7 @@ impl Bound {
                 return Err(ServeError::PassedPort(address));
             };
             let socket = DatagramSocket::adopt(&passed, options)?;
-            lane.push(BoundPort { socket, codec });
+            lane.push(BoundPort::new(socket, codec));
             return Ok(Endpoint::Udp(address));
         }
         let mut options = options.clone();
@@ -228,7 +228,7 @@ impl Bound {
         for lane in &mut self.ports {
             let socket = DatagramSocket::bind(&address, &options)?;
             address = socket.local_address();
-            lane.push(BoundPort { socket, codec });
+            lane.push(BoundPort::new(socket, codec));
         }
         Ok(Endpoint::Udp(address))
     }

@@ -21,8 +21,8 @@ use tidewire_proto::message::Message;
 use crate::config::CodecNumber;
 use crate::engine::Core;
 use crate::service::Context;
-use crate::session::SessionId;
 use crate::session::{OutputLoan, SendError, encode_within, frame_pattern};
+use crate::session::{Session, SessionId};
 use crate::transport::datagram::Packing;
 
 /// Sends messages to one session; see [`Context::with_sender`].
@@ -79,13 +79,15 @@ impl<'a> SessionSender<'a> {
         } else {
             (Target::Remote(id), OutputLoan::NOTHING)
         };
+        let session = core.sessions.table.find(id);
+        let codec = session.map_or(CodecNumber::MAIN, Session::codec_number);
         let own_codec = core.replies.codec_number();
-        core.replies.speak(loan.codec);
+        core.replies.speak(codec);
         Ok(Self {
             destination: Destination {
                 core,
                 target,
-                codec: loan.codec,
+                codec,
                 own_codec,
                 packing: loan.packing,
                 frame_bytes_max: loan.frame_bytes_max,

@@ -206,7 +206,7 @@ impl SessionHandle {
     /// Returns the session's codec.
     #[must_use]
     pub fn codec(&self) -> &AnyCodec {
-        self.shared.config.codecs.get(self.session.codec)
+        self.shared.config.codecs.get(self.session.codec_number())
     }
 
     /// Whether a lane of this server opened the connection, and not the peer.
@@ -240,7 +240,7 @@ impl SessionHandle {
             shared
                 .config
                 .codecs
-                .get(session.codec)
+                .get(session.codec_number())
                 .encode(&message, out)
         });
         if let Err(error) = encoded {

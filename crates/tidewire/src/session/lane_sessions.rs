@@ -5,15 +5,13 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 use tidewire_io::poller::{Poller, Token};
-use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::connection::{Farewell, Introduction, PauseReason};
 
 use super::answer::{SpareAnswers, SpareFrames};
 use super::relief::{Relief, ReliefPass};
 use super::writer::Writer;
 use super::{
-    CloseReason, ConnectFailures, LaneSessions, Logs, OpenSessions, Outputs, Session, SessionId,
-    SessionTable, Timers,
+    CloseReason, ConnectFailures, LaneSessions, Logs, Outputs, Session, SessionTable, Timers,
 };
 use crate::config::Config;
 use crate::memory::{LaneMemory, Pressure};
@@ -28,7 +26,6 @@ impl LaneSessions {
         poller: Box<dyn Poller>,
         spare_frames: Arc<SpareFrames>,
         memory: LaneMemory,
-        open: Arc<OpenSessions>,
     ) -> Self {
         Self {
             table: SessionTable::default(),
@@ -39,21 +36,10 @@ impl LaneSessions {
             relief: Relief::new(memory),
             spare_answers: SpareAnswers::new(spare_frames),
             connect_failures: ConnectFailures::default(),
-            open,
             config,
             counters,
             poller,
         }
-    }
-
-    /// The codec of a session of any lane.
-    pub(crate) fn codec_of(&self, id: SessionId) -> &AnyCodec {
-        let codecs = &self.config.codecs;
-        if codecs.is_one() {
-            return codecs.main();
-        }
-        let session = self.open.find(id);
-        session.map_or(codecs.main(), |session| codecs.get(session.codec))
     }
 
     /// Adds a session in the slot of its number.
@@ -62,7 +48,10 @@ impl LaneSessions {
         let has_layers = session.stream.has_layers();
         let packing = session.stream.preserves_boundaries().then(|| {
             let bytes_max = self.config.limits.connections.datagram_bytes_max();
-            Box::new(Packing::new(session.codec(&self.config), bytes_max))
+            Box::new(Packing::new(
+                self.config.codecs.get(session.codec_number()),
+                bytes_max,
+            ))
         });
         self.outputs.open(slot, session.codec_number(), packing);
         self.table.insert(session);
@@ -100,7 +89,7 @@ impl LaneSessions {
             self.table[slot].keep_answered();
         }
         let farewell = farewell.map(|farewell| *farewell);
-        let rules = self.table[slot].rules(&self.config);
+        let rules = self.config.codecs.rules(self.table[slot].codec_number());
         self.table.change(slot, |connection| {
             connection.finish(rules, reason, farewell);
         });
@@ -117,7 +106,10 @@ impl LaneSessions {
     /// Appends the connection's own control frames. The caller writes the output.
     pub(super) fn append_control(&mut self, slot: usize) {
         let session = &mut self.table[slot];
-        let (codec, rules) = (session.codec(&self.config), session.rules(&self.config));
+        let (codec, rules) = (
+            self.config.codecs.get(session.codec_number()),
+            self.config.codecs.rules(session.codec_number()),
+        );
         let attached = session.profile.attached.as_ref();
         let credentials = attached.and_then(|attached| attached.credentials());
         let own = Introduction {

@@ -1,8 +1,8 @@
 //! The logs of a lane's rooms and topics. Each session is sent the part of a log that it has not received yet.
 //!
-//! A room has a log for each codec that members of this lane have. The first such member opens the log, and the last one
-//! closes it. Rejected: frames of one codec that are translated for each member, because a message would be framed as
-//! often as it has members.
+//! A room has a log for each codec that members of this lane have. The first such member opens the log, and the last
+//! one closes it. Rejected: frames of one codec that are translated for each member, because a message would be framed
+//! as often as it has members.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ type LogTable = Vec<Option<Box<ChargedLog>>>;
 /// The key of a log: the alias of its room or pattern, and the codec of its frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LogKey {
-    pub(crate) alias: u16,
-    pub(crate) codec: CodecNumber,
+    alias: u16,
+    codec: CodecNumber,
 }
 
 /// A log, and the part of its memory that is charged to the account.
@@ -43,6 +43,21 @@ struct ChargedLog {
 }
 
 impl LogKey {
+    #[inline(always)]
+    pub(crate) fn new(alias: u16, codec: CodecNumber) -> Self {
+        Self { alias, codec }
+    }
+
+    #[inline(always)]
+    pub(crate) fn alias(self) -> u16 {
+        self.alias
+    }
+
+    #[inline(always)]
+    pub(crate) fn codec(self) -> CodecNumber {
+        self.codec
+    }
+
     /// The log of a room with frames of the main codec.
     #[inline(always)]
     pub(crate) fn main(alias: u16) -> Self {

@@ -1,7 +1,7 @@
 //! The changes of a membership in its session: the position in the log, the output and the account of memory.
 
 use tidewire_proto::codec::Codec;
-use tidewire_proto::room::{RoomLog, Subscriber, Verdict};
+use tidewire_proto::room::{Subscriber, Verdict};
 
 use super::{LaneSessions, LogKey, MEMBERSHIP_BYTES, Membership, Session};
 use crate::observe::DropReason;
@@ -29,7 +29,7 @@ impl LaneSessions {
             ..
         } = self;
         let session = &mut table[slot];
-        let codec = session.codec(config);
+        let codec = config.codecs.get(session.codec_number());
         let Some(index) = session.membership(alias) else {
             return SlowSubscriber::Served;
         };
@@ -80,10 +80,7 @@ impl Membership {
     /// The log that the session reads.
     #[inline(always)]
     pub(crate) fn log(&self) -> LogKey {
-        LogKey {
-            alias: self.room,
-            codec: self.codec,
-        }
+        LogKey::new(self.room, self.codec)
     }
 
     pub(crate) fn is_topic(&self) -> bool {
@@ -113,26 +110,6 @@ impl Session {
         self.memberships.insert(at, membership);
     }
 
-    /// Lets the session skip its own frame at the end of a log that it reads. Returns how many members that is.
-    pub(crate) fn skip_own(
-        &mut self,
-        key: LogKey,
-        log: &RoomLog,
-        position: u64,
-        bytes: usize,
-    ) -> u64 {
-        let Some(index) = self.membership_of(key) else {
-            return 0;
-        };
-        let subscriber = &mut self.memberships[index].subscriber;
-        // A subscriber that is being sent the history gets nothing from the log.
-        if subscriber.next_of_history().is_some() {
-            return 0;
-        }
-        subscriber.skip_own(log, position, bytes);
-        1
-    }
-
     /// Notes the new place of the session in a room's list of members.
     pub(crate) fn move_member(&mut self, room: u16, index: usize) {
         if let Some(membership) = self.membership(room) {
@@ -152,12 +129,6 @@ impl Session {
     pub(crate) fn room_membership(&self, alias: u16) -> Option<usize> {
         self.membership(alias)
             .filter(|index| !self.memberships[*index].is_topic)
-    }
-
-    /// Returns the index of the session's membership in the room of a log, if it reads that log.
-    pub(crate) fn membership_of(&self, key: LogKey) -> Option<usize> {
-        let index = self.room_membership(key.alias);
-        index.filter(|index| self.memberships[*index].log() == key)
     }
 
     /// Returns the index of the session's subscription with this alias.

@@ -37,8 +37,7 @@ use std::sync::Arc;
 use crossbeam_utils::CachePadded;
 use tidewire_io::poller::{self, Interest, Poller, PollerError};
 use tidewire_io::timer::TimerId as WheelTimer;
-use tidewire_proto::codec::AnyCodec;
-use tidewire_proto::connection::{Connection, Rules, Wants};
+use tidewire_proto::connection::{Connection, Wants};
 use tidewire_proto::message::MemberId;
 use tidewire_proto::room::Subscriber;
 
@@ -187,8 +186,6 @@ pub(crate) struct LaneSessions {
     pub(crate) relief: Relief,
     pub(crate) spare_answers: SpareAnswers,
     pub(crate) connect_failures: ConnectFailures,
-    /// The open sessions of all lanes.
-    open: Arc<OpenSessions>,
     writer: Writer,
 }
 
@@ -335,18 +332,6 @@ impl Session {
     #[inline]
     pub(crate) fn codec_number(&self) -> CodecNumber {
         self.codec
-    }
-
-    /// The codec of the session's output.
-    #[inline]
-    pub(crate) fn codec<'a>(&self, config: &'a Config) -> &'a AnyCodec {
-        config.codecs.get(self.codec)
-    }
-
-    /// How the session's connection is run.
-    #[inline]
-    pub(crate) fn rules<'a>(&self, config: &'a Config) -> &'a Rules {
-        config.codecs.rules(self.codec)
     }
 
     /// Whether frames are left in the input and may be handled now.

@@ -12,10 +12,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidewire_io::process::Process;
 use tidewire_io::socket::PeerCredentials;
+use tidewire_proto::codec::AnyCodec;
 
 use super::{Session, SessionId};
 use crate::address::Endpoint;
-use crate::config::CodecNumber;
+use crate::config::{CodecNumber, Codecs};
 use crate::transport::TransportKind;
 
 /// The open sessions of all lanes.
@@ -33,7 +34,7 @@ type Slots = Vec<Option<Arc<SessionShared>>>;
 #[derive(Debug)]
 pub(crate) struct SessionShared {
     pub(crate) id: SessionId,
-    pub(crate) codec: CodecNumber,
+    codec: CodecNumber,
     pub(crate) peer: Option<Arc<Endpoint>>,
     pub(crate) credentials: Option<PeerCredentials>,
     pub(crate) transport: TransportKind,
@@ -84,6 +85,15 @@ impl OpenSessions {
         (shared.id == id).then(|| Arc::clone(shared))
     }
 
+    /// The codec of a session of any lane.
+    pub(crate) fn codec_of<'c>(&self, id: SessionId, codecs: &'c Codecs) -> &'c AnyCodec {
+        if codecs.is_one() {
+            return codecs.main();
+        }
+        let session = self.find(id);
+        session.map_or(codecs.main(), |session| codecs.get(session.codec))
+    }
+
     /// Lists all open sessions, lane by lane.
     pub(crate) fn list(&self) -> Vec<Arc<SessionShared>> {
         let mut sessions = Vec::new();
@@ -106,6 +116,11 @@ impl OpenSessions {
 }
 
 impl SessionShared {
+    /// The number of the session's codec.
+    pub(crate) fn codec_number(&self) -> CodecNumber {
+        self.codec
+    }
+
     pub(crate) fn new(session: &Session, now_ns: u64) -> Self {
         Self {
             id: session.id,

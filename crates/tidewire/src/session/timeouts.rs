@@ -27,7 +27,7 @@ impl LaneSessions {
             self.retire(slot);
         }
         let is_unvalidated = self.table[slot].is_unvalidated_and_idle();
-        let rules = self.table[slot].rules(&self.config);
+        let rules = self.config.codecs.rules(self.table[slot].codec_number());
         let overdue = self.table.change(slot, |connection| {
             connection.handle_timeout(rules, now_ns, is_unvalidated)
         });
@@ -61,7 +61,7 @@ impl LaneSessions {
 
     /// Asks the peer of a session to end it, and handles what has come from the peer before.
     pub(crate) fn drain(&mut self, slot: usize, why: Drain) {
-        let rules = self.table[slot].rules(&self.config);
+        let rules = self.config.codecs.rules(self.table[slot].codec_number());
         self.table
             .change(slot, |connection| connection.drain(rules, why));
         self.transmit(slot);
@@ -101,7 +101,7 @@ impl Session {
         let reaches_peer = connection.is_open() && connection.output().is_writing();
         reaches_peer && connection.input().has_frames() && {
             let bytes = connection.input().bytes();
-            let codec = self.codec(config);
+            let codec = config.codecs.get(self.codec_number());
             let first = codec.decode(bytes, config.limits.connections.frame_bytes_max());
             matches!(first, Ok(Decoded::Frame { .. }))
         }

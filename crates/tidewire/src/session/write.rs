@@ -73,7 +73,7 @@ impl LaneSessions {
             _ if session.stream.preserves_boundaries() => return self.flush_datagrams(slot),
             _ => {}
         }
-        let codec = || session.codec(&self.config).name();
+        let codec = || self.config.codecs.get(session.codec_number()).name();
         let sending = Moving::send(session, codec, &self.counters);
         let flushed = self
             .writer
@@ -98,7 +98,7 @@ impl LaneSessions {
     /// Sends a session's output and room messages as datagrams until all are sent or the socket is full.
     fn flush_datagrams(&mut self, slot: usize) {
         let session = &mut self.table[slot];
-        let codec = || session.codec(&self.config).name();
+        let codec = || self.config.codecs.get(session.codec_number()).name();
         let sending = Moving::send(session, codec, &self.counters);
         let sent = self
             .writer
@@ -185,7 +185,7 @@ impl LaneSessions {
     /// Handles an empty output: gives the buffer back, resumes reading, and performs a pending end.
     fn handle_flushed(&mut self, slot: usize) {
         let session = &mut self.table[slot];
-        let rules = session.rules(&self.config);
+        let rules = self.config.codecs.rules(session.codec_number());
         let wants_history = self.logs.pass_own(session);
         self.outputs.clear(slot);
         let has_pending = session.unanswered_count() > 0;
@@ -228,7 +228,7 @@ impl LaneSessions {
     pub(crate) fn say_end(&mut self, slot: usize, reason: CloseReason) {
         let session = &mut self.table[slot];
         let keeps_order = session.must_keep_order();
-        let rules = session.rules(&self.config);
+        let rules = self.config.codecs.rules(session.codec_number());
         let connection = &mut session.connection;
         let is_told = connection.tell_reason(rules, reason, keeps_order);
         if is_told {

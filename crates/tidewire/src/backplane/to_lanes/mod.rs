@@ -64,7 +64,7 @@ impl ToLanes {
     /// Adds a frame of a room or topic for lanes. It stands for this many messages: one, or those that a gap
     /// tells of. Returns how many lanes had no room for it.
     fn send(&mut self, lanes: LaneSet, (log, messages): (LogKey, u64), frame: &[u8]) -> u64 {
-        let codec = self.config.codecs.get(log.codec);
+        let codec = self.config.codecs.get(log.codec());
         let mut dropped = 0;
         for (lane, queue) in self.queues.iter_mut().enumerate() {
             if !lanes.has(lane) {
@@ -80,7 +80,7 @@ impl ToLanes {
             {
                 let mut gap = Vec::new();
                 // A codec without gap notices cannot tell; the loss is counted.
-                if codec.encode_gap(log.alias, lost, &mut gap).is_ok() {
+                if codec.encode_gap(log.alias(), lost, &mut gap).is_ok() {
                     BatchEntry::Room { log, frame: &gap }.encode(&mut queue.batch);
                 }
             }
@@ -97,7 +97,7 @@ impl ToLanes {
                 continue;
             }
             if queue.batch.len() + frame.len() > WAITING_BYTES_MAX + PRESENCE_BYTES_MAX {
-                queue.unshown.insert(log.alias);
+                queue.unshown.insert(log.alias());
                 continue;
             }
             BatchEntry::Room { log, frame }.encode(&mut queue.batch);
@@ -162,18 +162,12 @@ impl ToLanes {
                 bytes.clear();
             }
             let alias = shared.alias();
-            add(self, lanes, LogKey { alias, codec }, &bytes);
+            add(self, lanes, LogKey::new(alias, codec), &bytes);
         }
     }
 
-    /// The codec of a session.
     fn codec_of(&self, id: SessionId) -> &AnyCodec {
-        let codecs = &self.config.codecs;
-        if codecs.is_one() {
-            return codecs.main();
-        }
-        let session = self.sessions.find(id);
-        session.map_or(codecs.main(), |session| codecs.get(session.codec))
+        self.sessions.codec_of(id, &self.config.codecs)
     }
 
     /// Gives each lane a turn.
@@ -240,8 +234,8 @@ impl ToLanes {
             self.unshown.extend(unshown.map(|alias| (lane, alias)));
             for (log, lost) in queue.dropped.drain() {
                 let mut gap = Vec::new();
-                let codec = self.config.codecs.get(log.codec);
-                if codec.encode_gap(log.alias, lost, &mut gap).is_ok() {
+                let codec = self.config.codecs.get(log.codec());
+                if codec.encode_gap(log.alias(), lost, &mut gap).is_ok() {
                     BatchEntry::Room { log, frame: &gap }.encode(&mut queue.batch);
                     is_waiting = true;
                 }

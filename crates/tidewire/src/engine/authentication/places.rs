@@ -143,7 +143,7 @@ impl PlaceQuestions {
             return sessions.table.close(slot, reason);
         }
         let LaneSessions { table, config, .. } = &mut *sessions;
-        let rules = table[slot].rules(config);
+        let rules = config.codecs.rules(table[slot].codec_number());
         let asks = table.change(slot, |connection| match connection.may_read() {
             true => connection.ask_now(rules),
             false => Overdue::Nothing,

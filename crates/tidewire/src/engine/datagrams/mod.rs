@@ -82,8 +82,9 @@ impl Ports {
     pub(super) fn add(
         &mut self,
         sessions: &mut LaneSessions,
-        BoundPort { socket, codec }: BoundPort,
+        port: BoundPort,
     ) -> Result<(), PollerError> {
+        let (socket, codec) = port.into_parts();
         let token = port_token(self.all.len());
         sessions.poller.add(socket.as_fd(), token, Interest::READ)?;
         self.all.push(Port {

@@ -146,10 +146,7 @@ mod tests {
             let mut lane = lane(&Server::builder().limits(limits).codec(codec.clone()));
             let any = "127.0.0.1:0".parse().unwrap();
             let socket = DatagramSocket::bind(&any, &DatagramOptions::default()).unwrap();
-            let port = BoundPort {
-                socket,
-                codec: CodecNumber::MAIN,
-            };
+            let port = BoundPort::new(socket, CodecNumber::MAIN);
             lane.core.watch([], vec![port]).unwrap();
             let core = &mut lane.core;
             let mut port = 0;
@@ -195,10 +192,7 @@ mod tests {
         let mut lane = lane(&Server::builder().limits(limits).codec(codec.clone()));
         let any = "127.0.0.1:0".parse().unwrap();
         let socket = DatagramSocket::bind(&any, &DatagramOptions::default()).unwrap();
-        let port = BoundPort {
-            socket,
-            codec: CodecNumber::MAIN,
-        };
+        let port = BoundPort::new(socket, CodecNumber::MAIN);
         lane.core.watch([], vec![port]).unwrap();
         let mut admit = |port| {
             let datagram = Datagram {

@@ -17,7 +17,9 @@ use crate::config::{Config, SharedFrameError};
 use crate::history::encode_position;
 use crate::mailbox::{Exchange, LaneSet};
 use crate::observe::LaneCounters;
-use crate::session::{LaneSessions, LogKey, Logs, Relief, SessionId, SessionTable, Timers};
+use crate::session::{
+    LaneSessions, LogKey, Logs, Relief, Session, SessionId, SessionTable, Timers,
+};
 
 /// The parts of a lane that an append needs. The sessions stay free, because the author is one of them. Each part is
 /// read where it is needed: a copy of the time or a pointer into an `Arc` lived in a register too long, which cost each
@@ -43,7 +45,7 @@ pub(in crate::room) struct NewFrame {
 
 impl NewFrame {
     pub(in crate::room) fn alias(&self) -> u16 {
-        self.log.alias
+        self.log.alias()
     }
 
     /// Whether other lanes, nodes or codecs need the message.
@@ -91,10 +93,38 @@ impl<'l> LaneLogs<'l> {
     }
 }
 
+/// Returns the index of a session's membership in the room of a log, if the session reads that log.
+pub(super) fn membership_of(session: &Session, key: LogKey) -> Option<usize> {
+    let index = session.room_membership(key.alias());
+    index.filter(|index| session.memberships[*index].log() == key)
+}
+
+/// Lets a session skip its own frame at the end of a log that it reads. Returns how many members that is.
+pub(super) fn skip_own(
+    session: Option<&mut Session>,
+    key: LogKey,
+    log: &RoomLog,
+    (position, bytes): (u64, usize),
+) -> u64 {
+    let Some(session) = session else {
+        return 0;
+    };
+    let Some(index) = membership_of(session, key) else {
+        return 0;
+    };
+    let subscriber = &mut session.memberships[index].subscriber;
+    // A subscriber that is being sent the history gets nothing from the log.
+    if subscriber.next_of_history().is_some() {
+        return 0;
+    }
+    subscriber.skip_own(log, position, bytes);
+    1
+}
+
 impl OpenRooms {
     /// Appends a frame to a log of a room or topic, counts it for the log's members on this lane, and plans a sweep.
-    /// `None` if the log is not here. `skip` lets the author of the frame skip it: it gets the log with the frame, whose
-    /// position and length follow, and returns how many members do not get the frame.
+    /// `None` if the log is not here. `skip` lets the author of the frame skip it: it gets the log with the frame,
+    /// whose position and length follow, and returns how many members do not get the frame.
     #[inline(always)]
     pub(in crate::room) fn append(
         &mut self,
@@ -112,7 +142,7 @@ impl OpenRooms {
             timers,
             exchange,
         } = to;
-        let LogKey { alias, codec } = key;
+        let (alias, codec) = (key.alias(), key.codec());
         let codec = config.codecs.get(codec);
         let appended = logs.append(key, bytes_expected, |out| encode(codec, out), skip);
         let Some((position, bytes, offered)) = appended? else {
@@ -149,7 +179,7 @@ impl OpenRooms {
         due_ns: Option<u64>,
         changed_bits: u64,
     ) {
-        let alias = key.alias;
+        let alias = key.alias();
         if let Some(due_ns) = due_ns {
             self.due.push(Reverse((due_ns, alias)));
         }
@@ -171,34 +201,8 @@ impl LaneDeliveries<'_> {
         alias: u16,
         frame: impl Fn(&AnyCodec, &mut Vec<u8>) -> Result<(), EncodeError>,
     ) {
-        let notice = InEachCodec {
-            frame: &frame,
-            bytes_expected: FRAME_OVERHEAD_BYTES_MAX,
-            author: SessionId::NONE,
-            is_message: false,
-        };
-        let _ = self.append_here(alias, notice);
-    }
-
-    /// Appends a message to the logs of a room or topic on this lane.
-    pub(super) fn append_here(
-        &mut self,
-        alias: u16,
-        message: InEachCodec<'_>,
-    ) -> Result<Option<NewFrame>, EncodeError> {
-        let author = self.sessions.table.slot_of(message.author);
-        let (logs, table) = LaneLogs::of(self.sessions, self.exchange);
-        let key = LogKey::main(alias);
-        let skip = |log: &RoomLog, position, bytes| {
-            let session = author.map(|slot| &mut table[slot]);
-            session.map_or(0, |it| it.skip_own(key, log, position, bytes))
-        };
-        let expected = message.bytes_expected;
-        let appended = self.open.append(logs, key, expected, message.frame, skip);
-        if !self.sessions.config.codecs.is_one() {
-            self.append_to_others(alias, message);
-        }
-        appended
+        let notice = InEachCodec::notice(&frame, FRAME_OVERHEAD_BYTES_MAX);
+        let _ = notice.append(self, alias);
     }
 
     /// Sends the newest frame of a log to other lanes, and its message to other nodes and to members with other codecs.
@@ -213,7 +217,7 @@ impl LaneDeliveries<'_> {
         message: InEachCodec<'_>,
     ) {
         let NewFrame { log, bytes, others } = appended;
-        let alias = log.alias;
+        let alias = log.alias();
         if others.has_node() || others.has_other_codecs() {
             let Some(shared) = self.open.shared(alias).cloned() else {
                 return;
@@ -222,8 +226,8 @@ impl LaneDeliveries<'_> {
                 self.send_to_nodes(&shared, origin);
             }
             if others.has_other_codecs() {
-                self.append_to_others(alias, message);
-                return self.send_in_each_codec(&shared, offset, message);
+                message.append_to_others(self, alias);
+                return message.send(self, &shared, offset);
             }
         }
         let others = others.lanes_only();
@@ -248,13 +252,9 @@ impl LaneDeliveries<'_> {
         bytes_expected: usize,
         frame: &Frame<'_>,
     ) -> bool {
-        let message = InEachCodec {
-            frame,
-            bytes_expected,
-            author: author.unwrap_or(SessionId::NONE),
-            is_message: true,
-        };
-        self.append_to_all(alias, message);
+        let author = author.unwrap_or(SessionId::NONE);
+        let message = InEachCodec::by(author, frame, bytes_expected);
+        message.append_to_all(self, alias);
         self.open.has(alias)
     }
 

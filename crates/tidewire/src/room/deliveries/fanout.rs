@@ -6,7 +6,7 @@ use tidewire_proto::codec::AnyCodec;
 use tidewire_proto::error::EncodeError;
 use tidewire_proto::room::RoomLog;
 
-use super::appending::NewFrame;
+use super::appending::{NewFrame, skip_own};
 use super::codecs::{Frame, InEachCodec};
 use super::{LaneDeliveries, LaneLogs, OpenRooms, Origin, Room};
 use crate::mailbox::{BatchEntry, LaneSet};
@@ -52,7 +52,7 @@ impl LaneDeliveries<'_> {
         if frame.is_empty() {
             return self.drop_inexpressible(log, SessionId::NONE);
         }
-        match self.has_memory_for(log.alias, frame.len()) {
+        match self.has_memory_for(log.alias(), frame.len()) {
             true => self.append_frame(log, SessionId::NONE, frame),
             false => self.drop_for_memory(log),
         }
@@ -68,7 +68,7 @@ impl LaneDeliveries<'_> {
         };
         let skip = |of: &RoomLog, position, bytes| {
             let session = author.map(|slot| &mut table[slot]);
-            session.map_or(0, |it| it.skip_own(log, of, position, bytes))
+            skip_own(session, log, of, (position, bytes))
         };
         let _ = self.open.append(logs, log, frame.len(), copy, skip);
     }
@@ -185,19 +185,17 @@ impl LaneDeliveries<'_> {
         frame: &Frame<'_>,
     ) -> Result<(), EncodeError> {
         let alias = shared.alias();
-        let message = InEachCodec {
-            frame,
-            bytes_expected,
-            author: SessionId::NONE,
-            is_message: !matches!(origin, Origin::Local) || offset.is_some(),
+        let message = match origin {
+            Origin::Local if offset.is_none() => InEachCodec::notice(frame, bytes_expected),
+            _ => InEachCodec::by_nobody(frame, bytes_expected),
         };
         let others = shared.others(self.exchange.lane());
         if others.has_other_codecs() {
-            self.share(shared, offset, origin, message);
+            message.share(self, shared, offset, origin);
             return Ok(());
         }
         if self.open.has(alias) {
-            let appended = self.append_here(alias, message)?;
+            let appended = message.append(self, alias)?;
             if let Some(appended) = appended.filter(NewFrame::is_for_others) {
                 self.send_on(appended, offset, origin, message);
             }

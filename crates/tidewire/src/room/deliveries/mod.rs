@@ -161,7 +161,7 @@ impl<'a> LaneDeliveries<'a> {
         };
         let (limits, interval_max) = (config.limits.rooms.lag(), config.room_defaults.coalesce_max);
         let codec = self.sessions[slot].codec_number();
-        let key = LogKey { alias, codec };
+        let key = LogKey::new(alias, codec);
         let LaneSessions { relief, logs, .. } = &mut *self.sessions;
         if relief.open_log(logs, key) {
             let codecs = &self.sessions.config.codecs;
@@ -223,7 +223,7 @@ impl<'a> LaneDeliveries<'a> {
             .filter(|key| logs.members(*key) == 0)
             .collect();
         for key in unused {
-            shared.close_log(key.codec, self.exchange.lane());
+            shared.close_log(key.codec(), self.exchange.lane());
             relief.close_log(logs, key);
         }
         let room = self.open.get(alias);

@@ -108,12 +108,9 @@ impl LaneRooms<'_> {
             private: false,
             payload,
         };
-        let message = InEachCodec {
-            frame: &|codec, out| encode_chat_at(codec, offset, &message, out),
-            bytes_expected: payload.len() + FRAME_OVERHEAD_BYTES_MAX,
-            author: id,
-            is_message: true,
-        };
+        let frame =
+            |codec: &AnyCodec, out: &mut Vec<u8>| encode_chat_at(codec, offset, &message, out);
+        let message = InEachCodec::by(id, &frame, payload.len() + FRAME_OVERHEAD_BYTES_MAX);
         let origin = Origin::ChatMessage { id, payload };
         self.deliveries()
             .send_on(appended, offset, &origin, message);
@@ -141,14 +138,9 @@ impl LaneRooms<'_> {
         };
         let frame =
             |codec: &AnyCodec, out: &mut Vec<u8>| encode_chat_at(codec, offset, &message, out);
-        let message = InEachCodec {
-            frame: &frame,
-            bytes_expected: payload.len() + FRAME_OVERHEAD_BYTES_MAX,
-            author: id,
-            is_message: true,
-        };
+        let message = InEachCodec::by(id, &frame, payload.len() + FRAME_OVERHEAD_BYTES_MAX);
         let origin = Origin::ChatMessage { id, payload };
-        self.deliveries().share(&shared, offset, &origin, message);
+        message.share(&mut self.deliveries(), &shared, offset, &origin);
         self.sessions.counters.chat_messages.add(1);
         let is_congested = shared.is_congested();
         if is_congested {

@@ -177,7 +177,7 @@ impl<'a> LaneTopics<'a> {
 
     /// Whether a session subscribes to every topic at once, because its codec has no patterns.
     fn registers(&self, session: &Session) -> bool {
-        let codec = session.codec(&self.sessions.config);
+        let codec = self.sessions.config.codecs.get(session.codec_number());
         codec.format().registers_subscribers
     }
 

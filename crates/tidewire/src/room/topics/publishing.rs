@@ -305,7 +305,7 @@ impl LaneTopics<'_> {
             let expected = PUBLISHED_OVERHEAD_BYTES + topic.len() + payload.len();
             let message = InEachCodec::by_nobody(&frame, expected);
             let origin = Origin::Published { topic, payload };
-            self.deliveries().share(&shared, None, &origin, message);
+            message.share(&mut self.deliveries(), &shared, None, &origin);
             return Ok(());
         }
         if others.has_node() {

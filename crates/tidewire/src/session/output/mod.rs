@@ -220,7 +220,6 @@ impl Output {
             bytes.reserve(1);
         }
         OutputLoan {
-            codec: self.codec,
             bytes,
             packing: self.packing.take(),
             frame_bytes_max,
@@ -280,7 +279,6 @@ impl Output {
 /// The output of a session while a [`SessionSender`](crate::SessionSender) works on it.
 #[derive(Debug)]
 pub(crate) struct OutputLoan {
-    pub(crate) codec: CodecNumber,
     /// The output's bytes. A buffer without capacity means that there is no output.
     pub(crate) bytes: Vec<u8>,
     /// The ends of its datagrams, if it is sent as datagrams.
@@ -294,7 +292,6 @@ pub(crate) struct OutputLoan {
 impl OutputLoan {
     /// The value for a session of another lane, which has no output here.
     pub(crate) const NOTHING: Self = Self {
-        codec: CodecNumber::MAIN,
         bytes: Vec::new(),
         packing: None,
         frame_bytes_max: usize::MAX,

@@ -123,7 +123,7 @@ impl Timers {
     /// Sets a session's timer to the earliest time at which it can reach one of its limits.
     pub(super) fn arm(&mut self, session: &mut Session, config: &Config) {
         let is_unvalidated = session.is_unvalidated_and_idle();
-        let rules = session.rules(config);
+        let rules = config.codecs.rules(session.codec_number());
         let deadline_ns = session
             .connection
             .poll_timeout(rules, self.now_ns, is_unvalidated);

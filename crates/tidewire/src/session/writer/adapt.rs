@@ -58,7 +58,7 @@ impl Writer {
     pub(super) fn adapt_output(&self, session: &mut Session, outputs: &mut Outputs) {
         let mut fresh = outputs.take_buffer();
         let output = outputs.of_mut(session.id.slot());
-        let codec = session.codec(&self.config);
+        let codec = self.config.codecs.get(session.codec_number());
         let CodecAdapter {
             state,
             adapted_bytes,

@@ -56,7 +56,7 @@ impl Writer {
     ) -> Result<bool, ErrorKind> {
         loop {
             self.announce_gaps(session, outputs, logs);
-            let codec = session.codec(&self.config);
+            let codec = self.config.codecs.get(session.codec_number());
             gather(&mut self.deliveries, session, logs, codec);
             let own = outputs.of(session.id.slot()).unsent();
             let others = self.deliveries.bytes();

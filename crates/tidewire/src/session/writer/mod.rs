@@ -82,7 +82,7 @@ impl Writer {
     fn way(&self, session: &Session) -> Way {
         match session.codec_number().is_main() {
             true => self.main_way,
-            false => Way::of(session.codec(&self.config)),
+            false => Way::of(self.config.codecs.get(session.codec_number())),
         }
     }
 

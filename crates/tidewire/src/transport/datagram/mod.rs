@@ -32,8 +32,18 @@ use crate::config::CodecNumber;
 /// A UDP socket of a server, and the codec of its peers.
 #[derive(Debug)]
 pub(crate) struct BoundPort {
-    pub(crate) socket: DatagramSocket,
-    pub(crate) codec: CodecNumber,
+    socket: DatagramSocket,
+    codec: CodecNumber,
+}
+
+impl BoundPort {
+    pub(crate) fn new(socket: DatagramSocket, codec: CodecNumber) -> Self {
+        Self { socket, codec }
+    }
+
+    pub(crate) fn into_parts(self) -> (DatagramSocket, CodecNumber) {
+        (self.socket, self.codec)
+    }
 }
 
 /// The peer of a session over UDP.
