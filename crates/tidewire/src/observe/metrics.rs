@@ -367,7 +367,8 @@ counters! {
     backplane_received,
     /// Messages of other nodes that are missing. Members and subscribers were told how many.
     backplane_lost,
-    /// Messages of other nodes that a lane did not take in time, once for each lane, or whose receiver had gone.
+    /// Messages of other nodes that a lane did not take in time, once for each lane and each codec with members there,
+    /// or whose receiver had gone.
     backplane_dropped,
     /// Times that the backplane dropped packets because this node was too slow. `backplane_lost` counts the messages.
     backplane_overflows,
