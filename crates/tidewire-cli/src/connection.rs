@@ -93,8 +93,8 @@ impl ConnectionArguments {
         is_udp(&self.address)
     }
 
-    /// Returns the codec in the form for this address: that of `?codec=`, if the address sets one, and over UDP some can
-    /// express more.
+    /// Returns the codec in the form for this address: that of `?codec=`, if the address sets one, and over UDP some
+    /// can express more.
     pub(crate) fn codec(&self) -> AnyCodec {
         let address = self.address.parse::<Address>().ok();
         let codec = address.and_then(|it| it.codec());

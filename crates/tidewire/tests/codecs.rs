@@ -270,7 +270,7 @@ fn mistakes_in_codecs_of_addresses_are_errors_that_name_them() {
         matches!(error, AddressError::UpstreamCodec { .. }),
         "{error}"
     );
-    // What a codec cannot do at one listener is an error at the start.
+    // A framing that a codec does not have is an error at the start.
     let builder = Server::builder().listen("tcp://127.0.0.1:0").unwrap();
     let builder = builder.listen("tcp://127.0.0.1:0?codec=json&framing=none");
     let error = builder.unwrap().start_one(echo).unwrap_err();

@@ -77,9 +77,9 @@ pub(crate) struct ServeArguments {
     methods: Vec<String>,
 
     /// Address to listen on, tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH,
-    /// udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one. ?codec=NAME after an address sets another
-    /// codec there, with settings as in --codec. With uvrpc, ?framing=none is for peers that put no length in front of
-    /// frames; two parameters have & between them
+    /// udp://HOST:PORT or ipc://PATH; may be repeated. Port 0 takes a free one. ?codec=NAME after an address sets
+    /// another codec there, with settings as in --codec. With uvrpc, ?framing=none is for peers that put no length in
+    /// front of frames; two parameters have & between them
     #[arg(long = "bind", value_name = "ADDR")]
     #[arg(default_value = "tcp://127.0.0.1:8080")]
     binds: Vec<String>,

@@ -129,7 +129,10 @@ impl DatagramReader {
                 }
             }
             core.sessions.timers.read_clock();
-            with_codec!(datagrams core.config.codecs.get(number), codec => handle_batch(core, service, codec, source, batch));
+            with_codec!(
+                datagrams core.config.codecs.get(number),
+                codec => handle_batch(core, service, codec, source, batch)
+            );
             if !batch.is_full() {
                 return;
             }

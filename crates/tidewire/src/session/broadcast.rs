@@ -1,8 +1,8 @@
 //! Broadcasts: one message for all sessions that a predicate selects.
 //!
 //! The sender frames the message once for each codec of the server. Each lane gets the frames and the predicate, checks
-//! its own sessions, and adds its result to the report. So the predicate sees the current state of sessions, and no lane
-//! needs data of another. The sender may wait for the report, await it, or ignore it.
+//! its own sessions, and adds its result to the report. So the predicate sees the current state of sessions, and no
+//! lane needs data of another. The sender may wait for the report, await it, or ignore it.
 //!
 //! Rejected: selecting on the sender's side, from the table of sessions. The table would have to hold current names and
 //! rooms of every session for all threads, and still could not tell which outputs are full.

@@ -288,8 +288,8 @@ impl LaneTopics<'_> {
         self.deliveries().send_on(appended, None, &origin, message);
     }
 
-    /// Sends a published message that is in no log of this lane to other lanes, nodes and codecs. A function of its own,
-    /// so that the loop over the matches keeps its values in registers.
+    /// Sends a published message that is in no log of this lane to other lanes, nodes and codecs. A function of its
+    /// own, so that the loop over the matches keeps its values in registers.
     #[inline(never)]
     fn append_elsewhere(
         &mut self,

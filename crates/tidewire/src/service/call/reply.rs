@@ -201,8 +201,8 @@ mod tests {
         assert!(nobody.is_err());
     }
 
-    /// Regression: each turn of the service, which is about no session, forgot the templates of a session whose codec is
-    /// not the main one.
+    /// Regression: each turn of the service, which is about no session, forgot the templates of a session whose codec
+    /// is not the main one.
     #[test]
     fn a_turn_keeps_the_templates_of_any_codec() {
         let mut lane = lane(&Server::builder());
