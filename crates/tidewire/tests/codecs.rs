@@ -255,6 +255,8 @@ fn mistakes_in_codecs_of_addresses_are_errors_that_name_them() {
     assert!(matches!(error, AddressError::InprocCodec { .. }), "{error}");
     let error = parse("tcp://h:1?codec=json&colour=red");
     assert!(error.to_string().contains("colour=red"), "{error}");
+    let error = parse("tcp://h:1?codec=json&codec=tw1");
+    assert!(error.to_string().contains("codec=tw1"), "{error}");
     let error = parse("ws://h:1/?codec=json&framing=none");
     assert!(matches!(error, AddressError::NoStream { .. }), "{error}");
     for text in [

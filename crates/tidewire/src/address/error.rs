@@ -91,10 +91,10 @@ pub enum AddressError {
         /// The address.
         host: String,
     },
-    /// The parameter after the question mark is unknown.
+    /// A parameter after the question mark is unknown, or comes twice.
     #[error(
-        "unknown parameter {parameter:?}; write ?codec=NAME, ?framing=none or ?framing=length, two of them as \
-         ?codec=NAME&framing=none, and no other ? in a path"
+        "unknown or repeated parameter {parameter:?}; write ?codec=NAME, ?framing=none or ?framing=length, two of them \
+         as ?codec=NAME&framing=none, and no other ? in a path"
     )]
     BadParameter {
         /// The text after the question mark.

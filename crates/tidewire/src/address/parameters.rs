@@ -21,7 +21,14 @@ impl Parameters {
         let Some((location, text)) = rest.rsplit_once('?') else {
             return Ok((rest, parameters));
         };
+        let mut known: Vec<&str> = Vec::new();
         for parameter in text.split('&') {
+            let key = parameter.split_once('=').map_or(parameter, |(key, _)| key);
+            if known.contains(&key) {
+                let parameter = parameter.to_owned();
+                return Err(AddressError::BadParameter { parameter });
+            }
+            known.push(key);
             match parameter.split_once('=') {
                 Some(("framing", "none")) => parameters.framing = Some(StreamFraming::None),
                 Some(("framing", "length")) => parameters.framing = Some(StreamFraming::Length),

@@ -52,7 +52,10 @@ impl CodecNumber {
     /// The place of the codec in the list of other codecs. `None` for the main one.
     #[inline(always)]
     pub(crate) fn other_index(self) -> Option<usize> {
-        usize::from(self.0).checked_sub(1)
+        match self.is_main() {
+            true => None,
+            false => Some(usize::from(self.0) - 1),
+        }
     }
 
     #[inline(always)]

@@ -36,7 +36,7 @@ pub(crate) struct LogKey {
 
 /// A log, and the part of its memory that is charged to the account.
 #[derive(Debug, Default)]
-struct ChargedLog {
+pub(crate) struct ChargedLog {
     log: RoomLog,
     members: usize,
     bytes: usize,
@@ -67,6 +67,16 @@ impl LogKey {
 }
 
 impl ChargedLog {
+    #[inline(always)]
+    pub(crate) fn log(&mut self) -> &mut RoomLog {
+        &mut self.log
+    }
+
+    #[inline(always)]
+    pub(crate) fn members(&self) -> usize {
+        self.members
+    }
+
     /// Charges the memory that the log holds. Frees its spare memory while memory is short.
     #[inline]
     fn charge(&mut self, memory: &mut LaneMemory) {
@@ -113,32 +123,20 @@ impl Logs {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, key: LogKey) -> Option<&RoomLog> {
         Some(&self.charged(key)?.log)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, key: LogKey) -> Option<&mut RoomLog> {
         Some(&mut self.charged_mut(key)?.log)
     }
 
-    /// Appends a frame to a log. Returns its position, its length, and the number of members. `None` if the log is not
-    /// here.
+    /// Returns a log with the number of its members.
     #[inline(always)]
-    pub(crate) fn append<E>(
-        &mut self,
-        key: LogKey,
-        bytes_expected: usize,
-        encode: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
-        skip: impl FnOnce(&RoomLog, u64, usize) -> u64,
-    ) -> Result<Option<(u64, usize, u64)>, E> {
-        let Some(charged) = self.charged_mut(key) else {
-            return Ok(None);
-        };
-        let (position, bytes) = charged.log.append_with(bytes_expected, encode)?;
-        let skipped = skip(&charged.log, position, bytes);
-        Ok(Some((position, bytes, charged.members as u64 - skipped)))
+    pub(crate) fn get_charged(&mut self, key: LogKey) -> Option<&mut ChargedLog> {
+        self.charged_mut(key)
     }
 
     /// The number of members of a log.

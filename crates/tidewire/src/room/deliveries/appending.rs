@@ -143,11 +143,14 @@ impl OpenRooms {
             exchange,
         } = to;
         let (alias, codec) = (key.alias(), key.codec());
-        let codec = config.codecs.get(codec);
-        let appended = logs.append(key, bytes_expected, |out| encode(codec, out), skip);
-        let Some((position, bytes, offered)) = appended? else {
+        let Some(charged) = logs.get_charged(key) else {
             return Ok(None);
         };
+        let log = charged.log();
+        let codec = config.codecs.get(codec);
+        let (position, bytes) = log.append_with(bytes_expected, |out| encode(codec, out))?;
+        let own = skip(log, position, bytes);
+        let offered = charged.members() as u64 - own;
         debug_assert!(
             self.get(alias).is_some(),
             "a log is open as long as its room"

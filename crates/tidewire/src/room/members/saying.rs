@@ -46,6 +46,9 @@ impl LaneRooms<'_> {
         let (logs, table) = LaneLogs::of(self.sessions, self.exchange);
         let session = table.get_mut(slot).filter(|session| session.id == id);
         let session = session.ok_or(RoomError::NotJoined)?;
+        if !session.codec_number().is_main() {
+            return self.say_in_other_codec(id, alias, payload, offset);
+        }
         let index = session.room_membership(alias).ok_or(RoomError::NotJoined)?;
         let shared = self.table.open.shared(alias).ok_or(RoomError::NotJoined)?;
         let Some(member) = &session.profile.member else {
@@ -61,9 +64,6 @@ impl LaneRooms<'_> {
         logs.check_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
         let held = shared.is_congested().then(|| Arc::clone(shared));
         let expected = payload.len() + FRAME_OVERHEAD_BYTES_MAX;
-        if !session.codec_number().is_main() {
-            return self.say_in_other_codec(id, alias, payload, offset);
-        }
         let subscriber = &mut session.memberships[index].subscriber;
         let appended = self.table.open.append(
             logs,
@@ -93,6 +93,7 @@ impl LaneRooms<'_> {
 
     /// Sends a message that was appended for the members with the main codec on to all others.
     #[cold]
+    #[inline(never)]
     fn send_said(
         &mut self,
         id: SessionId,
@@ -118,6 +119,7 @@ impl LaneRooms<'_> {
 
     /// As [`Self::say_at`], for a session with another codec than the main one.
     #[cold]
+    #[inline(never)]
     fn say_in_other_codec(
         &mut self,
         id: SessionId,
@@ -125,10 +127,13 @@ impl LaneRooms<'_> {
         payload: &[u8],
         offset: Option<u64>,
     ) -> Result<bool, RoomError> {
+        self.check_member(id, alias)?;
         let shared = self.table.open.shared(alias).cloned();
         let (Some(shared), Some(member)) = (shared, self.member_of_session(id)) else {
             return Err(RoomError::NotJoined);
         };
+        let config = &self.sessions.config;
+        config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
         let message = ChatMessage {
             channel: alias,
             member: member.id(),
