@@ -113,7 +113,7 @@ fn mistakes_end_it_with_file_line_and_key() {
         );
     }
     let file = File::new("lanes = 65");
-    assert!(file.refused().text().contains("use 1 to 63"));
+    assert!(file.refused().text().contains("use 1 to 62"));
     let ended = Process::start(&["serve", "--config", "/nowhere/tidewire.toml"]).wait();
     assert_eq!(ended.status.code(), Some(2));
     assert!(

@@ -378,12 +378,13 @@ fn repository() -> PathBuf {
     repository.canonicalize().unwrap()
 }
 
-/// The host and port of an address that has them.
+/// The host and port of an address that has them. It may be in quotes.
 fn host_and_port(address: &str) -> Option<&str> {
+    let address = address.trim_matches('\'');
     let behind = |scheme| address.strip_prefix(scheme);
     let schemes = ["tcp://", "tls://", "udp://", "ws://"];
     let place = schemes.into_iter().find_map(behind)?;
-    place.split('/').next()
+    place.split(['/', '?']).next()
 }
 
 /// Whether a line matches a document's line, in which `…` matches any text.

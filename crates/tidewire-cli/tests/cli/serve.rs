@@ -88,8 +88,11 @@ fn an_address_that_it_says_has_the_framing_that_clients_need() {
     let ready: serde_json::Value = serde_json::from_str(&server.expect("ready")).unwrap();
     let addresses = [0, 1].map(|index| ready["addresses"][index].as_str().unwrap());
     assert_eq!(addresses[0], ipc);
-    // The codec's own framing is not printed.
-    assert!(!addresses[1].contains('?'), "{}", addresses[1]);
+    assert!(
+        addresses[1].ends_with("?framing=length"),
+        "{}",
+        addresses[1]
+    );
     for address in addresses {
         let ended = Process::start(&["call", address, "methods", "--codec", "uvrpc"]).wait();
         assert_eq!(ended.status.code(), Some(0), "{}", ended.text());

@@ -53,7 +53,7 @@ fn wrong_flags_and_values_are_refused_with_the_right_ones() {
         (&["serve", "--slow-subscriber", "shout"], "drop_oldest"),
         (&["serve", "--coalesce-ms-max", "-1"], "is not a time"),
         (&["serve", "--coalesce-ms-max", "soon"], "is not a time"),
-        (&["serve", "--lanes", "0"], "use 1 to 63"),
+        (&["serve", "--lanes", "0"], "use 1 to 62"),
         (
             &["serve", "--bind", "http://localhost:1"],
             "tcp://HOST:PORT, tls://HOST:PORT, ws://HOST:PORT/PATH, wss://HOST:PORT/PATH, udp://HOST:PORT, ipc://PATH \
