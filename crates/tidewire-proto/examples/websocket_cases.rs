@@ -54,7 +54,7 @@ fn serve(address: &str) -> Outcome<()> {
 fn accept(mut stream: TcpStream) -> Outcome<Echo> {
     let (head, input) = read_head(&mut stream)?;
     match ServerTerms::new("/", "echo", MessageKind::Binary).answer(&head)? {
-        Answer::Accepted(answer) => stream.write_all(&answer)?,
+        Answer::Accepted { head, .. } => stream.write_all(&head)?,
         _ => return Err("a page was asked for, and there is none".into()),
     }
     Ok(Echo::new(stream, Side::Server, None, input))

@@ -2,11 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
 
 use tidewire::address::{Address, AddressError};
+use tidewire::auth::{Chain, Identity, IdentityLimits, KnownPeers, Permissions, Tokens, Users};
 use tidewire::codec::Codec;
 use tidewire::upstream::Upstream;
 use tidewire::{
@@ -257,11 +258,14 @@ fn mistakes_in_codecs_of_addresses_are_errors_that_name_them() {
     assert!(error.to_string().contains("colour=red"), "{error}");
     let error = parse("tcp://h:1?codec=json&codec=tw1");
     assert!(error.to_string().contains("codec=tw1"), "{error}");
+    let error = parse("ws://h:1/?codec=tw1&codec=json&codec=tw1");
+    assert!(error.to_string().contains("\"codec=tw1\""), "{error}");
     let error = parse("ws://h:1/?codec=json&framing=none");
     assert!(matches!(error, AddressError::NoStream { .. }), "{error}");
     for text in [
         "tcp://h:1?codec=uvrpc&framing=none",
         "ws://h:1/path?codec=json",
+        "wss://h:1/path?codec=json&codec=tw1",
         "udp://h:1?codec=length-field:size=-4,header=00000001",
     ] {
         assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
@@ -384,6 +388,88 @@ fn members_of_five_codecs_hear_each_other_in_one_room() {
         let (metrics, said) = (&stopped.metrics, (ROUNDS * BURST * 5) as u64);
         assert_eq!(metrics.chat_messages, said);
         assert!(metrics.room_delivered >= 4 * said, "{metrics:?}");
+    }
+}
+
+/// A session has the codec that its client names as the subprotocol, from the first frame on.
+#[test]
+fn websocket_clients_choose_among_the_codecs_of_their_address() {
+    const MESSAGES: usize = 50;
+    for (lanes, codecs) in [(1, ["json", "tw1", "lines"]), (3, ["tw1", "lines", "json"])] {
+        let bind = format!("ws://127.0.0.1:0/?codec={}", codecs.join("&codec="));
+        let builder = Server::builder().lanes(lanes).listen(&bind).unwrap();
+        let server = builder.start(|_| chat).unwrap();
+        let connect = |codec: &str| {
+            let address = format!("{}?codec={codec}", server.addresses()[0]);
+            Client::connect(&address).wait()
+        };
+        let clients = codecs.map(|codec| connect(codec).unwrap());
+        for (number, client) in clients.iter().enumerate() {
+            let joining = format!("join member{number}");
+            let joined = client.request(joining.as_bytes()).wait().unwrap();
+            assert_eq!(joined.payload(), b"joined", "{}", codecs[number]);
+        }
+        for (number, client) in clients.iter().enumerate() {
+            for message in 0..MESSAGES {
+                let text = format!("says {number} {message:02}");
+                client.send(text.as_bytes()).unwrap();
+            }
+        }
+        for (number, client) in clients.iter().enumerate() {
+            let mut heard = hear(client, 2 * MESSAGES);
+            // The messages of an author come in order.
+            heard.sort_by_key(|text| text.split(' ').nth(1).map(str::to_owned));
+            let others = (0..codecs.len()).filter(|author| *author != number);
+            let said = |author| (0..MESSAGES).map(move |it| format!("says {author} {it:02}"));
+            let expected: Vec<String> = others.flat_map(said).collect();
+            assert_eq!(heard, expected, "{}", codecs[number]);
+        }
+        let refused = connect("srmp").unwrap_err();
+        assert!(refused.to_string().contains("codec"), "{refused}");
+        drop(clients);
+        let stopped = server.shutdown(DEADLINE);
+        assert_conserved(&stopped);
+        let said = (codecs.len() * MESSAGES) as u64;
+        assert_eq!(stopped.metrics.chat_messages, said);
+        assert!(stopped.metrics.room_delivered >= 2 * said);
+    }
+}
+
+/// Peers of `tw1` show who they are in their hello. Peers of `raw` have no hello, and are asked at once.
+#[test]
+fn the_chosen_codec_decides_how_a_peer_is_authenticated() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tokens");
+    let token = Tokens::append(&path, "ada", None).unwrap();
+    let mut users = Users::new(Permissions::nothing());
+    for name in ["ada", Identity::ANONYMOUS] {
+        let everything = Permissions::everything();
+        users
+            .add(name, Some(&everything), IdentityLimits::default())
+            .unwrap();
+    }
+    let users = Arc::new(users);
+    let tell = |cx: &mut Context<'_>, _: Message<'_>| -> HandlerResult {
+        let name = cx.session().identity().map(|it| it.name().to_owned());
+        cx.reply(name.unwrap_or_default().as_bytes())
+    };
+    for list in ["raw&codec=tw1", "tw1&codec=raw"] {
+        let authenticator = Chain::new()
+            .then(Tokens::read(&path, Arc::clone(&users)).unwrap())
+            .then(KnownPeers::new(Arc::clone(&users)).admit_anonymous());
+        let builder = Server::builder().authenticate(authenticator);
+        let builder = builder.listen(&format!("ws://127.0.0.1:0/?codec={list}"));
+        let server = builder.unwrap().start_one(tell).unwrap();
+        let at = |codec: &str| format!("{}?codec={codec}", server.addresses()[0]);
+        let ada = Client::builder().credentials(token.clone());
+        let ada = ada.connect(&at("tw1")).wait().unwrap();
+        assert_eq!(ada.request(b"who").wait().unwrap().payload(), b"ada");
+        let anonymous = Client::connect(&at("raw")).wait().unwrap();
+        let name = anonymous.request(b"who").wait().unwrap();
+        assert_eq!(name.payload(), Identity::ANONYMOUS.as_bytes());
+        drop((ada, anonymous));
+        let metrics = server.shutdown(DEADLINE).metrics;
+        assert_eq!((metrics.authenticated, metrics.auth_refused), (2, 0));
     }
 }
 

@@ -124,10 +124,10 @@ impl<L: Link, const MESSAGE_BYTES: usize> WebSocketLink<L, MESSAGE_BYTES> {
         } else {
             let terms = ServerTerms::new("/", "", MessageKind::Binary);
             let answer = terms.answer(&head[..end]).map_err(io::Error::other)?;
-            let Answer::Accepted(answer) = answer else {
+            let Answer::Accepted { head, .. } = answer else {
                 return Err(io::Error::other("a page is asked for, and there is none"));
             };
-            self.output = answer;
+            self.output = head;
         }
         let rest = before + bytes.len() - end;
         self.state = State::Open;

@@ -367,7 +367,9 @@ fn start(
         builder = builder.listen(bind)?;
     }
     for bind in &arguments.binds {
-        arguments.app.check(&arguments.codec_at(bind)?)?;
+        for codec in arguments.codecs_at(bind)? {
+            arguments.app.check(&codec)?;
+        }
     }
     arguments.app.check_history(&arguments.history)?;
     arguments.app.check_methods(&arguments.methods)?;
@@ -377,7 +379,9 @@ fn start(
     // A name may have another address now than at the first check.
     exposure::check_endpoints(server.addresses(), protection)?;
     for bind in arguments.binds.iter().filter(|bind| is_udp(bind)) {
-        warn_of_short_budgets(arguments, &arguments.codec_at(bind)?);
+        for codec in arguments.codecs_at(bind)? {
+            warn_of_short_budgets(arguments, &codec);
+        }
     }
     arguments.drain.warn_if_none_follows(&arguments.binds);
     let admin = admin.serve(&server)?;
@@ -428,13 +432,15 @@ fn tell_ready(
 }
 
 impl ServeArguments {
-    /// The codec at an address to listen on.
-    fn codec_at(&self, bind: &str) -> anyhow::Result<AnyCodec> {
-        let codec = bind.parse::<Address>()?.codec();
-        let codec = codec.unwrap_or_else(|| self.codec.clone());
+    /// The codecs at an address to listen on.
+    fn codecs_at(&self, bind: &str) -> anyhow::Result<Vec<AnyCodec>> {
+        let mut codecs: Vec<_> = bind.parse::<Address>()?.codecs().collect();
+        if codecs.is_empty() {
+            codecs.push(self.codec.clone());
+        }
         Ok(match is_udp(bind) {
-            true => codec.for_datagrams(),
-            false => codec,
+            true => codecs.into_iter().map(AnyCodec::for_datagrams).collect(),
+            false => codecs,
         })
     }
 }

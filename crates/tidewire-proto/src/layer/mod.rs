@@ -121,6 +121,12 @@ pub trait Layer: fmt::Debug + Send {
         None
     }
 
+    /// The place of the codec that a client chose among those of this server, after its handshake. `None` if the layer
+    /// leaves no choice.
+    fn chosen_protocol(&self) -> Option<usize> {
+        None
+    }
+
     /// How the layer encrypts, after its handshake. `None` if it does not.
     fn encryption(&self) -> Option<Encryption> {
         None

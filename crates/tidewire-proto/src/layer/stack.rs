@@ -307,6 +307,13 @@ impl Stack {
         levels.find_map(|level| level.layer.forwarded_client(is_listed))
     }
 
+    /// The place of the codec that a client chose; see [`Layer::chosen_protocol`].
+    #[must_use]
+    pub fn chosen_protocol(&self) -> Option<usize> {
+        let mut levels = self.levels.iter();
+        levels.find_map(|level| level.layer.chosen_protocol())
+    }
+
     /// How the bytes on the network are encrypted. `None` if they are not.
     #[must_use]
     pub fn encryption(&self) -> Option<Encryption> {

@@ -56,7 +56,9 @@ pub enum WebSocketFault {
     #[error("the peer speaks another codec over WebSocket: use the same codec on both sides")]
     OtherCodec,
     /// The server answered the handshake with this HTTP status.
-    #[error("the server answered the handshake with HTTP status {0}: compare address and path")]
+    #[error(
+        "the server answered the handshake with HTTP status {0}: compare address, path and codec"
+    )]
     Status(u16),
     /// The server's answer does not accept this handshake.
     #[error(

@@ -5,13 +5,13 @@ use super::reader::{Frames, Side};
 use super::{HeadLimits, MESSAGE_BYTES_MAX, MessageKind, Origins, WebPage};
 use crate::layer::{Forwarded, WebSocketFault};
 
-/// A server's side of a handshake: its path, its codec, and the pages that may connect.
+/// A server's side of a handshake: its path, its codecs, and the pages that may connect.
 #[derive(Clone, Debug)]
 pub struct ServerTerms {
     path: String,
-    protocol: &'static str,
+    /// The subprotocols, and the kind of messages of each. The first is that of clients that name none.
+    protocols: Vec<(&'static str, MessageKind)>,
     origins: Origins,
-    kind: MessageKind,
     message_bytes_max: u64,
     head_limits: HeadLimits,
     /// Whether the addresses that proxies wrote into a request are kept.
@@ -24,26 +24,45 @@ pub struct ServerTerms {
 #[non_exhaustive]
 pub enum Answer {
     /// The handshake is accepted. Frames follow.
-    Accepted(Vec<u8>),
+    Accepted {
+        /// The head of the answer.
+        head: Vec<u8>,
+        /// The place of the chosen codec among those of the terms.
+        protocol: usize,
+    },
     /// The request gets the page, and the connection ends.
     Page(Vec<u8>),
 }
 
 impl ServerTerms {
     /// A server at this path, such as `/` or `/chat`. `protocol` is the name of its codec, which is the subprotocol,
-    /// and `kind` the kind of its messages.
+    /// and `kind` the kind of its messages. [`or_protocol`](Self::or_protocol) adds further codecs.
     #[must_use]
     pub fn new(path: impl Into<String>, protocol: &'static str, kind: MessageKind) -> Self {
         Self {
             path: path.into(),
-            protocol,
+            protocols: vec![(protocol, kind)],
             origins: Origins::default(),
-            kind,
             message_bytes_max: MESSAGE_BYTES_MAX,
             head_limits: HeadLimits::default(),
             keeps_forwarded: false,
             page: None,
         }
+    }
+
+    /// Adds a codec for clients that name it as their subprotocol. A client that names several gets the first of its
+    /// own list that this server has.
+    ///
+    /// # Panics
+    /// The terms have 256 codecs already.
+    #[must_use]
+    pub fn or_protocol(mut self, protocol: &'static str, kind: MessageKind) -> Self {
+        assert!(
+            self.protocols.len() <= 255,
+            "a layer keeps the place of its codec in a byte"
+        );
+        self.protocols.push((protocol, kind));
+        self
     }
 
     /// Sets the page for requests to this path without WebSocket. Without a page they get status 426.
@@ -82,8 +101,9 @@ impl ServerTerms {
         self
     }
 
-    pub(super) fn kind(&self) -> MessageKind {
-        self.kind
+    /// The kind of the messages of a codec.
+    pub(super) fn kind(&self, protocol: usize) -> MessageKind {
+        self.protocols[protocol].1
     }
 
     /// The frames of a connection, once its request is accepted.
@@ -151,19 +171,20 @@ impl ServerTerms {
              Sec-WebSocket-Accept: {}\r\n",
             accept_key(key)
         );
+        let mut protocol = 0;
         if headers.has("sec-websocket-protocol") {
-            if !headers
-                .tokens("sec-websocket-protocol")
-                .any(|it| it == self.protocol)
-            {
-                return Err(WebSocketFault::OtherCodec);
-            }
+            let mut wanted = headers.tokens("sec-websocket-protocol");
+            let place_of = |name| self.protocols.iter().position(|(known, _)| *known == name);
+            protocol = wanted
+                .find_map(place_of)
+                .ok_or(WebSocketFault::OtherCodec)?;
             answer.push_str("Sec-WebSocket-Protocol: ");
-            answer.push_str(self.protocol);
+            answer.push_str(self.protocols[protocol].0);
             answer.push_str("\r\n");
         }
         answer.push_str("\r\n");
-        Ok(Answer::Accepted(answer.into_bytes()))
+        let head = answer.into_bytes();
+        Ok(Answer::Accepted { head, protocol })
     }
 }
 

@@ -31,6 +31,8 @@ pub struct WebSocketLayer {
     /// Bytes of the handshake, or the close frame after a fault, that are not sent yet.
     own: Vec<u8>,
     is_closed: bool,
+    /// The place of the codec that the client chose. `None` on a client. The terms bound it.
+    protocol: Option<u8>,
 }
 
 #[derive(Debug)]
@@ -51,7 +53,7 @@ impl WebSocketLayer {
     /// The layer of a connection that a server accepted.
     #[must_use]
     pub fn accepting(terms: Arc<ServerTerms>) -> Self {
-        let (frames, kind) = (terms.frames(), terms.kind());
+        let (frames, kind) = (terms.frames(), terms.kind(0));
         let phase = Phase::Accepting(terms, HeadEnd::default());
         Self::new(phase, frames, kind, None)
     }
@@ -77,6 +79,7 @@ impl WebSocketLayer {
             masks,
             own: Vec::new(),
             is_closed: false,
+            protocol: None,
         }
     }
 
@@ -93,7 +96,11 @@ impl WebSocketLayer {
                     return Ok(0);
                 };
                 (self.phase, self.own) = match answer {
-                    Answer::Accepted(answer) => (Phase::Open(forwarded), answer),
+                    Answer::Accepted { head, protocol } => {
+                        self.kind = terms.kind(protocol);
+                        self.protocol = u8::try_from(protocol).ok();
+                        (Phase::Open(forwarded), head)
+                    }
                     Answer::Page(answer) => (Phase::PageServed, answer),
                 };
                 Ok(bytes)
@@ -260,6 +267,10 @@ impl Layer for WebSocketLayer {
             Phase::Open(forwarded) => forwarded.client(is_listed),
             _ => None,
         }
+    }
+
+    fn chosen_protocol(&self) -> Option<usize> {
+        self.protocol.map(usize::from)
     }
 
     fn is_ready(&self) -> bool {

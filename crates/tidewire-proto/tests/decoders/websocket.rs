@@ -47,7 +47,8 @@ pub fn websocket_head(bytes: &[u8]) {
         true => terms.answer(&head).ok(),
         false => {
             let accepted = client_terms(MessageKind::Binary).check(&head, "key");
-            accepted.ok().map(|()| Answer::Accepted(Vec::new()))
+            let (head, protocol) = (Vec::new(), 0);
+            accepted.ok().map(|()| Answer::Accepted { head, protocol })
         }
     };
     let Some(answer) = answer else { return };
@@ -62,7 +63,7 @@ pub fn websocket_head(bytes: &[u8]) {
             .filter(|(name, _)| name.eq_ignore_ascii_case(wanted));
         found.map(|(_, value)| *value).collect()
     };
-    if is_server(choice) && matches!(answer, Answer::Accepted(_)) {
+    if is_server(choice) && matches!(answer, Answer::Accepted { .. }) {
         assert!(
             values("transfer-encoding").is_empty(),
             "a body was accepted"
@@ -96,7 +97,7 @@ fn prefixes(choice: u8) -> [Vec<u8>; 2] {
             let (request, _) = client_terms(MessageKind::Binary).request(&mut Masks::new(SEED));
             let terms = ServerTerms::new("/", "tw1", MessageKind::Binary);
             match terms.answer(&request).expect("the request is good") {
-                Answer::Accepted(answer) => answer,
+                Answer::Accepted { head, .. } => head,
                 other => panic!("there is no page: {other:?}"),
             }
         }
@@ -110,7 +111,7 @@ fn is_server(choice: u8) -> bool {
 
 /// The terms of a server that has a page, or allows an origin, if the choice says so.
 fn server_terms(choice: u8, kind: MessageKind) -> ServerTerms {
-    let mut terms = ServerTerms::new("/", "tw1", kind);
+    let mut terms = ServerTerms::new("/", "tw1", kind).or_protocol("json", MessageKind::Text);
     if choice & 4 != 0 {
         let page = WebPage::html(&b"<!doctype html>"[..], "default-src 'none'");
         terms = terms.page(page.expect("a short page"));

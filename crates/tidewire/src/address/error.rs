@@ -94,7 +94,8 @@ pub enum AddressError {
     /// A parameter after the question mark is unknown, or comes twice.
     #[error(
         "unknown or repeated parameter {parameter:?}; write ?codec=NAME, ?framing=none or ?framing=length, two of them \
-         as ?codec=NAME&framing=none, and no other ? in a path"
+         as ?codec=NAME&framing=none, different codecs of a ws:// address as ?codec=NAME&codec=NAME, and no other ? in \
+         a path"
     )]
     BadParameter {
         /// The text after the question mark.

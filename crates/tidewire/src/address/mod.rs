@@ -40,7 +40,9 @@ use websocket::{WebPath, parse_path};
 /// Without one, the codec's setting holds. An [`Endpoint`] does not keep it.
 ///
 /// Each address but `inproc://` may also end with `?codec=NAME`, or `?codec=NAME&framing=none`, with a name that
-/// [`AnyCodec::by_name`] knows. A server then speaks this codec there, and a client with this server.
+/// [`AnyCodec::by_name`] knows. A server then speaks this codec there, and a client with this server. A server may have
+/// several codecs at a WebSocket address, as `?codec=json&codec=tw1`, of which each client chooses one by its
+/// subprotocol.
 ///
 /// ```
 /// use tidewire::address::{Address, AddressError};
@@ -169,10 +171,16 @@ impl Address {
         self.parameters.framing
     }
 
-    /// The codec of `?codec=`, if any.
+    /// The codec of the first `?codec=`, if any.
     #[must_use]
     pub fn codec(&self) -> Option<AnyCodec> {
-        self.parameters.codec()
+        self.codecs().next()
+    }
+
+    /// The codecs of `?codec=`. Only a WebSocket address may have several, of which a client chooses one by its
+    /// subprotocol.
+    pub fn codecs(&self) -> impl Iterator<Item = AnyCodec> {
+        self.parameters.codecs()
     }
 
     /// The text that follows the place: `?codec=...`, `?framing=...`, both, or nothing.
@@ -243,8 +251,8 @@ impl FromStr for Address {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (transport, rest) = text.split_once("://").unwrap_or(("tcp", text));
         let (rest, parameters) = match transport {
-            "tcp" | "tls" | "udp" | "ipc" | "inproc" => Parameters::split(rest)?,
-            "ws" | "wss" if rest.contains("?codec=") => Parameters::split(rest)?,
+            "tcp" | "tls" | "udp" | "ipc" | "inproc" => Parameters::split(rest, false)?,
+            "ws" | "wss" if rest.contains("?codec=") => Parameters::split(rest, true)?,
             _ => (rest, Parameters::default()),
         };
         if parameters.framing.is_some() && !matches!(transport, "tcp" | "tls" | "ipc") {

@@ -50,6 +50,10 @@ impl<S: Service> Lane<S> {
             Ok(true) => {
                 let sessions = &mut core.sessions;
                 let session = &mut sessions.table[slot];
+                let now_ns = sessions.timers.now_ns();
+                if let Some(codec) = session.follow_choice(&sessions.config.codecs, now_ns) {
+                    sessions.outputs.open(slot, codec, None);
+                }
                 sessions.relief.charge_buffers(session, &sessions.outputs);
                 if session.stream.has_pings() {
                     session.connection.timing_mut().note_layer_pings();

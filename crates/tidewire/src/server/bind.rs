@@ -53,7 +53,7 @@ impl Bound {
         for place in &places {
             let settings = Settings {
                 codec: codecs.codec(place.address),
-                number: codecs.number(place.address),
+                numbers: codecs.numbers(place.address),
                 sockets,
                 datagrams,
                 layers: layers.and_then(|factory| factory.layers(place.address)),
@@ -169,7 +169,7 @@ impl Bound {
             Endpoint::Udp(address) => {
                 let mut options = settings.datagrams.clone();
                 options.ipv6_only |= leaves_ipv4;
-                self.bind_ports(address, settings.number, &options)
+                self.bind_ports(address, settings.numbers[0], &options)
             }
             name => match self.addresses.contains(&name) {
                 true => Err(ServeError::Twice {
@@ -196,7 +196,12 @@ impl Bound {
             None => Listener::bind(at, &options)?,
         };
         let local = address.bound(socket.local_address().clone());
-        let terms = ListenerTerms::new(local.to_string(), settings.number, codec.clone(), layers);
+        let terms = ListenerTerms::new(
+            local.to_string(),
+            settings.numbers.clone(),
+            codec.clone(),
+            layers,
+        );
         let terms = Arc::new(terms.behind(self.proxies.clone()));
         self.listeners.push(StreamListener { socket, terms });
         Ok(local)
@@ -245,7 +250,8 @@ struct Place<'a> {
 /// How the endpoints of one address are bound.
 struct Settings<'a> {
     codec: &'a AnyCodec,
-    number: CodecNumber,
+    /// The first is that of `codec`.
+    numbers: Box<[CodecNumber]>,
     sockets: &'a SocketOptions,
     datagrams: &'a DatagramOptions,
     layers: Option<Layers>,

@@ -12,30 +12,39 @@ use crate::config::{CODECS_MAX, CodecNumber, Codecs};
 pub(crate) struct AddressCodecs {
     /// The main codec comes first.
     codecs: Vec<AnyCodec>,
-    /// The place of each address's codec.
-    numbers: Vec<(Address, usize)>,
+    /// The places of each address's codecs. An address has several only if its clients choose.
+    numbers: Vec<(Address, Vec<usize>)>,
 }
 
 impl AddressCodecs {
-    /// Finds the codec of each address: that of `?codec=`, or else `usual`, with the framing of the address. The main
-    /// codec is the usual one. If no address speaks that, it is that of the first.
+    /// Finds the codecs of each address: those of `?codec=`, or else `usual`, with the framing of the address. The main
+    /// codec is the usual one. If no address speaks that, it is the first of the first address.
     pub(super) fn choose(addresses: &[Address], usual: &AnyCodec) -> Result<Self, ServeError> {
         let mut spoken = Vec::new();
         for address in addresses {
-            let codec = address.codec().unwrap_or_else(|| usual.clone());
-            spoken.push(framed(address, codec)?);
+            let own: Vec<_> = address.codecs().collect();
+            let own = if own.is_empty() {
+                vec![usual.clone()]
+            } else {
+                own
+            };
+            let framed = own.into_iter().map(|codec| framed(address, codec));
+            spoken.push(framed.collect::<Result<Vec<_>, _>>()?);
         }
-        let is_unused = !spoken.is_empty() && !spoken.contains(usual);
-        let main = if is_unused { &spoken[0] } else { usual };
+        let is_unused = !spoken.is_empty() && !spoken.iter().flatten().any(|it| it == usual);
+        let main = if is_unused { &spoken[0][0] } else { usual };
         let mut codecs = vec![main.clone()];
-        let mut numbers = Vec::new();
-        for (address, codec) in addresses.iter().zip(spoken) {
-            let index = codecs.iter().position(|known| *known == codec);
-            let index = index.unwrap_or_else(|| {
+        let mut place_of = |codec| {
+            let known = codecs.iter().position(|known| *known == codec);
+            known.unwrap_or_else(|| {
                 codecs.push(codec);
                 codecs.len() - 1
-            });
-            numbers.push((address.clone(), index));
+            })
+        };
+        let mut numbers = Vec::new();
+        for (address, spoken) in addresses.iter().zip(spoken) {
+            let places = spoken.into_iter().map(&mut place_of).collect();
+            numbers.push((address.clone(), places));
         }
         if codecs.len() > CODECS_MAX + 1 {
             return Err(ServeError::TooManyCodecs(codecs.len()));
@@ -47,21 +56,34 @@ impl AddressCodecs {
         &self.codecs[0]
     }
 
-    fn index(&self, address: &Address) -> usize {
+    fn places(&self, address: &Address) -> &[usize] {
         let mut numbers = self.numbers.iter();
         let found = numbers.find(|(known, _)| known == address);
-        found.map_or(0, |(_, index)| *index)
+        found.map_or(&[0], |(_, places)| places)
     }
 
-    /// The number of the codec at an address.
-    pub(crate) fn number(&self, address: &Address) -> CodecNumber {
-        let other = self.index(address).checked_sub(1);
-        other.map_or(CodecNumber::MAIN, CodecNumber::of_other)
+    /// The numbers of the codecs at an address, in its order.
+    pub(crate) fn numbers(&self, address: &Address) -> Box<[CodecNumber]> {
+        let number = |place: &usize| match place.checked_sub(1) {
+            Some(other) => CodecNumber::of_other(other),
+            None => CodecNumber::MAIN,
+        };
+        self.places(address).iter().map(number).collect()
     }
 
-    /// The codec at an address.
+    /// The codecs at an address. A client gets the first, unless it chooses another.
+    pub(crate) fn at<'a>(
+        &'a self,
+        address: &Address,
+    ) -> impl Iterator<Item = &'a AnyCodec> + use<'a> {
+        self.places(address)
+            .iter()
+            .map(|place| &self.codecs[*place])
+    }
+
+    /// The first codec at an address.
     pub(crate) fn codec(&self, address: &Address) -> &AnyCodec {
-        &self.codecs[self.index(address)]
+        self.at(address).next().unwrap_or(self.main())
     }
 
     /// All codecs, the main one first.

@@ -57,7 +57,7 @@ impl ServerBuilder {
         };
         let acceptor = WebSocketAcceptor::new(
             &self.addresses,
-            |address| codecs.codec(address),
+            |address| codecs.at(address),
             &self.origins,
             head_limits,
             self.page.as_ref(),

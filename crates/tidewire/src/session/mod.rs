@@ -73,7 +73,7 @@ pub(crate) use writer::append_with_header;
 use self::writer::{CodecAdapter, Writer};
 use crate::address::Endpoint;
 use crate::auth::Admitted;
-use crate::config::{CodecNumber, Config};
+use crate::config::{CodecNumber, Codecs, Config};
 use crate::observe::LaneCounters;
 use crate::observe::trace::{Connecting, Traced};
 use crate::transport::{AnyTransport, ListenerTerms, Transport};
@@ -332,6 +332,22 @@ impl Session {
     #[inline]
     pub(crate) fn codec_number(&self) -> CodecNumber {
         self.codec
+    }
+
+    /// Takes the codec that the peer chose in the handshake of a layer, before the first frame. Returns it if it is not
+    /// the one that the session has.
+    pub(crate) fn follow_choice(&mut self, codecs: &Codecs, now_ns: u64) -> Option<CodecNumber> {
+        let place = self.stream.chosen_protocol()?;
+        let codec = self.profile.listener.as_ref()?.codec_at(place);
+        if codec == self.codec {
+            return None;
+        }
+        self.connection = Connection::accepted(codecs.rules(codec), self.stream.delivery(), now_ns);
+        self.connection.secure(now_ns);
+        self.codec = codec;
+        let name = || codecs.get(codec).name();
+        self.profile.connecting.note_codec(name);
+        Some(codec)
     }
 
     /// Whether frames are left in the input and may be handled now.

@@ -55,7 +55,7 @@ impl Outputs {
         }
     }
 
-    pub(super) fn open(&mut self, slot: usize, codec: CodecNumber, packing: Option<Box<Packing>>) {
+    pub(crate) fn open(&mut self, slot: usize, codec: CodecNumber, packing: Option<Box<Packing>>) {
         if self.all.len() <= slot {
             self.all.resize_with(slot + 1, Output::default);
         }

@@ -24,8 +24,9 @@ pub(crate) struct StreamListener {
 pub(crate) struct ListenerTerms {
     /// The listener's address as text.
     address: String,
-    /// The codec of its sessions.
-    number: CodecNumber,
+    /// The codecs among which its clients choose.
+    numbers: Box<[CodecNumber]>,
+    /// The first of them, for clients that do not choose.
     codec: AnyCodec,
     /// The layers over its connections.
     layers: Option<Layers>,
@@ -53,16 +54,16 @@ impl Proxies {
 }
 
 impl ListenerTerms {
-    /// Settings for a listener on `address`, whose peers speak `codec`.
+    /// Settings for a listener on `address`, whose peers speak `codec`, the first of `numbers`, or choose another.
     pub(crate) fn new(
         address: String,
-        number: CodecNumber,
+        numbers: Box<[CodecNumber]>,
         codec: AnyCodec,
         layers: Option<Layers>,
     ) -> Self {
         Self {
             address,
-            number,
+            numbers,
             codec,
             layers,
             proxies: Proxies::default(),
@@ -87,8 +88,14 @@ impl ListenerTerms {
         self.is_websocket() && proxies.any(|network| network.contains(address))
     }
 
+    /// The codec of clients that do not choose.
     pub(crate) fn codec_number(&self) -> CodecNumber {
-        self.number
+        self.codec_at(0)
+    }
+
+    /// The codec at this place of the list from which clients choose.
+    pub(crate) fn codec_at(&self, place: usize) -> CodecNumber {
+        self.numbers.get(place).copied().unwrap_or_default()
     }
 
     /// Whether its peers connect by `ws://` or `wss://`.
@@ -205,7 +212,7 @@ mod tests {
         other.encode(&message, &mut frame).unwrap();
         let terms = ListenerTerms {
             address: "ipc://@a".to_owned(),
-            number: CodecNumber::MAIN,
+            numbers: Box::new([CodecNumber::MAIN]),
             codec,
             layers: None,
             proxies: Proxies::default(),

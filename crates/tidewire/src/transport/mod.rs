@@ -223,6 +223,11 @@ pub(crate) trait Transport: AsFd {
         None
     }
 
+    /// The place of the codec that the peer chose in the handshake of a layer, if that left a choice.
+    fn chosen_protocol(&self) -> Option<usize> {
+        None
+    }
+
     /// How a layer encrypts the connection. `None` if none does.
     fn encryption(&self) -> Option<Encryption> {
         None
@@ -522,6 +527,10 @@ impl Transport for AnyTransport {
 
     fn forwarded_client(&self, is_listed: &dyn Fn(IpAddr) -> bool) -> Option<IpAddr> {
         each!(self, stream => stream.forwarded_client(is_listed))
+    }
+
+    fn chosen_protocol(&self) -> Option<usize> {
+        each!(self, stream => stream.chosen_protocol())
     }
 
     fn encryption(&self) -> Option<Encryption> {

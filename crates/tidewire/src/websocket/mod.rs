@@ -1,8 +1,9 @@
 //! WebSocket for `ws://` and `wss://` addresses, so that browsers reach a server.
 //!
 //! The subprotocol is the codec's name: a page opens `new WebSocket("ws://HOST:PORT/PATH", "tw1")`. A peer that names
-//! no subprotocol is accepted. A peer that names only others is refused. The bytes of binary messages are those of a
-//! connection over `tcp://`, and the boundaries of messages have no meaning. Codecs of text
+//! no subprotocol is accepted. A peer that names only others is refused. At `ws://HOST:PORT/PATH?codec=json&codec=tw1`
+//! a peer chooses one of these codecs, and one that names none gets the first. The bytes of binary messages are those
+//! of a connection over `tcp://`, and the boundaries of messages have no meaning. Codecs of text
 //! ([`Format::is_text`](crate::codec::Format::is_text)) send text messages of whole lines, and a received message
 //! without a line end gets one.
 //!
@@ -48,17 +49,22 @@ pub(crate) struct WebSocketAcceptor {
 
 impl WebSocketAcceptor {
     /// Returns `None` if no address is one of WebSocket.
-    pub(crate) fn new<'a>(
+    pub(crate) fn new<'a, C: Iterator<Item = &'a AnyCodec>>(
         addresses: &[Address],
-        codec_of: impl Fn(&Address) -> &'a AnyCodec,
+        codecs_of: impl Fn(&Address) -> C,
         origins: &Origins,
         head_limits: HeadLimits,
         page: Option<&WebPage>,
         keeps_forwarded: bool,
     ) -> Option<Self> {
         let terms = addresses.iter().filter_map(|address| {
-            let codec = codec_of(address);
-            let terms = ServerTerms::new(address.websocket_path()?, codec.name(), kind_of(codec))
+            let (path, mut codecs) = (address.websocket_path()?, codecs_of(address));
+            let first = codecs.next()?;
+            let terms = ServerTerms::new(path, first.name(), kind_of(first));
+            let terms = codecs.fold(terms, |terms, codec| {
+                terms.or_protocol(codec.name(), kind_of(codec))
+            });
+            let terms = terms
                 .origins(origins.clone())
                 .head_limits(head_limits)
                 .keep_forwarded(keeps_forwarded);

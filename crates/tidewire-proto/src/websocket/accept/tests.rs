@@ -35,7 +35,7 @@ fn answer(head: &[u8]) -> Result<String, WebSocketFault> {
     let terms = ServerTerms::new("/chat", "tw1", MessageKind::Binary)
         .origins(Origins::new(["https://app.example"]).unwrap());
     match terms.answer(head)? {
-        Answer::Accepted(answer) => Ok(String::from_utf8(answer).unwrap()),
+        Answer::Accepted { head, .. } => Ok(String::from_utf8(head).unwrap()),
         Answer::Page(_) => panic!("there is no page"),
     }
 }
@@ -67,6 +67,36 @@ fn a_good_request_is_accepted() {
         let text = answer(&with(&format!("Sec-WebSocket-Protocol: {offer}"))).unwrap();
         assert!(text.contains("Sec-WebSocket-Protocol: tw1\r\n"), "{text}");
     }
+}
+
+/// The client's order counts. A client that names nothing gets the first codec of the server.
+#[test]
+fn a_client_chooses_among_the_codecs_of_a_server() {
+    let terms = ServerTerms::new("/chat", "json", MessageKind::Text)
+        .or_protocol("tw1", MessageKind::Binary)
+        .or_protocol("lines", MessageKind::Text);
+    for (offer, chosen) in [
+        ("", 0),
+        ("json", 0),
+        ("tw1", 1),
+        ("lines, tw1", 2),
+        ("other\r\nSec-WebSocket-Protocol: tw1, json", 1),
+    ] {
+        let request = match offer {
+            "" => head(&LINES),
+            offer => with(&format!("Sec-WebSocket-Protocol: {offer}")),
+        };
+        let Answer::Accepted { head, protocol } = terms.answer(&request).unwrap() else {
+            panic!("there is no page");
+        };
+        assert_eq!(protocol, chosen, "{offer}");
+        let named = ["json", "tw1", "lines"][chosen];
+        let line = format!("Sec-WebSocket-Protocol: {named}\r\n");
+        let text = String::from_utf8(head).unwrap();
+        assert_eq!(text.contains(&line), !offer.is_empty(), "{text}");
+    }
+    let other = terms.answer(&with("Sec-WebSocket-Protocol: srmp"));
+    assert_eq!(other, Err(WebSocketFault::OtherCodec));
 }
 
 #[test]
@@ -215,7 +245,7 @@ fn a_request_without_upgrade_gets_the_page() {
         assert_eq!(answer, Ok(Answer::Page(page().answer(has_body))), "{line}");
     }
     let accepted = paged(&head(&LINES)).unwrap();
-    assert!(matches!(accepted, Answer::Accepted(_)), "{accepted:?}");
+    assert!(matches!(accepted, Answer::Accepted { .. }), "{accepted:?}");
 }
 
 /// The page has one spelling of its path. Nothing is resolved.

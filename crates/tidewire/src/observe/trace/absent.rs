@@ -24,6 +24,9 @@ impl Connecting {
     }
 
     #[inline(always)]
+    pub(crate) fn note_codec(&self, _codec: impl FnOnce() -> &'static str) {}
+
+    #[inline(always)]
     pub(crate) fn end(&mut self) {}
 }
 

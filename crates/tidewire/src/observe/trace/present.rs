@@ -46,6 +46,12 @@ impl Connecting {
         Self((!span.is_disabled()).then(|| Box::new(span)))
     }
 
+    pub(crate) fn note_codec(&self, codec: impl FnOnce() -> &'static str) {
+        if let Some(span) = &self.0 {
+            span.record("codec", codec());
+        }
+    }
+
     pub(crate) fn end(&mut self) {
         if let Some(span) = self.0.take() {
             span.record("opened", true);

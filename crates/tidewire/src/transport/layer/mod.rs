@@ -307,6 +307,10 @@ impl Transport for LayeredStream {
         self.stack.forwarded_client(is_listed)
     }
 
+    fn chosen_protocol(&self) -> Option<usize> {
+        self.stack.chosen_protocol()
+    }
+
     fn encryption(&self) -> Option<Encryption> {
         self.stack.encryption()
     }
