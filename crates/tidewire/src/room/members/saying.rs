@@ -9,10 +9,10 @@ use tidewire_proto::message::MemberId;
 
 use crate::broker::Addressee;
 use crate::history::{Numbering, Record, encode_chat_at};
-use crate::room::deliveries::{InEachCodec, LaneLogs, NewFrame, Origin};
+use crate::room::deliveries::{InEachCodec, LaneDeliveries, LaneLogs, NewFrame, Origin};
 use crate::room::histories::Recording;
 use crate::room::{FRAME_OVERHEAD_BYTES_MAX, LaneRooms, RoomError, SharedRoom};
-use crate::session::{LogKey, Member, SessionId};
+use crate::session::{LaneSessions, LogKey, Member, SessionId};
 
 impl LaneRooms<'_> {
     /// Appends a chat message of `id` to the room's log. Returns whether the publisher must stop for now.
@@ -78,7 +78,7 @@ impl LaneRooms<'_> {
         let appended = appended?.ok_or(RoomError::NotJoined)?;
         self.sessions.counters.chat_messages.add(1);
         if appended.is_for_others() {
-            self.send_said(id, appended, offset, payload);
+            self.send_said(id, appended, offset, payload)?;
         }
         if let Some(room) = &held {
             self.deliveries().hold(slot, room);
@@ -100,21 +100,11 @@ impl LaneRooms<'_> {
         appended: NewFrame,
         offset: Option<u64>,
         payload: &[u8],
-    ) {
-        let member = self.member_of_session(id);
-        let message = ChatMessage {
-            channel: appended.alias(),
-            member: member.as_ref().map_or(NOBODY, Member::id),
-            name: member.as_ref().map_or("", |member| member.name()),
-            private: false,
-            payload,
-        };
-        let frame =
-            |codec: &AnyCodec, out: &mut Vec<u8>| encode_chat_at(codec, offset, &message, out);
-        let message = InEachCodec::by(id, &frame, payload.len() + FRAME_OVERHEAD_BYTES_MAX);
-        let origin = Origin::ChatMessage { id, payload };
-        self.deliveries()
-            .send_on(appended, offset, &origin, message);
+    ) -> Result<(), RoomError> {
+        let alias = appended.alias();
+        self.pass_on(id, alias, payload, offset, |to, origin, message| {
+            to.send_on(appended, offset, origin, message);
+        })
     }
 
     /// As [`Self::say_at`], for a session with another codec than the main one.
@@ -129,23 +119,12 @@ impl LaneRooms<'_> {
     ) -> Result<bool, RoomError> {
         self.check_member(id, alias)?;
         let shared = self.table.open.shared(alias).cloned();
-        let (Some(shared), Some(member)) = (shared, self.member_of_session(id)) else {
-            return Err(RoomError::NotJoined);
-        };
+        let shared = shared.ok_or(RoomError::NotJoined)?;
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
-        let message = ChatMessage {
-            channel: alias,
-            member: member.id(),
-            name: member.name(),
-            private: false,
-            payload,
-        };
-        let frame =
-            |codec: &AnyCodec, out: &mut Vec<u8>| encode_chat_at(codec, offset, &message, out);
-        let message = InEachCodec::by(id, &frame, payload.len() + FRAME_OVERHEAD_BYTES_MAX);
-        let origin = Origin::ChatMessage { id, payload };
-        message.share(&mut self.deliveries(), &shared, offset, &origin);
+        self.pass_on(id, alias, payload, offset, |to, origin, message| {
+            message.share(to, &shared, offset, origin);
+        })?;
         self.sessions.counters.chat_messages.add(1);
         let is_congested = shared.is_congested();
         if is_congested {
@@ -159,9 +138,29 @@ impl LaneRooms<'_> {
         Ok(is_congested || must_wait)
     }
 
-    fn member_of_session(&self, id: SessionId) -> Option<Member> {
-        let session = self.sessions.table.find(id)?;
-        session.profile.member.as_deref().cloned()
+    /// Lets `give` pass on a chat message of a session, which can be framed with each codec.
+    fn pass_on(
+        &mut self,
+        id: SessionId,
+        alias: u16,
+        payload: &[u8],
+        offset: Option<u64>,
+        give: impl FnOnce(&mut LaneDeliveries<'_>, &Origin<'_>, InEachCodec<'_>),
+    ) -> Result<(), RoomError> {
+        let member = member_of(self.sessions, id).ok_or(RoomError::NotJoined)?;
+        let message = ChatMessage {
+            channel: alias,
+            member: member.id(),
+            name: member.name(),
+            private: false,
+            payload,
+        };
+        let frame =
+            |codec: &AnyCodec, out: &mut Vec<u8>| encode_chat_at(codec, offset, &message, out);
+        let message = InEachCodec::by(id, &frame, payload.len() + FRAME_OVERHEAD_BYTES_MAX);
+        let origin = Origin::ChatMessage { id, payload };
+        give(&mut self.deliveries(), &origin, message);
+        Ok(())
     }
 
     /// Whether a message may be appended now.
@@ -180,7 +179,7 @@ impl LaneRooms<'_> {
         alias: u16,
         payload: &[u8],
     ) -> Result<bool, RoomError> {
-        let member = self.member_of_session(id);
+        let member = member_of(self.sessions, id);
         let (Some(history), Some(member)) = (self.table.open.history(alias), member) else {
             return self.say(id, alias, payload);
         };
@@ -331,6 +330,12 @@ impl LaneRooms<'_> {
             .send_to_nodes(remote.addressee(), &room, &entry);
         Ok(())
     }
+}
+
+/// The name and number that a session of this lane has in rooms.
+fn member_of(sessions: &LaneSessions, id: SessionId) -> Option<Member> {
+    let session = sessions.table.find(id)?;
+    session.profile.member.as_deref().cloned()
 }
 
 /// The member number of the room itself.
