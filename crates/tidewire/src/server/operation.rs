@@ -1,4 +1,4 @@
-//! Questions of whoever operates a server: does it take new clients, and where do clients go at its end?
+//! The operation of a server: whether it takes new clients, and where its clients go at its end.
 //!
 //! The first is answered without the lanes: readiness is a flag beside the marks of lanes that have ended.
 
