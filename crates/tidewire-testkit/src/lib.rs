@@ -15,6 +15,7 @@ pub mod descriptors;
 pub mod fault_server;
 pub mod fixtures;
 mod harness;
+pub mod identities;
 pub mod jwt;
 mod layered_wire;
 pub mod logs;

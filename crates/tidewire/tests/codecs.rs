@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 
 use tidewire::address::{Address, AddressError};
-use tidewire::auth::{Chain, Identity, IdentityLimits, KnownPeers, Permissions, Tokens, Users};
+use tidewire::auth::{Identity, Permissions};
 use tidewire::codec::Codec;
 use tidewire::upstream::Upstream;
 use tidewire::{
@@ -18,6 +18,7 @@ use tidewire::{
 use tidewire_testkit::backplane::suite::settings;
 use tidewire_testkit::backplane::{Engine, InprocEngine};
 use tidewire_testkit::fixtures::{codec, echo};
+use tidewire_testkit::identities::{TokenFolder, tell_name, users};
 use tidewire_testkit::{DEADLINE, assert_conserved};
 
 /// The codecs of the listeners. The first is the server's main codec.
@@ -438,28 +439,14 @@ fn websocket_clients_choose_among_the_codecs_of_their_address() {
 /// Peers of `tw1` show who they are in their hello. Peers of `raw` have no hello, and are asked at once.
 #[test]
 fn the_chosen_codec_decides_how_a_peer_is_authenticated() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tokens");
-    let token = Tokens::append(&path, "ada", None).unwrap();
-    let mut users = Users::new(Permissions::nothing());
-    for name in ["ada", Identity::ANONYMOUS] {
-        let everything = Permissions::everything();
-        users
-            .add(name, Some(&everything), IdentityLimits::default())
-            .unwrap();
-    }
-    let users = Arc::new(users);
-    let tell = |cx: &mut Context<'_>, _: Message<'_>| -> HandlerResult {
-        let name = cx.session().identity().map(|it| it.name().to_owned());
-        cx.reply(name.unwrap_or_default().as_bytes())
-    };
+    let tokens = TokenFolder::new();
+    let token = tokens.add("ada");
+    let names = ["ada", Identity::ANONYMOUS];
+    let users = Arc::new(users(&names.map(|name| (name, Permissions::everything()))));
     for list in ["raw&codec=tw1", "tw1&codec=raw"] {
-        let authenticator = Chain::new()
-            .then(Tokens::read(&path, Arc::clone(&users)).unwrap())
-            .then(KnownPeers::new(Arc::clone(&users)).admit_anonymous());
-        let builder = Server::builder().authenticate(authenticator);
+        let builder = Server::builder().authenticate(tokens.chain(Arc::clone(&users)));
         let builder = builder.listen(&format!("ws://127.0.0.1:0/?codec={list}"));
-        let server = builder.unwrap().start_one(tell).unwrap();
+        let server = builder.unwrap().start_one(tell_name).unwrap();
         let at = |codec: &str| format!("{}?codec={codec}", server.addresses()[0]);
         let ada = Client::builder().credentials(token.clone());
         let ada = ada.connect(&at("tw1")).wait().unwrap();

@@ -7,9 +7,10 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tidewire::auth::{Chain, Identity, IdentityLimits, KnownPeers, Permissions, Tokens, Users};
-use tidewire::{AnyCodec, Chat, Client, Context, HandlerResult, Limits, Message, Server};
+use tidewire::auth::{Identity, Permissions, Tokens};
+use tidewire::{AnyCodec, Chat, Client, Limits, Server};
 use tidewire_testkit::fixtures::echo;
+use tidewire_testkit::identities::{TokenFolder, tell_name, users};
 use tidewire_testkit::{DEADLINE, TestServer};
 
 fn json_refusal(cause: &str) -> String {
@@ -103,30 +104,12 @@ fn a_person_talks_to_a_program_without_a_hello() {
 
 #[test]
 fn only_a_token_needs_a_hello() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("tokens");
-    let token = Tokens::append(&path, "ada", None).unwrap();
-    let mut users = Users::new(Permissions::nothing());
-    for name in ["ada", Identity::ANONYMOUS] {
-        let everything = Permissions::everything();
-        users
-            .add(name, Some(&everything), IdentityLimits::default())
-            .unwrap();
-    }
-    let users = Arc::new(users);
-    let tokens = || Tokens::read(&path, Arc::clone(&users)).unwrap();
-    let tell = |cx: &mut Context<'_>, _: Message<'_>| -> HandlerResult {
-        let name = cx
-            .session()
-            .identity()
-            .map(|identity| identity.name().to_owned());
-        cx.reply(name.unwrap_or_default().as_bytes())
-    };
-    let open = Chain::new()
-        .then(tokens())
-        .then(KnownPeers::new(Arc::clone(&users)).admit_anonymous());
-    let builder = Server::builder().authenticate(open);
-    let server = TestServer::over_tcp(builder, &json(), |_| tell);
+    let tokens = TokenFolder::new();
+    let token = tokens.add("ada");
+    let names = ["ada", Identity::ANONYMOUS];
+    let users = Arc::new(users(&names.map(|name| (name, Permissions::everything()))));
+    let builder = Server::builder().authenticate(tokens.chain(Arc::clone(&users)));
+    let server = TestServer::over_tcp(builder, &json(), |_| tell_name);
     let who = r#"{"kind":"request","id":1}"#;
     let named = |name: &str| format!(r#"{{"kind":"reply","id":1,"data":"{name}"}}"#);
     let mut anonymous = Person::at(&server.url());
@@ -151,8 +134,9 @@ fn only_a_token_needs_a_hello() {
     drop((anonymous, ada, client));
     assert_eq!(server.stop().closed_by("unauthenticated"), 1);
 
-    let closed = Server::builder().authenticate(tokens());
-    let server = TestServer::over_tcp(closed, &json(), |_| tell);
+    let only = Tokens::read(tokens.path(), users).unwrap();
+    let closed = Server::builder().authenticate(only);
+    let server = TestServer::over_tcp(closed, &json(), |_| tell_name);
     let mut anonymous = Person::at(&server.url());
     assert_eq!(
         anonymous.ask(who),

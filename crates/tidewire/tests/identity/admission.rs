@@ -105,8 +105,8 @@ fn odd_credentials_are_refused() {
 fn a_token_that_has_expired_is_refused_with_the_reason() {
     let tokens = TokenFolder::new();
     let ann = tokens.add("ann");
-    let line = std::fs::read_to_string(&tokens.path).unwrap();
-    std::fs::write(&tokens.path, format!("{} 1\n", line.trim_end())).unwrap();
+    let line = std::fs::read_to_string(tokens.path()).unwrap();
+    std::fs::write(tokens.path(), format!("{} 1\n", line.trim_end())).unwrap();
     let known = users(&[("ann", Permissions::everything())]);
     let server = serve_with(tokens.chain(known), |_| tell_name);
     let text = refusal(connect(&server, Some(&ann)));
@@ -180,12 +180,12 @@ fn expired_and_revoked_tokens_lock_no_other_device_out() {
     let ann = tokens.add("ann");
     let expired: Vec<Token> = (0..40).map(|_| tokens.add("old")).collect();
     let removed: Vec<Token> = (0..40).map(|_| tokens.add("removed")).collect();
-    let lines = std::fs::read_to_string(&tokens.path).unwrap();
+    let lines = std::fs::read_to_string(tokens.path()).unwrap();
     let lines = lines.lines().map(|line| match line.starts_with("old") {
         true => format!("{line} 1\n"),
         false => format!("{line}\n"),
     });
-    std::fs::write(&tokens.path, lines.collect::<String>()).unwrap();
+    std::fs::write(tokens.path(), lines.collect::<String>()).unwrap();
     let everything = Permissions::everything();
     let known = users(&[("ann", everything.clone()), ("old", everything)]);
     let server = serve_with(tokens.chain(known), |_| tell_name);

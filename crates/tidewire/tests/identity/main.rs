@@ -17,60 +17,18 @@ mod storm;
 
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use tempfile::TempDir;
 use tidewire::auth::{
-    Authenticate, Chain, Identity, IdentityLimits, KnownPeers, Permissions, Token, Tokens, Users,
+    Authenticate, Chain, Identity, IdentityLimits, KnownPeers, Permissions, Token, Users,
 };
 use tidewire::{
     AnyCodec, Client, CloseReason, ConnectError, Context, ErrorCode, GoAwayCode, HandlerResult,
     Message, RequestError, Server, Service,
 };
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
-
-/// A token file with its users.
-struct TokenFolder {
-    _folder: TempDir,
-    path: PathBuf,
-}
-
-impl TokenFolder {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("tokens");
-        Self {
-            _folder: folder,
-            path,
-        }
-    }
-
-    fn add(&self, name: &str) -> Token {
-        Tokens::append(&self.path, name, None).unwrap()
-    }
-
-    /// Tokens first, then anonymous peers if their user exists.
-    fn chain(&self, users: Users) -> Chain {
-        let users = Arc::new(users);
-        let tokens = Tokens::read(&self.path, Arc::clone(&users)).unwrap();
-        Chain::new()
-            .then(tokens)
-            .then(KnownPeers::new(users).admit_anonymous())
-    }
-}
-
-/// Makes users with these permissions and no limits.
-fn users(list: &[(&str, Permissions)]) -> Users {
-    let mut users = Users::new(Permissions::nothing());
-    for (name, permissions) in list {
-        let permissions = Some(permissions.clone());
-        users
-            .add(name, permissions.as_ref(), IdentityLimits::default())
-            .unwrap();
-    }
-    users
-}
+use tidewire_testkit::identities::{TokenFolder, tell_name, users};
 
 /// A server on loopback with this authenticator and service.
 fn serve_with<S: Service>(
@@ -80,15 +38,6 @@ fn serve_with<S: Service>(
     let builder = Server::builder().authenticate(authenticator);
     let builder = builder.listen("tcp://127.0.0.1:0").unwrap();
     builder.start(make).unwrap()
-}
-
-/// Answers with the name of the peer.
-fn tell_name(cx: &mut Context<'_>, _: Message<'_>) -> HandlerResult {
-    let name = cx
-        .session()
-        .identity()
-        .map(|identity| identity.name().to_owned());
-    cx.reply(name.unwrap_or_default().as_bytes())
 }
 
 /// Admits every peer without credentials, with these permissions.

@@ -81,7 +81,7 @@ fn a_revoked_token_ends_its_sessions() {
     let client = connect(&server, Some(&ann)).unwrap();
     server.reauthenticate();
     assert_eq!(name_of(&client), "ann", "nothing has changed");
-    std::fs::write(&tokens.path, "").unwrap();
+    std::fs::write(tokens.path(), "").unwrap();
     replace(&server, tokens.chain(known()));
     assert_eq!(
         end_of(&client),
@@ -152,7 +152,7 @@ fn the_expiry_of_an_open_session_follows_the_reload() {
     let authenticator = tokens.chain(known());
     let server = serve_with(authenticator, |_| tell_name);
     let client = connect(&server, Some(&ann)).unwrap();
-    let line = std::fs::read_to_string(&tokens.path).unwrap();
+    let line = std::fs::read_to_string(tokens.path()).unwrap();
     #[expect(
         clippy::disallowed_methods,
         reason = "credentials expire by the wall clock"
@@ -160,7 +160,7 @@ fn the_expiry_of_an_open_session_follows_the_reload() {
     let soon = SystemTime::now() + Duration::from_secs(4);
     let soon = soon.duration_since(SystemTime::UNIX_EPOCH).unwrap();
     let expiring = format!("{} {}\n", line.trim_end(), soon.as_secs());
-    std::fs::write(&tokens.path, expiring).unwrap();
+    std::fs::write(tokens.path(), expiring).unwrap();
     replace(&server, tokens.chain(known()));
     let mut is_warned = false;
     let reason = loop {
@@ -368,7 +368,7 @@ fn users_and_tokens_count_in_the_account_of_memory_and_their_reload_too() {
     let small = replace(1);
     assert!(small + USERS * 2 * PATTERN.len() < large, "{small} {large}");
     let lines = (0..USERS).map(|number| format!("user-0 {number:064x}\n"));
-    std::fs::write(&tokens.path, lines.collect::<String>()).unwrap();
+    std::fs::write(tokens.path(), lines.collect::<String>()).unwrap();
     let with_tokens = replace(1);
     assert!(with_tokens > small + USERS * 32, "{with_tokens} {small}");
     // The users are shared by both authenticators of the chain, and count once.
