@@ -9,7 +9,7 @@
 //! PREFIX.stored.KIND.NAME     a room or topic that keeps a history: the messages that its stream stores;
 //!                             KIND is room or topic, NAME is one token
 //! PREFIX.followed.KIND.NAME   the same: what its stream publishes again
-//! PREFIX.topic.A.B            a topic, a token for each segment; patterns end with * or >
+//! PREFIX.topic.A.B            a topic, a token for each segment; patterns have the wildcards * and >
 //! ```
 //!
 //! A name is written byte by byte: letters, digits, hyphen and underscore of ASCII stay, every other byte becomes `=`
@@ -57,23 +57,19 @@ impl Prefix {
             }
             Subject::Topic(topic) => {
                 text.push_str(".topic");
-                push_segments(topic, &mut text);
+                for segment in topic.split('.') {
+                    text.push('.');
+                    push_token(segment, &mut text);
+                }
             }
             Subject::Pattern(pattern) => {
                 text.push_str(".topic");
-                let (segments, last) = match pattern.rsplit_once('.') {
-                    Some((segments, last)) => (segments, last),
-                    None => ("", pattern),
-                };
-                match last {
-                    "*" | ">" => {
-                        if !segments.is_empty() {
-                            push_segments(segments, &mut text);
-                        }
-                        text.push('.');
-                        text.push_str(last);
+                for segment in pattern.split('.') {
+                    text.push('.');
+                    match segment {
+                        "*" | ">" => text.push_str(segment),
+                        _ => push_token(segment, &mut text),
                     }
-                    _ => push_segments(pattern, &mut text),
                 }
             }
         }
@@ -176,13 +172,6 @@ fn kind_and_name(name: &RoomOrTopic) -> (&'static str, &str) {
     }
 }
 
-fn push_segments(topic: &str, out: &mut String) {
-    for segment in topic.split('.') {
-        out.push('.');
-        push_token(segment, out);
-    }
-}
-
 fn push_token(name: &str, out: &mut String) {
     if name.is_empty() {
         // No name is empty; an empty token would be no subject.
@@ -238,6 +227,8 @@ mod tests {
             (Subject::Pattern("price.>"), "tidewire.topic.price.>"),
             (Subject::Pattern(">"), "tidewire.topic.>"),
             (Subject::Pattern("*"), "tidewire.topic.*"),
+            (Subject::Pattern("*.a b.*.>"), "tidewire.topic.*.a=20b.*.>"),
+            (Subject::Topic("a*"), "tidewire.topic.a=2A"),
             (Subject::Pattern("price.eur"), "tidewire.topic.price.eur"),
         ];
         for (of, text) in cases {

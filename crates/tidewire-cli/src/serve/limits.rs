@@ -87,6 +87,21 @@ pub(super) struct LimitArguments {
     #[arg(default_value_t = Limits::default().topics.per_session_max())]
     subscriptions_per_session_max: usize,
 
+    /// Maximum shapes of patterns with `*` before the last segment: `a.*.c` and `x.*.z` have one shape
+    #[arg(long, value_name = "N", value_parser = RangedU64ValueParser::<usize>::new().range(0..=4096))]
+    #[arg(default_value_t = Limits::default().topics.shapes_max())]
+    topic_shapes_max: usize,
+
+    /// Maximum of these shapes that the sessions of one address were the first to use
+    #[arg(long, value_name = "N")]
+    #[arg(default_value_t = Limits::default().topics.shapes_per_address_max())]
+    topic_shapes_per_address_max: usize,
+
+    /// Maximum of these shapes that a session was the first to use
+    #[arg(long, value_name = "N")]
+    #[arg(default_value_t = Limits::default().topics.shapes_per_session_max())]
+    topic_shapes_per_session_max: usize,
+
     /// Maximum bytes of the headers of a WebSocket handshake; at most 32k
     #[arg(long, value_name = "BYTES", value_parser = parse_head_bytes)]
     #[arg(default_value_t = Bytes(Limits::default().handshakes.websocket_head_bytes_max()))]
@@ -142,7 +157,10 @@ impl LimitArguments {
             .topics
             .set_max(self.topics_max)
             .set_per_address_max(self.topics_per_address_max)
-            .set_per_session_max(self.subscriptions_per_session_max);
+            .set_per_session_max(self.subscriptions_per_session_max)
+            .set_shapes_max(self.topic_shapes_max)
+            .set_shapes_per_address_max(self.topic_shapes_per_address_max)
+            .set_shapes_per_session_max(self.topic_shapes_per_session_max);
         limits
     }
 
@@ -219,6 +237,9 @@ mod tests {
             "--topics-max=13",
             "--topics-per-address-max=14",
             "--subscriptions-per-session-max=1000",
+            "--topic-shapes-max=15",
+            "--topic-shapes-per-address-max=16",
+            "--topic-shapes-per-session-max=0",
             "--websocket-head-bytes-max=32k",
             "--websocket-headers-max=256",
         ]);
@@ -228,6 +249,9 @@ mod tests {
         assert_eq!(limits.topics.max(), 13);
         assert_eq!(limits.topics.per_address_max(), 14);
         assert_eq!(limits.topics.per_session_max(), 1_000);
+        assert_eq!(limits.topics.shapes_max(), 15);
+        assert_eq!(limits.topics.shapes_per_address_max(), 16);
+        assert_eq!(limits.topics.shapes_per_session_max(), 0);
         assert_eq!(limits.handshakes.websocket_head_bytes_max(), 32 << 10);
         assert_eq!(limits.handshakes.websocket_headers_max(), 256);
     }

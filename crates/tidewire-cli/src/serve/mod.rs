@@ -107,8 +107,8 @@ pub(crate) struct ServeArguments {
     #[arg(long, value_name = "POLICY", default_value_t, value_parser = policies())]
     slow_subscriber: Policy,
 
-    /// Rooms or topics that keep their newest messages for those who join or come back: a name, or a prefix with .* or
-    /// .>, and after commas messages=N (default 50), bytes=SIZE (64k), age=TIME (any) and names=N (1024); may be
+    /// Rooms or topics that keep their newest messages for those who join or come back: a name, or a pattern with *
+    /// or >, and after commas messages=N (default 50), bytes=SIZE (64k), age=TIME (any) and names=N (1024); may be
     /// repeated, and the first that matches counts
     #[arg(long, value_name = "PATTERN[,LIMITS]", value_parser = HistoryRule::parse)]
     history: Vec<HistoryRule>,

@@ -16,7 +16,7 @@ pub(crate) use subscribe::{SubArguments, run as run_subscribe};
 fn bad_topic(text: &str, error: NameError) -> Failure {
     Failure::configuration(
         format!("{text:?} is refused: {error}"),
-        "write segments with dots between them, such as sensor.7.temperature; a pattern may end in .* or .>",
+        "segments with dots between, such as sensor.7.temperature; a pattern has * for any segment or > at its end",
     )
 }
 

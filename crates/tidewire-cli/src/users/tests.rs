@@ -134,8 +134,8 @@ fn mistakes_are_told() {
             "unknown key `users[0].permissions.shout`",
         ),
         (
-            "[[users]]\nname = \"a\"\npermissions.say = { allow = [\"a.*.b\"] }",
-            "tidewire.toml:3: `users[0].permissions.say`: \"a.*.b\" is not a pattern",
+            "[[users]]\nname = \"a\"\npermissions.say = { allow = [\"a.>.b\"] }",
+            "tidewire.toml:3: `users[0].permissions.say`: \"a.>.b\" is not a pattern",
         ),
         (
             "[[users]]\nname = \"a\"\n[[users]]\nname = \"a\"",

@@ -311,7 +311,7 @@ fn mistakes_have_a_code_and_a_remedy() {
         ),
         (&["pub", &pubsub, "a..b", "x"], 2, r#""a..b" is refused: "#),
         (&["pub", &pubsub, "a..b", "x"], 2, "empty segment"),
-        (&["sub", &pubsub, "a.*.b"], 2, "whole last segment"),
+        (&["sub", &pubsub, "a.>.b"], 2, "whole last segment"),
         (&["sub", &pubsub], 2, "PATTERN"),
         (
             &["sub", &pubsub, "a.*", "--since", "2"],

@@ -84,8 +84,8 @@ pub enum NameError {
     /// The topic contains `*` or `>`, but messages are published to one topic.
     #[error("a message is published to one topic, so wildcards are not allowed")]
     WildcardInTopic,
-    /// The wildcard is not the whole last segment.
-    #[error("a wildcard must be the whole last segment of a pattern")]
+    /// A `*` is not a whole segment, or a `>` is not the whole last segment.
+    #[error("a `*` must be a whole segment of a pattern, and a `>` must be its whole last segment")]
     WildcardMisplaced,
 }
 

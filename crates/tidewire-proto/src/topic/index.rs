@@ -1,28 +1,25 @@
 //! An index of patterns by the topics that they match.
 //!
-//! A topic has at most one prefix for each of its segments, and a pattern is a prefix with one of three reaches. A
-//! table by prefix therefore needs as many lookups as the topic has segments, without allocating, and a single lookup
-//! while no pattern has a wildcard. Rejected: trying every pattern (its cost grows with all subscriptions) and a cache
-//! of topics (untrusted peers fill it with topics, and each change empties it).
+//! Problem: a topic may be matched by any number of patterns of unknown peers, with wildcards in any place. Approach: a
+//! topic is matched by at most one pattern of each [`Shape`]. So the index is one table by text, and the list of shapes
+//! in use. A look-up makes one text for each shape that fits the topic, and allocates nothing. Its cost grows with the
+//! shapes, and not with the patterns or their subscribers. So a server needs to limit the shapes only.
+//!
+//! Rejected: trying every pattern, because the cost grows with all subscriptions.
+//! Rejected: a tree of segments. It visits two branches at each segment, and every peer can add branches: its cost has
+//! no other limit than the number of patterns.
 
 use std::collections::HashMap;
 
-use super::{Pattern, Reach};
+use super::Pattern;
+use super::shape::{Shape, SplitTopic};
 
 /// A value for each pattern, found by topic.
 #[derive(Clone, Debug)]
 pub struct PatternIndex<T> {
-    by_prefix: HashMap<Box<str>, Reaches<T>>,
-    /// The number of patterns with a wildcard. If it is 0, only the topic itself is looked up.
-    wildcards: usize,
-}
-
-/// The values of the patterns that share a prefix.
-#[derive(Clone, Debug)]
-struct Reaches<T> {
-    exact: Option<T>,
-    one: Option<T>,
-    more: Option<T>,
+    by_text: HashMap<Box<[u8]>, T>,
+    /// The shapes of the patterns with wildcards, each with the number of its patterns.
+    shapes: Vec<(Shape, usize)>,
 }
 
 impl<T> PatternIndex<T> {
@@ -30,33 +27,35 @@ impl<T> PatternIndex<T> {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            by_prefix: HashMap::new(),
-            wildcards: 0,
+            by_text: HashMap::new(),
+            shapes: Vec::new(),
         }
     }
 
     /// Sets the value of a pattern. Returns the former value.
     pub fn insert(&mut self, pattern: &Pattern<'_>, value: T) -> Option<T> {
-        let reaches = match self.by_prefix.get_mut(pattern.prefix) {
-            Some(reaches) => reaches,
-            None => self.by_prefix.entry(pattern.prefix.into()).or_default(),
-        };
-        let before = reaches.of(pattern.reach).replace(value);
+        let before = self.by_text.insert(pattern.text().as_bytes().into(), value);
         if before.is_none() && pattern.is_wildcard() {
-            self.wildcards += 1;
+            let shape = pattern.shape();
+            match self.shapes.iter_mut().find(|(it, _)| *it == shape) {
+                Some((_, count)) => *count += 1,
+                None => self.shapes.push((shape, 1)),
+            }
         }
         before
     }
 
     /// Removes a pattern. Returns the value it had.
     pub fn remove(&mut self, pattern: &Pattern<'_>) -> Option<T> {
-        let reaches = self.by_prefix.get_mut(pattern.prefix)?;
-        let value = reaches.of(pattern.reach).take()?;
-        if reaches.is_empty() {
-            self.by_prefix.remove(pattern.prefix);
-        }
+        let value = self.by_text.remove(pattern.text().as_bytes())?;
         if pattern.is_wildcard() {
-            self.wildcards -= 1;
+            let shape = pattern.shape();
+            if let Some(at) = self.shapes.iter().position(|(it, _)| *it == shape) {
+                self.shapes[at].1 -= 1;
+                if self.shapes[at].1 == 0 {
+                    self.shapes.swap_remove(at);
+                }
+            }
         }
         Some(value)
     }
@@ -64,43 +63,21 @@ impl<T> PatternIndex<T> {
     /// Calls `visit` with the value of every pattern that matches the valid `topic`.
     #[inline]
     pub fn each_match<'a>(&'a self, topic: &str, mut visit: impl FnMut(&'a T)) {
-        if let Some(exact) = self.by_prefix.get(topic).and_then(|at| at.exact.as_ref()) {
+        if let Some(exact) = self.by_text.get(topic.as_bytes()) {
             visit(exact);
         }
-        if self.wildcards == 0 {
+        if self.shapes.is_empty() {
             return;
         }
-        let (mut end, mut is_parent) = (topic.len(), true);
-        loop {
-            let dot = topic[..end].rfind('.');
-            let prefix = dot.map_or("", |dot| &topic[..dot]);
-            if let Some(reaches) = self.by_prefix.get(prefix) {
-                if is_parent && let Some(one) = &reaches.one {
-                    visit(one);
-                }
-                if let Some(more) = &reaches.more {
-                    visit(more);
-                }
-            }
-            match dot {
-                Some(dot) => (end, is_parent) = (dot, false),
-                None => return,
+        let Some(mut topic) = SplitTopic::new(topic) else {
+            return;
+        };
+        for (shape, _) in &self.shapes {
+            let pattern = topic.pattern_of(shape);
+            if let Some(value) = pattern.and_then(|pattern| self.by_text.get(pattern)) {
+                visit(value);
             }
         }
-    }
-}
-
-impl<T> Reaches<T> {
-    fn of(&mut self, reach: Reach) -> &mut Option<T> {
-        match reach {
-            Reach::Exact => &mut self.exact,
-            Reach::One => &mut self.one,
-            Reach::More => &mut self.more,
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.exact.is_none() && self.one.is_none() && self.more.is_none()
     }
 }
 
@@ -110,21 +87,21 @@ impl<T> Default for PatternIndex<T> {
     }
 }
 
-impl<T> Default for Reaches<T> {
-    fn default() -> Self {
-        Self {
-            exact: None,
-            one: None,
-            more: None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::collection::vec;
     use proptest::prelude::*;
+
+    /// A text that is no topic is matched by no wildcard, and makes no look-up panic.
+    #[test]
+    fn a_text_that_is_too_long_or_too_deep_is_no_topic() {
+        let mut index = PatternIndex::new();
+        index.insert(&Pattern::parse(">").unwrap(), 1);
+        assert_eq!(matched(&index, &"n".repeat(255)), [1]);
+        assert!(matched(&index, &"n".repeat(256)).is_empty());
+        assert!(matched(&index, &["n"; 17].join(".")).is_empty());
+    }
 
     fn matched(index: &PatternIndex<usize>, topic: &str) -> Vec<usize> {
         let mut found = Vec::new();
@@ -137,12 +114,14 @@ mod tests {
     fn naive(pattern: &str, topic: &str) -> bool {
         let pattern: Vec<_> = pattern.split('.').collect();
         let topic: Vec<_> = topic.split('.').collect();
-        let fixed = pattern.len() - 1;
-        match pattern[fixed] {
-            "*" => topic.len() == fixed + 1 && pattern[..fixed] == topic[..fixed],
-            ">" => topic.len() > fixed && pattern[..fixed] == topic[..fixed],
-            _ => pattern == topic,
-        }
+        let is_open = pattern.last() == Some(&">");
+        let fixed = pattern.len() - usize::from(is_open);
+        let fits = match is_open {
+            true => topic.len() > fixed,
+            false => topic.len() == fixed,
+        };
+        let mut pairs = pattern[..fixed].iter().zip(&topic);
+        fits && pairs.all(|(wanted, segment)| *wanted == "*" || wanted == segment)
     }
 
     fn any_topic() -> impl Strategy<Value = String> {
@@ -150,11 +129,10 @@ mod tests {
     }
 
     fn any_pattern() -> impl Strategy<Value = String> {
-        let last = prop::sample::select(vec!["", "*", ">"]);
-        (vec("[ab]{1,2}", 0..4), last).prop_map(|(mut segments, last)| {
-            if !last.is_empty() || segments.is_empty() {
-                segments.push(if last.is_empty() { "a" } else { last }.to_owned());
-            }
+        let segment = prop_oneof![2 => "[ab]{1,2}", 1 => Just("*".to_owned())];
+        let last = prop_oneof!["[ab]{1,2}", Just("*".to_owned()), Just(">".to_owned())];
+        (vec(segment, 0..4), last).prop_map(|(mut segments, last)| {
+            segments.push(last);
             segments.join(".")
         })
     }
@@ -201,7 +179,6 @@ mod tests {
         assert_eq!(index.insert(&pattern, 2), Some(1));
         assert_eq!(index.remove(&pattern), Some(2));
         assert_eq!(index.remove(&pattern), None);
-        assert!(index.by_prefix.is_empty());
-        assert_eq!(index.wildcards, 0);
+        assert!(index.by_text.is_empty() && index.shapes.is_empty());
     }
 }

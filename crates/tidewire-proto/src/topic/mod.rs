@@ -1,16 +1,12 @@
 //! Topics and the patterns that subscribe to them.
 //!
-//! A topic is a name of segments with dots between them, `sensor.7.temperature`. A pattern is a topic, or ends in a
-//! wildcard. `sensor.*` is every topic of exactly one more segment, and `sensor.>` every topic of one or more. `*`
-//! alone is every topic of one segment, and `>` every topic. A wildcard is only allowed at the end. So one look-up for
-//! each prefix of a topic finds its patterns, for any number of patterns.
-//!
-//! Rejected: wildcards in the middle (`sensor.*.temperature`). Such wildcards need a walk through a tree that branches
-//! at every segment, at a cost that depends on the subscriptions of untrusted peers. Topics from the general to the
-//! particular seldom need them.
+//! A topic is a name of segments with dots between them, `sensor.7.temperature`. A pattern is a topic with wildcards in
+//! place of segments. `*` stands for any one segment, in any place: `sensor.*.temperature`. `>` is only allowed at the
+//! end and stands for one or more segments: `sensor.>`. `>` alone is every topic.
 
 mod index;
 mod owned;
+mod shape;
 
 use std::fmt;
 
@@ -19,24 +15,13 @@ use crate::limits::{TOPIC_BYTES_MAX, TOPIC_SEGMENTS_MAX};
 
 pub use index::PatternIndex;
 pub use owned::PatternBuf;
+pub use shape::Shape;
 
 /// The topics of a subscription. See the module documentation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern<'a> {
     text: &'a str,
-    prefix: &'a str,
-    reach: Reach,
-}
-
-/// How far a pattern reaches below its prefix.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Reach {
-    /// The prefix is the topic.
-    Exact,
-    /// One more segment.
-    One,
-    /// One or more segments.
-    More,
+    is_wildcard: bool,
 }
 
 impl<'a> Pattern<'a> {
@@ -46,20 +31,22 @@ impl<'a> Pattern<'a> {
     /// The first rule it breaks.
     pub fn parse(text: &'a str) -> Result<Self, NameError> {
         check(text)?;
-        let (prefix, last) = text.rsplit_once('.').unwrap_or(("", text));
-        let (prefix, reach) = match last {
-            "*" => (prefix, Reach::One),
-            ">" => (prefix, Reach::More),
-            _ => (text, Reach::Exact),
-        };
-        if prefix.contains(WILDCARDS) {
-            return Err(NameError::WildcardMisplaced);
+        let is_wildcard = text.contains(WILDCARDS);
+        if is_wildcard {
+            let mut segments = text.split('.');
+            let is_last = |rest: &std::str::Split<'_, char>| rest.clone().next().is_none();
+            while let Some(segment) = segments.next() {
+                let is_allowed = match segment {
+                    "*" => true,
+                    ">" => is_last(&segments),
+                    _ => !segment.contains(WILDCARDS),
+                };
+                if !is_allowed {
+                    return Err(NameError::WildcardMisplaced);
+                }
+            }
         }
-        Ok(Self {
-            text,
-            prefix,
-            reach,
-        })
+        Ok(Self { text, is_wildcard })
     }
 
     /// The pattern as it was written.
@@ -71,61 +58,60 @@ impl<'a> Pattern<'a> {
     /// Whether the pattern may match several topics, so that a delivery must contain its topic.
     #[must_use]
     pub const fn is_wildcard(&self) -> bool {
-        !matches!(self.reach, Reach::Exact)
+        self.is_wildcard
+    }
+
+    /// Where its wildcards stand.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        Shape::of(self.text)
     }
 
     /// Whether it matches a topic.
     #[must_use]
     pub fn matches(&self, topic: &str) -> bool {
-        let below = match (self.reach, self.prefix) {
-            (Reach::Exact, exact) => return topic == exact,
-            (_, "") => Some(topic),
-            (_, prefix) => topic
-                .strip_prefix(prefix)
-                .and_then(|rest| rest.strip_prefix('.')),
-        };
-        below.is_some_and(|below| match self.reach {
-            Reach::One => !below.is_empty() && !below.contains('.'),
-            _ => !below.is_empty(),
-        })
+        match self.is_wildcard {
+            true => self.covers_text(topic),
+            false => self.text == topic,
+        }
     }
-}
 
-impl Pattern<'_> {
     /// Whether every topic that `other` matches is matched by this pattern, too.
     #[must_use]
     pub fn covers(&self, other: &Pattern<'_>) -> bool {
-        match (self.reach, other.reach) {
-            (_, Reach::Exact) => self.matches(other.text),
-            (Reach::Exact, _) => false,
-            (Reach::One, reach) => reach == Reach::One && self.prefix == other.prefix,
-            (Reach::More, _) => self.prefix == other.prefix || self.is_above(other.prefix),
+        self.covers_text(other.text)
+    }
+
+    fn covers_text(&self, other: &str) -> bool {
+        let mut others = other.split('.');
+        for segment in self.text.split('.') {
+            let other = others.next();
+            let covers = match segment {
+                ">" => {
+                    return other.is_some_and(|other| !other.is_empty() || others.next().is_some());
+                }
+                // Names of methods, which are matched too, may have empty segments.
+                "*" => other.is_some_and(|other| !matches!(other, "" | ">")),
+                _ => other == Some(segment),
+            };
+            if !covers {
+                return false;
+            }
         }
+        others.next().is_none()
     }
 
     /// Whether some topic is matched by both patterns.
     #[must_use]
     pub fn overlaps(&self, other: &Pattern<'_>) -> bool {
-        match (self.reach, other.reach) {
-            (Reach::Exact, _) => other.matches(self.text),
-            (_, Reach::Exact) => self.matches(other.text),
-            (Reach::One, Reach::One) => self.prefix == other.prefix,
-            (Reach::More, Reach::More) => {
-                self.prefix == other.prefix
-                    || self.is_above(other.prefix)
-                    || other.is_above(self.prefix)
+        let (mut these, mut others) = (self.text.split('.'), other.text.split('.'));
+        loop {
+            match (these.next(), others.next()) {
+                (None, None) | (Some(">"), Some(_)) | (Some(_), Some(">")) => return true,
+                (None, Some(_)) | (Some(_), None) => return false,
+                (Some(this), Some(other)) if this == "*" || other == "*" || this == other => {}
+                (Some(_), Some(_)) => return false,
             }
-            (Reach::More, Reach::One) => self.prefix == other.prefix || self.is_above(other.prefix),
-            (Reach::One, Reach::More) => other.overlaps(self),
-        }
-    }
-
-    /// Whether this prefix is a prefix of another prefix, by whole segments.
-    fn is_above(&self, prefix: &str) -> bool {
-        match prefix.strip_prefix(self.prefix) {
-            Some(rest) if self.prefix.is_empty() => !rest.is_empty(),
-            Some(rest) => rest.starts_with('.'),
-            None => false,
         }
     }
 }
@@ -214,6 +200,19 @@ mod tests {
             ("*", "a.b", false),
             (">", "a", true),
             (">", "a.b.c", true),
+            ("*.b", "a.b", true),
+            ("*.b", "b", false),
+            ("a.*.c", "a.b.c", true),
+            ("a.*.c", "a.b.b.c", false),
+            ("a.*.c", "a..c", false),
+            ("a.*", "a.", false),
+            ("a.>", "a.", false),
+            ("*.*", "a.b", true),
+            ("*.*", "a", false),
+            ("*.>", "a.b.c", true),
+            ("*.>", "a", false),
+            ("a.*.>", "a.b.c.d", true),
+            ("a.*.>", "a.b", false),
         ];
         for (pattern, topic, expected) in table {
             let pattern = Pattern::parse(pattern).unwrap();
@@ -234,11 +233,18 @@ mod tests {
         topics.sort();
         topics.dedup();
         // Topics of four segments stand for all longer ones.
-        let short = topics.iter().filter(|topic| topic.split('.').count() < 3);
-        let mut patterns: Vec<String> = vec!["*".to_owned(), ">".to_owned()];
-        for topic in short {
-            patterns.extend([topic.clone(), format!("{topic}.*"), format!("{topic}.>")]);
+        let mut patterns: Vec<String> = ["a", "b", "*"].map(str::to_owned).to_vec();
+        for _ in 0..2 {
+            let add = |one: &String| ["a", "b", "*"].map(|last| format!("{one}.{last}"));
+            let longer: Vec<String> = patterns.iter().flat_map(add).collect();
+            patterns.extend(longer);
         }
+        let open = patterns.iter().filter(|it| it.split('.').count() < 3);
+        let open: Vec<String> = open.map(|it| format!("{it}.>")).collect();
+        patterns.extend(open);
+        patterns.push(">".to_owned());
+        patterns.sort();
+        patterns.dedup();
         for one in &patterns {
             for other in &patterns {
                 let [a, b] = [one, other].map(|text| Pattern::parse(text).unwrap());
@@ -279,7 +285,7 @@ mod tests {
             assert_eq!(validate_topic(text), Err(expected), "{text:?}");
             assert_eq!(Pattern::parse(text), Err(expected), "{text:?}");
         }
-        for text in ["*.a", ">.a", "a.*.b", "a.b*", "a.>x", "**", "a.>.>"] {
+        for text in [">.a", "a.>.b", "a.b*", "a.>x", "**", "a.>.>", "*a.b", ">>"] {
             assert_eq!(
                 Pattern::parse(text),
                 Err(NameError::WildcardMisplaced),
@@ -301,8 +307,10 @@ mod tests {
             assert_eq!(validate_topic(topic), Ok(()), "{topic}");
             assert!(!Pattern::parse(topic).unwrap().is_wildcard());
         }
-        let pattern = Pattern::parse("a.>").unwrap();
-        assert!(pattern.is_wildcard());
-        assert_eq!(pattern.to_string(), "a.>");
+        for text in ["a.>", "a.*.b", "*.a", "*.*.>"] {
+            let pattern = Pattern::parse(text).unwrap();
+            assert!(pattern.is_wildcard());
+            assert_eq!(pattern.to_string(), text);
+        }
     }
 }

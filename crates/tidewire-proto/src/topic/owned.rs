@@ -1,13 +1,12 @@
 //! A pattern that owns its text.
 
-use super::{NameError, Pattern, Reach};
+use super::{NameError, Pattern};
 
 /// A [`Pattern`] that owns its text, for lists that live long.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PatternBuf {
     text: Box<str>,
-    prefix_bytes: usize,
-    reach: Reach,
+    is_wildcard: bool,
 }
 
 impl PatternBuf {
@@ -18,8 +17,7 @@ impl PatternBuf {
     pub fn parse(text: &str) -> Result<Self, NameError> {
         Pattern::parse(text).map(|pattern| Self {
             text: text.into(),
-            prefix_bytes: pattern.prefix.len(),
-            reach: pattern.reach,
+            is_wildcard: pattern.is_wildcard,
         })
     }
 
@@ -28,8 +26,7 @@ impl PatternBuf {
     pub fn everything() -> Self {
         Self {
             text: ">".into(),
-            prefix_bytes: 0,
-            reach: Reach::More,
+            is_wildcard: true,
         }
     }
 
@@ -38,8 +35,7 @@ impl PatternBuf {
     pub fn as_pattern(&self) -> Pattern<'_> {
         Pattern {
             text: &self.text,
-            prefix: &self.text[..self.prefix_bytes],
-            reach: self.reach,
+            is_wildcard: self.is_wildcard,
         }
     }
 }
@@ -50,11 +46,11 @@ mod tests {
 
     #[test]
     fn an_owned_pattern_is_the_borrowed_one() {
-        for text in ["a", "a.b", "a.*", "a.>", "*", ">"] {
+        for text in ["a", "a.b", "a.*", "a.>", "*", ">", "*.a"] {
             let owned = PatternBuf::parse(text).unwrap();
             assert_eq!(owned.as_pattern(), Pattern::parse(text).unwrap());
         }
         assert_eq!(Ok(PatternBuf::everything()), PatternBuf::parse(">"));
-        assert!(PatternBuf::parse("*.a").is_err());
+        assert!(PatternBuf::parse(">.a").is_err());
     }
 }

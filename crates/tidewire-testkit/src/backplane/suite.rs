@@ -141,6 +141,7 @@ pub fn subscribers_get_what_is_published_at_another_node<E: Engine>(engine: &mut
         &["price.eur"][..],
         &["price.*"],
         &["price.>", "price.eur"],
+        &["*.eur", "*.>"],
         &[">"],
     ] {
         let subscribe = |pattern: &&str| subscriber.subscribe(pattern).wait().expect("a pattern");

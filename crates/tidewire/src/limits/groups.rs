@@ -199,9 +199,9 @@ limits! {
     /// messages between lanes, sessions and subscriptions, each with the capacity of its buffers. Near the limit, new
     /// connections are refused, and sessions with an unfinished handshake, a long partial frame, or a long output are
     /// closed; see [`CloseReason::MemoryLimit`](crate::CloseReason::MemoryLimit). The kernel's buffer of a socket
-    /// counts once it is full. Code, stacks, and a receive buffer of 256 KiB a lane are not counted. Default: a quarter
-    /// of the memory of the machine, of its control group, or of its resource limits (`RLIMIT_AS`, `RLIMIT_DATA`): of
-    /// the least of them.
+    /// counts once it is full. Code, stacks, and for each lane a receive buffer of 256 KiB and its latest topics (less
+    /// than 1 MiB) are not counted. Default: a quarter of the memory of the machine, of its control group, or of its
+    /// resource limits (`RLIMIT_AS`, `RLIMIT_DATA`): of the least of them.
     bytes_max, set_bytes_max: usize = memory_bytes_max_default(), 1..;
     /// Bytes of broadcasts that not all lanes have handled. Above this limit a broadcast is refused. Default 8 MiB:
     /// four batches between lanes, so that lanes that were busy for a moment catch up within a second.
@@ -245,7 +245,18 @@ limits! {
     /// Patterns that a session may be subscribed to at once. Default 256: every flush of the session checks each of
     /// them, and with wildcards a few patterns are enough.
     per_session_max, set_per_session_max: usize = 256, ..;
+    /// Shapes of the patterns with `*` before the last segment. `a.*.c` and `x.*.z` have the same shape, `a.*.>` has
+    /// another one. Default 256. A publication looks for one pattern of each shape that fits its topic, and each may
+    /// match. Patterns with a wildcard only at the end are not counted.
+    shapes_max, set_shapes_max: usize = 256, ..=SHAPES_MAX;
+    /// Of these, the shapes that sessions of one address were the first to use. Default 64, a quarter of all.
+    shapes_per_address_max, set_shapes_per_address_max: usize = 64, ..;
+    /// Of these, the shapes that one session was the first to use. Default 16: a program has few kinds of topics.
+    shapes_per_session_max, set_shapes_per_session_max: usize = 16, ..;
 }
+
+/// The most shapes that a server may allow. A publication to a topic with 16 segments may need as many look-ups.
+const SHAPES_MAX: usize = 4_096;
 
 limits! {
     /// Limits of sessions and subscribers over UDP: `Limits::udp`. [`Limits`](crate::Limits) has an example.

@@ -65,6 +65,24 @@ fn pattern_limit(limit: ReachedLimit) -> &'static str {
     }
 }
 
+/// Returns the remedy for a peer that reached a limit on the shapes of patterns.
+fn shape_limit(limit: ReachedLimit) -> &'static str {
+    match limit {
+        ReachedLimit::Session => {
+            "this session has patterns with `*` before the last segment in as many places as it may \
+             (topic_shapes_per_session_max); unsubscribe from some of them, or use a `>` at the end"
+        }
+        ReachedLimit::Address => {
+            "your address has patterns with `*` before the last segment in as many places as it may \
+             (topic_shapes_per_address_max); unsubscribe from some of them, or use a `>` at the end"
+        }
+        ReachedLimit::Server => {
+            "the server has patterns with `*` before the last segment in as many places as it may (topic_shapes_max); \
+             use a `>` at the end, or try again later"
+        }
+    }
+}
+
 /// Returns the remedy for a limit on registrations, for the server's log.
 fn registration_limit(limit: ReachedLimit) -> &'static str {
     match limit {
@@ -158,6 +176,9 @@ pub enum RoomError {
     /// There are too many patterns.
     #[error("{}", pattern_limit(*.0))]
     TooManyPatterns(ReachedLimit),
+    /// There are patterns with inner wildcards of too many shapes. `a.*.c` and `x.*.z` have the same shape.
+    #[error("{}", shape_limit(*.0))]
+    TooManyShapes(ReachedLimit),
     /// There are too many registrations for all topics.
     #[error("{}", registration_limit(*.0))]
     TooManyRegistrations(ReachedLimit),
@@ -245,6 +266,7 @@ impl RoomError {
             }
             Self::TooManyRooms(_)
             | Self::TooManyPatterns(_)
+            | Self::TooManyShapes(_)
             | Self::TooManyRegistrations(_)
             | Self::FrameLimit
             | Self::OutOfMemory

@@ -1,10 +1,10 @@
 //! Delivery: which subscribers get a message, how often, and in which order.
 
 use tidewire::{
-    Client, Context, HandlerResult, Kind, Message, Moment, RoomError, RoomId, Server, Service,
-    SubscriptionId,
+    Client, Context, HandlerResult, History, Kind, Message, Moment, PubSub, RoomError, RoomId,
+    Server, Service, Subscription, SubscriptionId,
 };
-use tidewire_testkit::TestServer;
+use tidewire_testkit::{TestServer, wait_until};
 
 use crate::{heard, publish, serve, subscribe, tw1};
 
@@ -54,6 +54,137 @@ fn each_subscription_that_matches_gets_a_message_once_even_of_one_session() {
     // 4 for a.b, 2 for a.b.c, 1 for b, 3 for a.c, 4 for the last.
     assert_eq!((metrics.published, metrics.room_offered), (5, 14));
     assert_eq!(metrics.room_delivered, 14);
+}
+
+#[test]
+fn a_wildcard_may_stand_in_any_place() {
+    let server = serve(2);
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let patterns = ["room.*.heat", "*.7.*", "*.*.>", "*.8.heat", "room.*.>"];
+    let subscriptions = patterns.map(|pattern| client.subscribe(pattern).wait().unwrap());
+    let topics = [
+        "room.7.heat",
+        "room.8.heat",
+        "room.8",
+        "hall.7.light",
+        "room.7.heat.max",
+    ];
+    for topic in topics {
+        client.publish(topic, b"x").unwrap();
+    }
+    client.publish("room.8.heat", b"end").unwrap();
+    let expected: [&[usize]; 5] = [&[0, 1], &[0, 3], &[0, 1, 3, 4], &[1], &[0, 1, 4]];
+    for (subscription, numbers) in subscriptions.iter().zip(expected) {
+        for number in numbers {
+            let message = pair(topics[*number], "x");
+            assert_eq!(heard(subscription), message, "{}", subscription.pattern());
+        }
+        if subscription.pattern() != "*.7.*" {
+            assert_eq!(heard(subscription), pair("room.8.heat", "end"));
+        }
+    }
+    drop(subscriptions);
+    client.close().wait();
+    let metrics = server.stop();
+    assert_eq!((metrics.published, metrics.room_offered), (6, 16));
+    assert_eq!(metrics.room_delivered, 16);
+}
+
+/// The subscriptions of a topic are cached. A change of them takes effect at once, for every topic that is cached.
+#[test]
+fn subscriptions_that_change_take_effect_for_all_cached_topics() {
+    const TOPICS: usize = 600;
+    let server = serve(1);
+    let (publisher, subscriber) = (
+        Client::connect(&server.url()).wait().unwrap(),
+        Client::connect(&server.url()).wait().unwrap(),
+    );
+    let topic = |number: usize| format!("t.{number}");
+    let publish_all = |round: &str| {
+        for number in 0..TOPICS {
+            publisher.publish(&topic(number), round.as_bytes()).unwrap();
+        }
+        publisher.flush().wait().unwrap();
+    };
+    let hear_all = |subscription: &Subscription, round: &str| {
+        for number in 0..TOPICS {
+            assert_eq!(heard(subscription), pair(&topic(number), round));
+        }
+    };
+    publish_all("nobody");
+    let end = subscriber.subscribe("t.*").wait().unwrap();
+    publish_all("one");
+    hear_all(&end, "one");
+    let middle = subscriber.subscribe("*.*").wait().unwrap();
+    publish_all("two");
+    hear_all(&end, "two");
+    hear_all(&middle, "two");
+    drop(end);
+    subscriber.flush().wait().unwrap();
+    publish_all("three");
+    hear_all(&middle, "three");
+    for client in [publisher, subscriber] {
+        client.close().wait();
+    }
+    let metrics = server.stop();
+    assert_eq!(metrics.room_offered, 4 * TOPICS as u64);
+    assert_eq!(metrics.room_delivered, 4 * TOPICS as u64);
+}
+
+/// A topic with more matches than a cached one may have is looked up again whenever another one was between.
+#[test]
+fn a_topic_that_very_many_patterns_match_takes_turns_with_another() {
+    let server = serve(1);
+    let client = Client::connect(&server.url()).wait().unwrap();
+    let deep = ["s"; 16].join(".");
+    let prefixes = (0..16).map(|count| [vec!["s"; count], vec![">"]].concat().join("."));
+    let patterns: Vec<_> = prefixes.chain([deep.clone()]).collect();
+    let subscriptions: Vec<_> = patterns
+        .iter()
+        .map(|pattern| client.subscribe(pattern).wait().unwrap())
+        .collect();
+    for round in ["1", "2", "3"] {
+        client.publish(&deep, round.as_bytes()).unwrap();
+        client.publish("other", round.as_bytes()).unwrap();
+    }
+    for (number, subscription) in subscriptions.iter().enumerate() {
+        for round in ["1", "2", "3"] {
+            assert_eq!(heard(subscription), pair(&deep, round));
+            if number == 0 {
+                assert_eq!(heard(subscription), pair("other", round));
+            }
+        }
+    }
+    drop(subscriptions);
+    client.close().wait();
+    let metrics = server.stop();
+    assert_eq!((metrics.room_offered, metrics.room_delivered), (54, 54));
+}
+
+/// A refused topic leaves no topic as the recent one. Otherwise the next message of the topic before it would not reach
+/// its history.
+#[test]
+fn a_refused_topic_between_two_messages_of_one_topic_changes_nothing() {
+    let builder = Server::builder();
+    let server = TestServer::over_tcp(builder, &tw1(), |_| {
+        PubSub::new().history("state.>", History::last(10))
+    });
+    let mut peer = server.peer();
+    for (topic, payload) in [("state.a", b"1"), ("state..a", b"x"), ("state.a", b"2")] {
+        publish(&mut peer, topic, payload);
+    }
+    let client = Client::connect(&server.url()).wait().unwrap();
+    wait_until("both are published", || {
+        (server.server().inspector().metrics().published == 2).then_some(())
+    });
+    let subscription = client.subscribe("state.a").last(10).wait().unwrap();
+    for payload in ["1", "2"] {
+        assert_eq!(heard(&subscription), pair("state.a", payload));
+    }
+    drop((subscription, peer));
+    client.close().wait();
+    let metrics = server.stop();
+    assert_eq!((metrics.published, metrics.refused), (2, 1));
 }
 
 #[test]

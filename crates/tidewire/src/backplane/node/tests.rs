@@ -144,7 +144,9 @@ impl Rig {
     fn subscribe(&self, pattern: &str) -> Arc<SharedRoom> {
         let directory = &self.node.directory;
         let pattern = Pattern::parse(pattern).unwrap();
-        directory.subscribe(&pattern, 0, None).unwrap()
+        directory
+            .subscribe(&pattern, SessionId::new(0, 1, 1), None)
+            .unwrap()
     }
 
     /// Gives the node a packet of the other one.

@@ -9,6 +9,7 @@ mod histories;
 mod names;
 mod opening;
 mod remote;
+mod shapes;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
@@ -19,6 +20,7 @@ use tidewire_proto::body::name_skeleton;
 use tidewire_proto::message::MemberId;
 use tidewire_proto::topic::Pattern;
 
+use super::refusal::RoomError;
 use super::shared_room::{LaneCounts, SharedRoom};
 use super::topics::{Routes, Topics};
 use crate::auth::Guard;
@@ -33,6 +35,7 @@ use names::Names;
 use opening::Openings;
 use remote::RemoteMembers;
 pub(crate) use remote::ShownMember;
+use shapes::Shapes;
 
 /// All names, rooms and patterns.
 #[derive(Debug)]
@@ -58,6 +61,7 @@ struct State {
     room_quota: Quota,
     topics: Topics,
     topic_quota: Quota,
+    shapes: Shapes,
     aliases: Aliases,
     /// Members on other nodes that are listed, in all rooms.
     remote_listed: usize,
@@ -93,6 +97,7 @@ impl Directory {
             room_quota: Quota::new(limits.rooms.per_address_max(), limits.rooms.max()),
             topics: Topics::default(),
             topic_quota: Quota::new(limits.topics.per_address_max(), limits.topics.max()),
+            shapes: Shapes::new(&limits.topics),
             aliases: Aliases::default(),
             remote_listed: 0,
         };
@@ -249,16 +254,17 @@ impl Directory {
         }
     }
 
-    /// Adds a subscriber to a pattern. The first subscriber adds the pattern to the table of all lanes, and the
-    /// pattern counts for its `owner`.
+    /// Adds a session to the subscribers of a pattern. The first subscriber adds the pattern to the table of all lanes,
+    /// and the pattern counts for its `owner`.
     pub(crate) fn subscribe(
         &self,
         pattern: &Pattern<'_>,
-        lane: usize,
+        id: SessionId,
         owner: Option<IpAddr>,
-    ) -> Result<Arc<SharedRoom>, TableFull> {
+    ) -> Result<Arc<SharedRoom>, RoomError> {
         // It stays open until the pattern has its subscriber.
         let hold = self.histories.hold_topic(pattern);
+        let lane = id.lane();
         let mut state = self.lock();
         if let Some(link) = &self.backplane {
             link.note_pattern(pattern.text());
@@ -268,9 +274,12 @@ impl Directory {
         }
         let own = usize::from(self.backplane.is_some());
         let count = state.topics.len() - own;
-        state.topic_quota.check(owner, count)?;
-        let alias = state.aliases.take()?;
+        let too_many = |full: TableFull| RoomError::TooManyPatterns(full.into());
+        state.topic_quota.check(owner, count).map_err(too_many)?;
+        state.shapes.check(pattern, id, owner)?;
+        let alias = state.aliases.take().map_err(too_many)?;
         state.topic_quota.add(owner);
+        state.shapes.add(pattern, id, owner);
         let shared = SharedRoom::pattern(alias, pattern.text(), pattern.is_wildcard(), owner);
         if let Some(hold) = &hold {
             shared.keep(|| hold.history());
@@ -292,6 +301,7 @@ impl Directory {
         if state.topics.exit(shared.name(), lane) {
             state.aliases.release(shared.alias());
             state.topic_quota.remove(shared.owner());
+            state.shapes.remove(shared.name());
             self.topics_version
                 .store(state.topics.version(), Ordering::Release);
         }
@@ -344,6 +354,7 @@ impl State {
 mod tests {
     use super::*;
     use crate::limits::ALIASES_MAX;
+    use crate::room::ReachedLimit;
 
     fn directory(rooms_max: usize, topics_max: usize) -> Directory {
         let mut limits = Limits::default();
@@ -441,26 +452,35 @@ mod tests {
             .claim("alice", SessionId::new(0, 1, 1))
             .unwrap();
         let pattern = |text| Pattern::parse(text).unwrap();
+        let session = |lane| SessionId::new(lane, 1, 1);
         let room = directory.enter("a", &alice, 0, None).unwrap().0;
-        let topic = directory.subscribe(&pattern("a"), 0, None).unwrap();
+        let topic = directory
+            .subscribe(&pattern("a"), session(0), None)
+            .unwrap();
         assert_ne!(room.alias(), topic.alias());
         assert!(!topic.is_wildcard());
-        let again = directory.subscribe(&pattern("a"), 5, None).unwrap();
+        let again = directory
+            .subscribe(&pattern("a"), session(5), None)
+            .unwrap();
         assert_eq!(again.alias(), topic.alias());
         assert_eq!(topic.others(0), Receiver::Lane(5).into());
         assert!(
             directory
-                .subscribe(&pattern("b.*"), 0, None)
+                .subscribe(&pattern("b.*"), session(0), None)
                 .unwrap()
                 .is_wildcard()
         );
         assert_eq!(
-            directory.subscribe(&pattern("c"), 0, None).unwrap_err(),
-            TableFull::Server
+            directory
+                .subscribe(&pattern("c"), session(0), None)
+                .unwrap_err(),
+            RoomError::TooManyPatterns(ReachedLimit::Server)
         );
         directory.unsubscribe(&topic, 0);
         directory.unsubscribe(&topic, 5);
-        let anew = directory.subscribe(&pattern("a"), 0, None).unwrap();
+        let anew = directory
+            .subscribe(&pattern("a"), session(0), None)
+            .unwrap();
         assert_ne!(anew.alias(), topic.alias(), "aliases go round");
     }
 }

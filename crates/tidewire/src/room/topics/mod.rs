@@ -91,7 +91,10 @@ impl<'a> LaneTopics<'a> {
         policy: Option<Policy>,
     ) -> Result<u16, RoomError> {
         let subscribed = self.try_subscribe(id, pattern, policy);
-        if let Err(RoomError::TooManyPatterns(_) | RoomError::OutOfMemory) = subscribed {
+        if let Err(
+            RoomError::TooManyPatterns(_) | RoomError::TooManyShapes(_) | RoomError::OutOfMemory,
+        ) = subscribed
+        {
             self.sessions.counters.rooms_refused.add(1);
         }
         let session = self.sessions.table.find(id);
@@ -195,13 +198,13 @@ impl<'a> LaneTopics<'a> {
             let registered = limiter.register(owner);
             registered.map_err(|full| RoomError::TooManyRegistrations(full.into()))?;
         }
-        let topic = match (self.open.directory()).subscribe(&pattern, self.exchange.lane(), owner) {
+        let topic = match self.open.directory().subscribe(&pattern, id, owner) {
             Ok(topic) => topic,
-            Err(full) => {
+            Err(refusal) => {
                 if registers {
                     limiter.unregister(owner);
                 }
-                return Err(RoomError::TooManyPatterns(full.into()));
+                return Err(refusal);
             }
         };
         if registers {
