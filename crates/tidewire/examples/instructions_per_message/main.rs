@@ -8,6 +8,9 @@
 //! - `ingest`: messages without an answer, except the last, which requests the count.
 //! - `fanout`: messages for a room, with 16 receivers; the round ends when all have all. TW1 only.
 //! - `publish`: messages of a topic with one subscriber, which has received all at the end of the round. TW1 only.
+//! - `publish-exact`, `publish-wildcards`, `publish-hostile`: as `publish`, of four topics in turn beside 10,000 topics
+//!   of other subscribers; of these topics with three wildcards that match, beside 10,000 that do not; of topics that
+//!   never repeat, beside 10,000 wildcards of as many shapes as a server has by default.
 //! - `send`, `send-to`: one session's messages go to another, one by one; by a sender that was found once, or each by
 //!   the session's number.
 //! - `publish-permitted`: as `publish`, by peers with checked permissions.
@@ -24,6 +27,7 @@
 
 mod datagrams;
 mod permitted;
+mod topics;
 
 use std::error::Error;
 use std::io::{Read, Write};
@@ -32,16 +36,16 @@ use std::sync::mpsc::{Sender, channel};
 
 use tidewire::address::Address;
 use tidewire::{
-    AnyCodec, Client, Context, Endpoint, HandlerResult, Kind, Message, Moment, PubSub, RoomId,
-    Server, ServerBuilder, Service, SessionId,
+    AnyCodec, Client, Context, Endpoint, HandlerResult, Kind, Message, Moment, RoomId, Server,
+    ServerBuilder, Service, SessionId,
 };
 use tidewire_io::poller::{PollerChoice, PollerKind};
-use tidewire_proto::body::SubscribeBody;
 use tidewire_proto::codec::{Codec, Decoded, Format, FrameLayout};
 use tidewire_proto::error::{DecodeError, EncodeError};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};
 
 use self::permitted::Permitted;
+use self::topics::Publications;
 
 type Failure = Box<dyn Error>;
 
@@ -72,7 +76,10 @@ fn main() -> Result<(), Failure> {
         "echo" => plan.echo(),
         "ingest" => plan.ingest(),
         "fanout" => plan.fan_out(),
-        "publish" => plan.publish(),
+        "publish" => plan.publish(&Publications::one()),
+        "publish-exact" => plan.publish(&Publications::exact()),
+        "publish-wildcards" => plan.publish(&Publications::wildcards()),
+        "publish-hostile" => plan.publish(&Publications::hostile()),
         "send" => plan.send(true),
         "send-to" => plan.send(false),
         "client" => plan.client(),
@@ -148,35 +155,6 @@ impl Plan {
             for (peer, rest) in &mut *receivers {
                 self.receive(peer, rest)?;
             }
-        }
-        Ok(())
-    }
-
-    fn publish(&self) -> Result<(), Failure> {
-        let server = self.listen("tcp://127.0.0.1:0")?.start(|_| PubSub::new())?;
-        let mut subscriber = self.connect(&server)?;
-        let mut body = Vec::new();
-        let subscription = SubscribeBody {
-            policy: None,
-            pattern: TOPIC,
-        };
-        subscription.encode(&mut body);
-        let (mut request, mut reply) = (Vec::new(), Vec::new());
-        let subscribe = Message::with_id(Kind::Subscribe, 0, 1, &body);
-        self.codec.encode(&subscribe, &mut request)?;
-        self.codec
-            .encode(&Message::with_id(Kind::Reply, 0, 1, &[]), &mut reply)?;
-        subscriber.write_all(&request)?;
-        subscriber.read_exact(&mut reply)?;
-        let mut messages = Vec::new();
-        let message = Message::new(Kind::Publish, 0, &PAYLOAD).with_name(TOPIC);
-        for _ in 0..self.batch {
-            self.codec.encode(&message, &mut messages)?;
-        }
-        let (mut publisher, mut rest) = (self.connect(&server)?, Vec::new());
-        for _ in 0..self.rounds {
-            publisher.write_all(&messages)?;
-            self.receive(&mut subscriber, &mut rest)?;
         }
         Ok(())
     }
@@ -523,8 +501,6 @@ const PERMITTED: &str = "-permitted";
 const RECEIVERS: usize = 16;
 
 const PAYLOAD: [u8; 32] = [b'x'; 32];
-
-const TOPIC: &str = "market.xyz";
 
 /// Of the codec of one's own.
 const LENGTH_BYTES: usize = 2;
