@@ -9,6 +9,7 @@
 //! total. The two subscriptions have their own policies, positions and gaps. So a search for sessions that get a
 //! message twice would visit every subscriber for every message.
 
+mod cache;
 mod publishing;
 mod routes;
 
@@ -24,18 +25,22 @@ pub(super) use routes::Topics;
 
 use super::deliveries::{LaneDeliveries, OpenRooms};
 use super::refusal::{ReachedLimit, RoomError};
+use crate::history::TopicHistory;
 use crate::mailbox::Exchange;
 use crate::observe::{DropReason, QuietLog};
 use crate::session::{LaneSessions, Session, SessionId, SessionLimiter};
-use publishing::RecentTopic;
+use cache::TopicCache;
 
 /// The routes of a lane from topics to subscriptions, and the limit of registrations.
 #[derive(Debug)]
 pub(super) struct TopicTable {
     /// The subscriptions that match a topic.
     routes: Routes,
-    /// The topic of the last message, and its subscriptions.
-    recent: RecentTopic,
+    /// The latest topics, and their subscriptions.
+    cache: TopicCache,
+    /// The history of the last message's topic. Only this one is held, so that another topic's history can give way to
+    /// a new one.
+    history: Option<TopicHistory>,
     /// Counts the registrations of the whole server.
     limiter: Arc<SessionLimiter>,
     /// Limits the log lines about refused registrations.
@@ -55,7 +60,8 @@ impl TopicTable {
     pub(super) fn new(limiter: Arc<SessionLimiter>) -> Self {
         Self {
             routes: Routes::default(),
-            recent: RecentTopic::default(),
+            cache: TopicCache::default(),
+            history: None,
             limiter,
             registration_log: QuietLog::default(),
         }

@@ -8,7 +8,7 @@ use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::topic::validate_topic;
 
-use super::routes::Routes;
+use super::cache::Match;
 use super::{LaneTopics, TopicTable};
 use crate::broker::Addressee;
 use crate::history::{MessageHistory, Record, TopicHistory, encode_record};
@@ -16,47 +16,7 @@ use crate::mailbox::LaneSet;
 use crate::room::deliveries::{InEachCodec, LaneDeliveries, LaneLogs, NewFrame, OpenRooms, Origin};
 use crate::room::histories::LaneHistories;
 use crate::room::{RoomError, SharedRoom};
-use crate::session::{LaneSessions, LogKey, RepeatedFrame, Session, SessionId};
-
-/// The topic of the last message, and the subscriptions that match it. Most publishers repeat a topic for a while.
-#[derive(Debug, Default)]
-pub(super) struct RecentTopic {
-    topic: String,
-    /// The version of the routes at the look-up.
-    version: u64,
-    matches: Vec<Match>,
-    history: Option<TopicHistory>,
-}
-
-/// A subscription that matches the topic.
-#[derive(Debug)]
-struct Match {
-    shared: Arc<SharedRoom>,
-    /// The frame of the topic's last delivery.
-    delivery: RepeatedFrame,
-}
-
-impl RecentTopic {
-    /// Whether this is the topic of the last message and no route has changed since. A topic is never empty.
-    #[inline]
-    fn is(&self, topic: &str, routes: &Routes) -> bool {
-        self.version == routes.version() && !topic.is_empty() && self.topic == topic
-    }
-
-    /// Looks up which subscriptions match a topic. The topic must be valid.
-    fn look_up(&mut self, topic: &str, routes: &Routes) {
-        self.topic.clear();
-        self.topic.push_str(topic);
-        self.version = routes.version();
-        self.matches.clear();
-        routes.each_match(topic, |shared| {
-            self.matches.push(Match {
-                shared: Arc::clone(shared),
-                delivery: RepeatedFrame::default(),
-            });
-        });
-    }
-}
+use crate::session::{LaneSessions, LogKey, Session, SessionId};
 
 impl TopicTable {
     /// Makes a topic the recent one.
@@ -68,10 +28,9 @@ impl TopicTable {
         publisher: SessionId,
         topic: &str,
     ) -> Result<(), RoomError> {
-        validate_topic(topic).map_err(RoomError::Topic)?;
-        self.recent.look_up(topic, &self.routes);
+        self.cache.look_up(topic, &self.routes)?;
         let owner = || sessions.table.find(publisher).and_then(Session::owner);
-        self.recent.history = open.directory().histories().topic(topic, owner);
+        self.history = open.directory().histories().topic(topic, owner);
         Ok(())
     }
 }
@@ -100,7 +59,7 @@ impl LaneTopics<'_> {
         payload: &[u8],
     ) -> Result<bool, RoomError> {
         self.open.directory().refresh(&mut self.topics.routes);
-        if !self.topics.recent.is(topic, &self.topics.routes) {
+        if !self.topics.cache.is_recent(topic, &self.topics.routes) {
             self.topics.look_up(self.open, self.sessions, id, topic)?;
         }
         let overhead = PUBLISHED_OVERHEAD_BYTES + topic.len();
@@ -109,7 +68,7 @@ impl LaneTopics<'_> {
         if self.sessions.relief.is_short() && !self.sessions.relief_pass().may_grow() {
             return Err(RoomError::OutOfMemory);
         }
-        let congested = match &self.topics.recent.history {
+        let congested = match &self.topics.history {
             None => self.append_to_each_match(topic, payload)?,
             Some(TopicHistory::Here(history)) => {
                 let history = Arc::clone(history);
@@ -136,11 +95,11 @@ impl LaneTopics<'_> {
         payload: &[u8],
     ) -> Result<Option<usize>, EncodeError> {
         let (mut congested, mut result) = (None, Ok(()));
-        for index in 0..self.topics.recent.matches.len() {
+        for index in 0..self.topics.cache.matches().len() {
             if let Err(error) = self.append_published(index, topic, payload) {
                 result = result.and(Err(error));
             }
-            if self.topics.recent.matches[index].shared.is_congested() {
+            if self.topics.cache.matches()[index].shared().is_congested() {
                 congested = congested.or(Some(index));
             }
         }
@@ -159,10 +118,10 @@ impl LaneTopics<'_> {
         let overhead = RECORDED_OVERHEAD_BYTES;
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), overhead)?;
-        let matches = &self.topics.recent.matches;
-        let exact = matches.iter().find(|it| !it.shared.is_wildcard());
+        let matches = self.topics.cache.matches();
+        let exact = matches.iter().find(|it| !it.shared().is_wildcard());
         // No room has the alias 0, so a topic without subscribers has no log.
-        let alias = exact.map_or(0, |it| it.shared.alias());
+        let alias = exact.map_or(0, |it| it.shared().alias());
         let message = Record::without_author(payload);
         let mut histories = LaneHistories::new(self.open, self.sessions, self.exchange);
         let recording = histories.begin_record(history, alias);
@@ -215,7 +174,8 @@ impl LaneTopics<'_> {
     ) -> Result<Option<usize>, EncodeError> {
         let (mut congested, mut result) = (None, Ok(()));
         let mut deliveries = LaneDeliveries::new(self.open, self.sessions, self.exchange);
-        for (index, Match { shared, .. }) in self.topics.recent.matches.iter().enumerate() {
+        let matches = self.topics.cache.matches().iter().map(Match::shared);
+        for (index, shared) in matches.enumerate() {
             if let Err(error) = append(&mut deliveries, shared) {
                 result = result.and(Err(error));
             }
@@ -229,7 +189,7 @@ impl LaneTopics<'_> {
     /// Pauses a publisher until a congested room is clear. Returns false if the session has ended.
     #[cold]
     fn hold_publisher(&mut self, id: SessionId, index: usize) -> bool {
-        let room = Arc::clone(&self.topics.recent.matches[index].shared);
+        let room = Arc::clone(self.topics.cache.matches()[index].shared());
         let slot = self.sessions.table.slot_of(id);
         slot.map(|slot| self.deliveries().hold(slot, &room))
             .is_some()
@@ -244,7 +204,7 @@ impl LaneTopics<'_> {
         topic: &str,
         payload: &[u8],
     ) -> Result<(), EncodeError> {
-        let Match { shared, delivery } = &mut self.topics.recent.matches[index];
+        let (shared, delivery) = self.topics.cache.matches_mut()[index].parts();
         let alias = shared.alias();
         let name = shared.named_topic(topic);
         let message = Message::new(Kind::Deliver, alias, payload).with_name(name);
@@ -276,7 +236,7 @@ impl LaneTopics<'_> {
     /// reason as the next one.
     #[inline(never)]
     fn send_published(&mut self, index: usize, appended: NewFrame, topic: &str, payload: &[u8]) {
-        let shared = Arc::clone(&self.topics.recent.matches[index].shared);
+        let shared = Arc::clone(self.topics.cache.matches()[index].shared());
         let name = shared.named_topic(topic);
         let message = Message::new(Kind::Deliver, shared.alias(), payload).with_name(name);
         let frame = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode(&message, out);
@@ -300,7 +260,7 @@ impl LaneTopics<'_> {
     ) -> Result<(), EncodeError> {
         let payload = message.payload;
         if others.has_other_codecs() {
-            let shared = Arc::clone(&self.topics.recent.matches[index].shared);
+            let shared = Arc::clone(self.topics.cache.matches()[index].shared());
             let frame = |codec: &AnyCodec, out: &mut Vec<u8>| codec.encode(message, out);
             let expected = PUBLISHED_OVERHEAD_BYTES + topic.len() + payload.len();
             let message = InEachCodec::by_nobody(&frame, expected);
