@@ -9,7 +9,7 @@ use tidewire_proto::codec::{Codec, Decoded};
 
 use super::{Failure, PAYLOAD, Plan};
 
-/// What is published, and who is subscribed.
+/// The topics of the messages, and the patterns of the subscribers.
 pub(super) struct Publications {
     /// The patterns of the subscriber that receives all. Each of them matches every topic, or each topic one of them.
     received: Vec<String>,
