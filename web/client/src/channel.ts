@@ -32,7 +32,10 @@ export interface CallOptions {
 export interface BeginOptions extends CallOptions {
   /** Begins behind this position, that of the last message that the page has. `recovered` says whether messages are missing. */
   since?: string
-  /** Begins with this number of the newest messages. Default: all that the server keeps. */
+  /**
+   * Begins with this number of the newest messages. Default: all that the server keeps. With a wildcard these are the newest ones of each
+   * topic with a history, and they come again after a reconnect.
+   */
   last?: number
 }
 
@@ -46,7 +49,7 @@ export type ChannelEvent =
   | { type: "resumed" }
   /**
    * There is a history. The missed messages follow, except this number; it is null if the server does not know it. A pattern with a
-   * wildcard has no positions, so that nothing follows and the number is never known.
+   * wildcard has no positions, so that the number is never known, and only what `last` asks for follows.
    */
   | { type: "recovered"; missing: number | null }
   /** The server refused something that was sent here. */
@@ -132,6 +135,8 @@ function channel(
   /** The position of the last message. Without a history it is 0:0, and no server can tell what is missing since then. */
   let epoch = 0n
   let offset = 0
+  /** The number of newest messages that the page asked for. A pattern with a wildcard asks for them again. */
+  let newest: number | undefined
   const moveTo = (frame: Frame) => {
     epoch = frame.epoch()
     offset = frame.uint(8)
@@ -139,8 +144,9 @@ function channel(
   const recovered = (missing: number) => push({ type: "recovered", missing: missing < 2 ** 53 ? missing : null })
   /** Writes the position to begin at: the last one, unless the channel is new. */
   const begin = (out: Writer, options?: BeginOptions) => {
-    if (!options) return out.behind(epoch, offset)
+    if (!options) return newest != null && !epoch ? out.behind(NEWEST, newest) : out.behind(epoch, offset)
     const { since, last } = options
+    newest = last
     if (last != null) return out.behind(NEWEST, last)
     if (!since) return out
     const [from, to] = since.split(":")
@@ -187,6 +193,8 @@ function channel(
         host.attach(self)
         if (!options) push({ type: "resumed" })
         if (isAsked) recovered(missing!)
+        // Others than the newest messages of each topic may be missing.
+        else if (!options && isAsked === 0 && !epoch) recovered(Infinity)
         attempts = 0
       }),
     place(frame) {

@@ -64,7 +64,23 @@ test("a topic with a history: since a position, the last ones, and a wildcard wi
   client.publish("n", "9")
   const live = await all.nextEvent()
   assert.deepEqual([live.topic, text(live.payload), live.position], ["n", "9", undefined])
-  await client.close()
+  await all.unsubscribe()
+  client.publish("m", "1")
+  await client.flush()
+  const gate = await relay(server.url)
+  const reader = await connect(gate.url)
+  const newest = await reader.subscribe(">", { last: 1 })
+  const values = async () => {
+    const two = [await until(newest, "message"), await until(newest, "message")]
+    return two.map((it) => [it.topic, text(it.payload)])
+  }
+  assert.deepEqual(await values(), [["m", "1"], ["n", "9"]])
+  // After a reconnect they come again, and others may be missing.
+  gate.cut()
+  assert.equal((await until(newest, "recovered")).missing, null)
+  assert.deepEqual(await values(), [["m", "1"], ["n", "9"]])
+  await Promise.all([reader, client].map((it) => it.close()))
+  gate.stop()
   await server.stop()
 })
 

@@ -62,7 +62,8 @@ pub(crate) struct SubArguments {
     policy: Option<Policy>,
 
     /// Begin after this position of an earlier run, EPOCH:OFFSET as --json prints it, or with the newest N messages
-    /// that the server keeps; without it, with all that it keeps. For one topic without a wildcard
+    /// of each topic that the server keeps; without it, with all that it keeps. A position is for one topic without a
+    /// wildcard, and a subscriber of a wildcard gets only the newest N, or none
     #[arg(long, value_name = "EPOCH:OFFSET|N", value_parser = parse_since)]
     since: Option<Since>,
 
@@ -110,10 +111,12 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     Need::Topics.check(&arguments.connection.codec(), "`tidewire sub`")?;
     for pattern in &arguments.patterns {
         let parsed = Pattern::parse(pattern).map_err(|error| bad_topic(pattern, error))?;
-        if arguments.since.is_some() && (parsed.is_wildcard() || arguments.patterns.len() > 1) {
+        if matches!(arguments.since, Some(Since::Position(_)))
+            && (parsed.is_wildcard() || arguments.patterns.len() > 1)
+        {
             return Err(Failure::configuration(
-                "--since is for one topic without a wildcard, because each topic has positions of its own",
-                "subscribe to one topic, or leave --since out",
+                "a position is for one topic without a wildcard, because each topic has positions of its own",
+                "subscribe to one topic, or give --since a number of messages",
             )
             .into());
         }

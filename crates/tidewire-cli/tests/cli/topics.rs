@@ -314,9 +314,9 @@ fn mistakes_have_a_code_and_a_remedy() {
         (&["sub", &pubsub, "a.>.b"], 2, "whole last segment"),
         (&["sub", &pubsub], 2, "PATTERN"),
         (
-            &["sub", &pubsub, "a.*", "--since", "2"],
+            &["sub", &pubsub, "a.*", "--since", "7:2"],
             2,
-            "leave --since out",
+            "give --since a number",
         ),
         (
             &["sub", &pubsub, "a", "--since", "noon"],
@@ -385,6 +385,11 @@ fn a_subscriber_begins_with_the_newest_messages_or_after_a_position() {
     };
     publish_lines(b"one\ntwo\nthree\n");
     assert_eq!(sub("2", &["--since", "2"]).0, ["two", "three"]);
+    // With a wildcard each topic begins with its newest message.
+    let ended = publish(&["pub", &address, "news.other", "-"], b"four\n");
+    assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+    let ended = subscriber(&address, &["news.*", "--count", "2", "--since", "1"]).wait();
+    assert_eq!(ended.transcript, ["news.other four", "news.today three"]);
     let (heard, _) = sub("1", &["--json"]);
     let object: serde_json::Value = serde_json::from_str(&heard[0]).unwrap();
     assert_eq!(object["payload"], "one");

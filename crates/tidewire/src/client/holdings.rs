@@ -79,6 +79,8 @@ struct Holding {
     was_agreed: bool,
     /// The position of the last message, if there is a history.
     position: Option<Position>,
+    /// The number of newest messages of each topic to request again, for a pattern with a wildcard.
+    newest: Option<u64>,
 }
 
 /// A request about an entry.
@@ -118,6 +120,10 @@ impl Holdings {
             pending: 0,
             was_agreed: false,
             position: None,
+            newest: match opening.since {
+                Some(Since::Last(count)) => Some(count),
+                _ => None,
+            },
         })
     }
 
@@ -212,7 +218,8 @@ impl Holdings {
             entry.position = None;
             return self.replace_alias(key, None);
         }
-        if std::mem::replace(&mut entry.was_agreed, true) {
+        let is_resumed = std::mem::replace(&mut entry.was_agreed, true);
+        if is_resumed {
             entry.tell(TopicEvent::Resumed);
         }
         self.replace_alias(key, Some(alias));
@@ -224,6 +231,10 @@ impl Holdings {
             entry.position = Some(position);
         }
         match recovery {
+            // The newest messages of each topic follow, and others may be missing.
+            Recovery::NotAsked if is_resumed && !entry.has_positions() => {
+                entry.tell_recovered(&self.link, None);
+            }
             Recovery::NotAsked => {}
             Recovery::Recovered => entry.tell_recovered(&self.link, Some(0)),
             Recovery::Missing(count) => entry.tell_recovered(&self.link, count),
@@ -411,9 +422,15 @@ impl Holding {
 
     /// Returns the part of the history to request. Within a connection nothing is missing.
     fn since(&self) -> Option<Since> {
-        // The subscriber of a pattern with a wildcard learns that messages may be missing.
-        let unknown = (self.was_agreed && !self.has_positions()).then(Position::default);
-        let since = self.position.or(unknown).map(Since::Position);
+        let since = match self.has_positions() {
+            true => self.position.map(Since::Position),
+            false if !self.was_agreed => None,
+            // The subscriber of a pattern with a wildcard learns that messages may be missing.
+            false => Some(match self.newest {
+                Some(count) => Since::Last(count),
+                None => Since::Position(Position::default()),
+            }),
+        };
         since.filter(|_| self.alias.is_none())
     }
 

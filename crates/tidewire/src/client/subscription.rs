@@ -198,7 +198,12 @@ impl Subscribe<'_> {
         self
     }
 
-    /// Asks for the newest messages of the topic's history, at most `count`.
+    /// Asks for the newest messages of the topic's history, at most `count`. With a wildcard these are the newest
+    /// messages of each topic that matches and has a history. They come before later ones, in the order of the topics,
+    /// and again after a reconnect. A message that is published at the same moment may come twice. So
+    /// `client.subscribe("price.>").last(1)` begins with the last value of each price.
+    ///
+    /// Servers of a cluster give a subscriber of a wildcard live messages only.
     pub fn last(mut self, count: u64) -> Self {
         self.since = Some(Since::Last(count));
         self

@@ -109,7 +109,7 @@ impl<'a> Record<'a> {
         self.member
     }
 
-    pub(crate) fn payload_bytes(&self) -> usize {
-        self.payload.len()
+    pub(crate) fn payload(&self) -> &'a [u8] {
+        self.payload
     }
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 
 use tidewire_proto::backplane::SequenceKind;
+use tidewire_proto::body::Since;
 use tidewire_proto::topic::Pattern;
 
 use super::limits::HistoryPattern;
@@ -115,6 +116,22 @@ impl ServerHistories {
                 here.map(TopicHistory::Here)
             }
         }
+    }
+
+    /// How many of the newest messages of each topic a subscriber of a wildcard gets that asks for this. A node has
+    /// those of some topics only, so it gives none.
+    pub(crate) fn newest_count(&self, since: Since) -> u64 {
+        match since {
+            Since::Last(count) if self.keeps_topics() && self.link.is_none() => count,
+            _ => 0,
+        }
+    }
+
+    /// The topics with a history that a pattern matches, in the order of their names.
+    pub(crate) fn topics_of(&self, pattern: &Pattern<'_>) -> Vec<(Arc<str>, Arc<MessageHistory>)> {
+        let mut topics = self.topics.table().matched_by(pattern);
+        topics.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        topics
     }
 
     /// Keeps the history of a room or topic open, if the node has it.

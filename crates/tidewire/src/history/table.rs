@@ -17,6 +17,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use slab::Slab;
+use tidewire_proto::topic::Pattern;
 
 use super::message_history::MessageHistory;
 
@@ -56,6 +57,14 @@ impl HistoryTable {
 
     pub(super) fn get(&self, name: &str) -> Option<&Arc<MessageHistory>> {
         Some(&self.entries[*self.by_name.get(name)?].history)
+    }
+
+    /// The names that a pattern matches, with their histories. It looks at every name.
+    pub(super) fn matched_by(&self, pattern: &Pattern<'_>) -> Vec<(Arc<str>, Arc<MessageHistory>)> {
+        let entries = self.entries.iter().map(|(_, entry)| entry);
+        let matched = entries.filter(|entry| pattern.matches(&entry.name));
+        let pair = |entry: &NamedHistory| (Arc::clone(&entry.name), Arc::clone(&entry.history));
+        matched.map(pair).collect()
     }
 
     /// Adds a history whose messages the carrier numbers.

@@ -182,6 +182,12 @@ pub enum RoomError {
     /// There are too many registrations for all topics.
     #[error("{}", registration_limit(*.0))]
     TooManyRegistrations(ReachedLimit),
+    /// The newest messages of the topics that a pattern matches do not fit the output of a session.
+    #[error(
+        "the newest messages of these topics have more bytes than a connection may queue (queue_bytes_max); subscribe \
+        to fewer topics at once"
+    )]
+    TooManyMessages,
     /// The session agreed on smaller frames than a room may send. Connect again with the server's limit.
     #[error(
         "this connection's frame limit is below the server's, so it cannot join rooms or subscribe; connect with the \
@@ -268,6 +274,7 @@ impl RoomError {
             | Self::TooManyPatterns(_)
             | Self::TooManyShapes(_)
             | Self::TooManyRegistrations(_)
+            | Self::TooManyMessages
             | Self::FrameLimit
             | Self::OutOfMemory
             | Self::CutOff

@@ -225,6 +225,7 @@ impl PubSub {
             }
         };
         let channel = cx.topics().subscribe_as_asked(pattern, policy)?;
+        let newest = cx.topics().newest_of_each(channel, since)?;
         let recovery = cx.topics().open_history(channel, since);
         let (mut tail, mut flags) = (Vec::new(), 0);
         if let Some(recovery) = recovery.filter(|_| cx.codec().format().has_positions) {
@@ -235,6 +236,9 @@ impl PubSub {
         cx.send(Message { flags, ..reply })?;
         if recovery.is_some() {
             cx.rooms().push_history(channel);
+        }
+        if !newest.is_empty() {
+            cx.topics().push_newest(&newest);
         }
         Ok(())
     }

@@ -133,6 +133,30 @@ impl TopicActions<'_, '_> {
             .unsubscribe(self.cx.call.id(), subscription)
     }
 
+    /// Frames the newest messages of each topic that the new subscription matches, if it has a wildcard and asked for
+    /// them. Call [`Self::push_newest`] after the reply. An error ends the subscription.
+    pub(super) fn newest_of_each(
+        &mut self,
+        subscription: u16,
+        since: Option<Since>,
+    ) -> Result<Vec<u8>, RoomError> {
+        let id = self.cx.call.id();
+        let mut rooms = self.cx.core.rooms();
+        let newest = rooms.histories().newest_of_each(id, subscription, since);
+        if newest.is_err() {
+            self.unsubscribe_as_asked(subscription)?;
+        }
+        newest
+    }
+
+    /// Queues the frames of the newest messages of each topic.
+    pub(super) fn push_newest(&mut self, frames: &[u8]) {
+        let sessions = &mut self.cx.core.sessions;
+        let slot = self.cx.call.id().slot();
+        sessions.outputs.append_frames(slot, frames);
+        self.cx.call.note_appended(sessions);
+    }
+
     /// Plans what the new subscriber gets of the history of its topic. Call [`Self::push_history`] after the reply.
     pub(super) fn open_history(
         &mut self,

@@ -188,7 +188,7 @@ impl Outputs {
     }
 
     /// Appends encoded frames, whose ends the codec finds.
-    pub(super) fn append_frames(&mut self, slot: usize, frames: &[u8]) {
+    pub(crate) fn append_frames(&mut self, slot: usize, frames: &[u8]) {
         let Self {
             all,
             current,

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod delivery;
+mod newest;
 mod reconnect;
 mod refusal;
 mod slow;

@@ -310,9 +310,15 @@ impl Directory {
     /// Brings a lane's routes up to date. Most of the time this costs one read.
     #[inline]
     pub(crate) fn refresh(&self, routes: &mut Routes) {
-        if self.topics_version.load(Ordering::Acquire) != routes.version() {
+        if !self.is_fresh(routes) {
             self.refresh_stale(routes);
         }
+    }
+
+    /// Whether a lane's routes are up to date.
+    #[inline]
+    pub(in crate::room) fn is_fresh(&self, routes: &Routes) -> bool {
+        self.topics_version.load(Ordering::Acquire) == routes.version()
     }
 
     #[cold]

@@ -1,6 +1,7 @@
 //! The histories of rooms and topics, as a lane uses them: recording what is sent, and replaying it to newcomers.
 
 mod expiring;
+mod newest;
 mod recording;
 mod replay;
 
@@ -105,8 +106,11 @@ impl<'a> LaneHistories<'a> {
         let shared = Arc::clone(self.open.shared(alias)?);
         let topic = &**shared.name();
         if shared.is_wildcard() {
-            let is_asked = since.is_some() && directory.histories().keeps_topics();
-            return is_asked.then_some(UNKNOWN);
+            let asked = since.filter(|_| directory.histories().keeps_topics())?;
+            return Some(match directory.histories().newest_count(asked) {
+                0 => UNKNOWN,
+                _ => NO_POSITION,
+            });
         }
         let owner = || self.sessions.table.find(id).and_then(Session::owner);
         let history = match directory.histories().topic(topic, owner)? {
@@ -131,11 +135,17 @@ impl<'a> LaneHistories<'a> {
     }
 }
 
-/// The recovery of a pattern with a wildcard, which has no positions.
-const UNKNOWN: RecoveryBody = RecoveryBody {
+/// The recovery of a pattern with a wildcard, which has no positions, if the newest messages follow.
+const NO_POSITION: RecoveryBody = RecoveryBody {
     position: Position {
         epoch: 0,
         offset: 0,
     },
+    recovery: Recovery::NotAsked,
+};
+
+/// The same if they do not follow.
+const UNKNOWN: RecoveryBody = RecoveryBody {
     recovery: Recovery::Missing(None),
+    ..NO_POSITION
 };

@@ -100,7 +100,7 @@ impl LaneHistories<'_> {
             };
             deliveries.append_gap(alias, &mut lost);
             let author = returns_own.then(|| deliveries.session_of_member(alias, message.author()));
-            let expected = message.payload_bytes() + FRAME_OVERHEAD_BYTES_MAX;
+            let expected = message.payload().len() + FRAME_OVERHEAD_BYTES_MAX;
             let is_open = deliveries.append_of(alias, author.flatten(), expected, &|codec, out| {
                 encode_record(codec, alias, is_topic, offset, &message, out)
             });

@@ -72,7 +72,7 @@ impl LaneTopics<'_> {
             None => self.append_to_each_match(topic, payload)?,
             Some(TopicHistory::Here(history)) => {
                 let history = Arc::clone(history);
-                self.publish_recorded(topic, payload, &history)?
+                self.publish_recorded(id, topic, payload, &history)?
             }
             Some(TopicHistory::OfCarrier) => self.publish_by_carrier(id, topic, payload)?,
         };
@@ -111,6 +111,7 @@ impl LaneTopics<'_> {
     #[inline(never)]
     fn publish_recorded(
         &mut self,
+        id: SessionId,
         topic: &str,
         payload: &[u8],
         history: &MessageHistory,
@@ -118,13 +119,22 @@ impl LaneTopics<'_> {
         let overhead = RECORDED_OVERHEAD_BYTES;
         let config = &self.sessions.config;
         config.check_shared_frame(payload.len(), overhead)?;
-        let matches = self.topics.cache.matches();
-        let exact = matches.iter().find(|it| !it.shared().is_wildcard());
-        // No room has the alias 0, so a topic without subscribers has no log.
-        let alias = exact.map_or(0, |it| it.shared().alias());
         let message = Record::without_author(payload);
-        let mut histories = LaneHistories::new(self.open, self.sessions, self.exchange);
-        let recording = histories.begin_record(history, alias);
+        let recording = loop {
+            let matches = self.topics.cache.matches();
+            let exact = matches.iter().find(|it| !it.shared().is_wildcard());
+            // No room has the alias 0, so a topic without subscribers has no log.
+            let alias = exact.map_or(0, |it| it.shared().alias());
+            let mut histories = LaneHistories::new(self.open, self.sessions, self.exchange);
+            let recording = histories.begin_record(history, alias);
+            // A session of another lane may have subscribed, and read the history, after the look-up above.
+            if self.open.directory().is_fresh(&self.topics.routes) {
+                break recording;
+            }
+            drop(recording);
+            self.open.directory().refresh(&mut self.topics.routes);
+            self.topics.look_up(self.open, self.sessions, id, topic)?;
+        };
         let (offset, expected) = (recording.offset(), overhead + payload.len());
         let congested = self.append_rarely(|deliveries, shared| {
             if shared.is_wildcard() {
