@@ -164,6 +164,7 @@ fn subscriber(address: &str) -> Result<TcpStream, Failure> {
     let subscribe = SubscribeBody {
         policy: None,
         pattern: "md.>",
+        group: None,
     };
     subscribe.encode(&mut body);
     Tw1.encode(&Message::with_id(Kind::Subscribe, 0, 1, &body), &mut frames)?;

@@ -273,7 +273,12 @@ fn send_half(server: &Server) -> Option<TcpStream> {
 
 fn subscribe(peer: &mut Peer, pattern: &str, policy: Option<Policy>) {
     let mut body = Vec::new();
-    SubscribeBody { policy, pattern }.encode(&mut body);
+    SubscribeBody {
+        policy,
+        pattern,
+        group: None,
+    }
+    .encode(&mut body);
     let answer = ask(peer, Kind::Subscribe, &body).unwrap();
     assert_eq!(answer.kind, Kind::Reply, "{answer:?}");
 }

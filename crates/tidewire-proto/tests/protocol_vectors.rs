@@ -154,7 +154,12 @@ fn position_examples() -> Vec<(Kind, Vec<u8>)> {
     };
     let temp = |out: &mut Vec<u8>| {
         let (policy, pattern) = (None, "temp");
-        SubscribeBody { policy, pattern }.encode(out);
+        SubscribeBody {
+            policy,
+            pattern,
+            group: None,
+        }
+        .encode(out);
     };
     let reply = |offset, recovery, out: &mut Vec<u8>| {
         let position = Position { offset, ..POSITION };
@@ -284,6 +289,7 @@ fn topic_examples() -> Vec<(Kind, Vec<u8>)> {
         subscribe(4, None, "temp.*"),
         subscribe(8, Some(Policy::DropOldest), "temp"),
         subscribe(10, Some(Policy::ConflateByTopic), "md.>"),
+        in_group(12, "jobs.*", "workers"),
         frame(K::Reply, 5, 4, |_| ()),
         frame(K::Unsubscribe, 5, 6, |_| ()),
         named(K::Publish, 0, "temp.hall", b"21C"),
@@ -340,9 +346,31 @@ fn frame(kind: Kind, channel: u16, id: u32, body: impl FnOnce(&mut Vec<u8>)) -> 
 }
 
 fn subscribe(id: u32, policy: Option<Policy>, pattern: &str) -> (Kind, Vec<u8>) {
-    frame(Kind::Subscribe, 0, id, |out| {
-        SubscribeBody { policy, pattern }.encode(out);
-    })
+    let group = None;
+    subscription(
+        id,
+        &SubscribeBody {
+            policy,
+            pattern,
+            group,
+        },
+    )
+}
+
+fn in_group(id: u32, pattern: &str, group: &str) -> (Kind, Vec<u8>) {
+    let (policy, group) = (None, Some(group));
+    subscription(
+        id,
+        &SubscribeBody {
+            policy,
+            pattern,
+            group,
+        },
+    )
+}
+
+fn subscription(id: u32, body: &SubscribeBody<'_>) -> (Kind, Vec<u8>) {
+    frame(Kind::Subscribe, 0, id, |out| body.encode(out))
 }
 
 fn named(kind: Kind, id: u32, name: &str, payload: &[u8]) -> (Kind, Vec<u8>) {

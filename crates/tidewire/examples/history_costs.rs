@@ -135,7 +135,12 @@ fn read_all_rooms(address: &str, readers: usize) {
 fn subscription(topic: &str, id: u32) -> Vec<u8> {
     let (mut bytes, mut body) = (Vec::new(), Vec::new());
     let (policy, pattern) = (None, topic);
-    SubscribeBody { policy, pattern }.encode(&mut body);
+    SubscribeBody {
+        policy,
+        pattern,
+        group: None,
+    }
+    .encode(&mut body);
     let subscribe = Message::with_id(Kind::Subscribe, 0, id, &body);
     Tw1.encode(&subscribe, &mut bytes).unwrap();
     bytes

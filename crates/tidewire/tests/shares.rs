@@ -46,7 +46,12 @@ fn attacker(round: usize, attackers: usize) -> usize {
 fn subscribe(peer: &mut Peer, pattern: &str) -> bool {
     let mut body = Vec::new();
     let policy = None;
-    SubscribeBody { policy, pattern }.encode(&mut body);
+    SubscribeBody {
+        policy,
+        pattern,
+        group: None,
+    }
+    .encode(&mut body);
     peer.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
     let answer = std::iter::from_fn(|| peer.receive()).find(|it| it.id == 1);
     answer.expect("an answer, not the end").kind == Kind::Reply

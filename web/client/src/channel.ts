@@ -135,7 +135,7 @@ function channel(
   /** The position of the last message. Without a history it is 0:0, and no server can tell what is missing since then. */
   let epoch = 0n
   let offset = 0
-  /** The number of newest messages that the page asked for. A pattern with a wildcard asks for them again. */
+  /** The number of newest messages to ask for again, of a pattern with a wildcard. */
   let newest: number | undefined
   const moveTo = (frame: Frame) => {
     epoch = frame.epoch()
@@ -144,7 +144,7 @@ function channel(
   const recovered = (missing: number) => push({ type: "recovered", missing: missing < 2 ** 53 ? missing : null })
   /** Writes the position to begin at: the last one, unless the channel is new. */
   const begin = (out: Writer, options?: BeginOptions) => {
-    if (!options) return newest != null && !epoch ? out.behind(NEWEST, newest) : out.behind(epoch, offset)
+    if (!options) return newest != null ? out.behind(NEWEST, newest) : out.behind(epoch, offset)
     const { since, last } = options
     newest = last
     if (last != null) return out.behind(NEWEST, last)
@@ -184,8 +184,11 @@ function channel(
         if (isOver) return void giveBack(frame.alias).catch(() => {})
         joined?.(frame)
         let isAsked, missing
-        if (frame.flags & Flag.Positioned) {
+        // Without a history there is nothing to ask for.
+        if (!(frame.flags & Flag.Positioned)) newest = undefined
+        else {
           moveTo(frame)
+          if (epoch) newest = undefined
           isAsked = frame.uint(1)
           missing = frame.uint(8)
         }
@@ -194,7 +197,7 @@ function channel(
         if (!options) push({ type: "resumed" })
         if (isAsked) recovered(missing!)
         // Others than the newest messages of each topic may be missing.
-        else if (!options && isAsked === 0 && !epoch) recovered(Infinity)
+        else if (!options && newest != null) recovered(Infinity)
         attempts = 0
       }),
     place(frame) {
@@ -243,13 +246,16 @@ export function subscription(
   host: Host,
   { report: push, reading: events }: EventQueue<TopicEvent>,
   pattern: string,
+  group: string | undefined,
   policy: number,
 ): [Channel, Subscription] {
+  // On the wire a space is between the pattern and the group.
+  if (pattern.includes(" ")) throw new SyntaxError("a pattern must not contain a space")
   const self = channel(
     host,
     push,
     Kind.Subscribe,
-    (out) => out.uint(policy, 1).put(pattern),
+    (out) => out.uint(policy, 1).put(group == null ? pattern : `${pattern} ${group}`),
     ({ what, title, rest }, position) =>
       what === Kind.Deliver && push({ type: "message", topic: title || pattern, payload: rest(), position }),
   )

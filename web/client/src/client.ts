@@ -194,7 +194,7 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
       channel.place(frame)
       return face
     }
-    if (what) push({ type: "subscribed", subscription: begun(subscription(host, eventQueue(bounds), frame.word(), 0)) })
+    if (what) push({ type: "subscribed", subscription: begun(subscription(host, eventQueue(bounds), frame.word(), undefined, 0)) })
     else push({ type: "joined", room: begun(room(host, eventQueue(bounds), frame.word(), frame.word())) })
   }
 
@@ -295,7 +295,7 @@ function start(url: string, options: ClientOptions, connected: (client: Client) 
       while (isOpen && connection!.backlog() > bufferedBytesMax / 2) await new Promise<void>((resolve) => later(resolve, 4))
     },
     subscribe: async (pattern, options = {}) =>
-      begin(subscription(host, eventQueue({ ...bounds, ...options }), pattern, POLICIES.indexOf(options.policy!) + 1), options),
+      begin(subscription(host, eventQueue({ ...bounds, ...options }), pattern, options.group, POLICIES.indexOf(options.policy!) + 1), options),
     join: async (name, as, options = {}) => begin(room(host, eventQueue({ ...bounds, ...options }), name, as), options),
     nextEvent: events.nextEvent,
     events: () => events[Symbol.asyncIterator](),

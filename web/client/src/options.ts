@@ -73,6 +73,8 @@ export interface RequestOptions extends CallOptions {
 }
 
 export interface SubscribeOptions extends BeginOptions, Partial<QueueBounds> {
+  /** A queue group: of the subscriptions with one pattern and group, one gets each message. */
+  group?: string
   /** The policy of the server if this client reads too slowly. Default: the server chooses. */
   policy?: "disconnect" | "drop_oldest" | "drop_newest" | "conflate" | "block" | "conflate_by_topic"
   /** Gets each event at once, instead of the queue. */

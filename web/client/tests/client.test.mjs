@@ -99,6 +99,25 @@ test("topics: patterns, gaps of nothing, unsubscribing, and joining twice", asyn
   await server.stop()
 })
 
+test("a queue group: one of its members gets each message", async () => {
+  const server = await serve("--app", "pubsub", "--bind", "ws://127.0.0.1:0/")
+  const [one, two] = [await connect(server.url), await connect(server.url)]
+  const seen = []
+  const onEvent = (event) => event.type === "message" && seen.push(`${event.topic} ${text(event.payload)}`)
+  for (const client of [one, two]) await client.subscribe("job.a", { group: "workers", onEvent })
+  await assert.rejects(one.subscribe("job.a", { group: "workers" }), refused("refused", ErrorCode.AlreadyJoined))
+  await assert.rejects(one.subscribe("job.a", { group: "a b" }), refused("refused", ErrorCode.NameInvalid))
+  await assert.rejects(one.subscribe("job.a workers"), SyntaxError)
+  const jobs = Array.from({ length: 100 }, (_, number) => `job.a ${number}`)
+  for (const job of jobs) one.publish("job.a", job.slice(6))
+  // Each member gets its messages before the reply.
+  await one.flush()
+  await two.flush()
+  assert.deepEqual(seen.sort(), jobs.sort())
+  await Promise.all([one, two].map((it) => it.close()))
+  await server.stop()
+})
+
 test("rooms: say, whisper, list, presence, leave, and names that are refused", async () => {
   const server = await serve("--app", "chat", "--bind", "ws://127.0.0.1:0/chat")
   const [ann, bob] = [await connect(server.url), await connect(server.url)]

@@ -49,7 +49,12 @@ impl Tw1 {
             Kind::Welcome if !self.is_welcome => {
                 self.is_welcome = true;
                 let (policy, pattern, mut body) = (None, TOPIC, Vec::new());
-                SubscribeBody { policy, pattern }.encode(&mut body);
+                SubscribeBody {
+                    policy,
+                    pattern,
+                    group: None,
+                }
+                .encode(&mut body);
                 push(
                     &Message::with_id(Kind::Subscribe, 0, SUBSCRIBE_ID, &body),
                     out,

@@ -97,7 +97,7 @@ pub(super) struct LimitArguments {
     #[arg(default_value_t = Limits::default().topics.shapes_per_address_max())]
     topic_shapes_per_address_max: usize,
 
-    /// Maximum of these shapes that a session was the first to use
+    /// Maximum of these shapes that the patterns of a session may have
     #[arg(long, value_name = "N")]
     #[arg(default_value_t = Limits::default().topics.shapes_per_session_max())]
     topic_shapes_per_session_max: usize,

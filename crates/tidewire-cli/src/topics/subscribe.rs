@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidewire::{
-    Backoff, Client, Disconnected, Event, Policy, Position, RequestError, Subscription, TopicEvent,
-    WhenEventsFull,
+    Backoff, Client, Disconnected, Event, Policy, Position, RequestError, Subscribe, Subscription,
+    TopicEvent, WhenEventsFull,
 };
 use tidewire_command::tell::{Stream, tell};
 use tidewire_command::{output, signals, threads};
+use tidewire_proto::body::validate_name;
 use tidewire_proto::text::escaped;
 use tidewire_proto::topic::Pattern;
 
@@ -55,6 +56,10 @@ pub(crate) struct SubArguments {
     /// Stop after this time, in seconds or as 5m; with --count it is an error if fewer messages came
     #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
     duration: Option<Duration>,
+
+    /// Subscribe as a member of this queue group: of the members with one pattern, one gets each message
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
 
     /// The policy if this subscriber does not keep up; conflate keeps the latest message, conflate_by_topic the latest
     /// of each topic. The server chooses if it is left out
@@ -105,22 +110,55 @@ enum End {
     Ended,
 }
 
+impl SubArguments {
+    /// Checks the patterns, and what goes with them.
+    fn check_topics(&self) -> anyhow::Result<()> {
+        for pattern in &self.patterns {
+            let parsed = Pattern::parse(pattern).map_err(|error| bad_topic(pattern, error))?;
+            if matches!(self.since, Some(Since::Position(_)))
+                && (parsed.is_wildcard() || self.patterns.len() > 1)
+            {
+                return Err(Failure::configuration(
+                    "a position is for one topic without a wildcard, because each topic has its own",
+                    "subscribe to one topic, or give --since a number of messages",
+                )
+                .into());
+            }
+        }
+        if let Some(group) = &self.group {
+            validate_name(group).map_err(|error| {
+                Failure::configuration(
+                    format!("--group {group:?} is refused: {error}"),
+                    "give a name such as workers",
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// The subscription to one of the patterns, which is not requested yet.
+    fn subscription<'a>(&'a self, client: &'a Client, pattern: &'a str) -> Subscribe<'a> {
+        let mut subscribe = client.subscribe(pattern);
+        if let Some(group) = &self.group {
+            subscribe = subscribe.group(group);
+        }
+        if let Some(policy) = self.policy {
+            subscribe = subscribe.policy(policy);
+        }
+        subscribe = match self.since {
+            Some(Since::Position(position)) => subscribe.since(position),
+            Some(Since::Last(count)) => subscribe.last(count),
+            None => subscribe,
+        };
+        subscribe
+    }
+}
+
 /// Prints until it is told to stop.
 pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
     let deadline = arguments.duration.map(|duration| Instant::now() + duration);
     Need::Topics.check(&arguments.connection.codec(), "`tidewire sub`")?;
-    for pattern in &arguments.patterns {
-        let parsed = Pattern::parse(pattern).map_err(|error| bad_topic(pattern, error))?;
-        if matches!(arguments.since, Some(Since::Position(_)))
-            && (parsed.is_wildcard() || arguments.patterns.len() > 1)
-        {
-            return Err(Failure::configuration(
-                "a position is for one topic without a wildcard, because each topic has positions of its own",
-                "subscribe to one topic, or give --since a number of messages",
-            )
-            .into());
-        }
-    }
+    arguments.check_topics()?;
     let (sender, happenings) = mpsc::sync_channel(HAPPENINGS_MAX);
     let interrupted = Arc::new(AtomicBool::new(false));
     watch_signals(sender.clone(), Arc::clone(&interrupted))?;
@@ -138,16 +176,7 @@ pub(crate) fn run(arguments: &SubArguments) -> anyhow::Result<ExitCode> {
         .wait()?;
     watch_connection(client.clone())?;
     for (index, pattern) in arguments.patterns.iter().enumerate() {
-        let mut subscribe = client.subscribe(pattern);
-        if let Some(policy) = arguments.policy {
-            subscribe = subscribe.policy(policy);
-        }
-        subscribe = match arguments.since {
-            Some(Since::Position(position)) => subscribe.since(position),
-            Some(Since::Last(count)) => subscribe.last(count),
-            None => subscribe,
-        };
-        let subscription = subscribe.wait();
+        let subscription = arguments.subscription(&client, pattern).wait();
         let what = format!("the subscription to {pattern:?}");
         let subscription = subscription.map_err(|error| request_failure(&what, error))?;
         pump(index, subscription, sender.clone())?;

@@ -293,7 +293,7 @@ fn a_message_too_large_for_a_frame_is_not_lost_silently() {
 fn mistakes_have_a_code_and_a_remedy() {
     let (_chat, chat) = Process::server(&[]);
     let (_server, pubsub) = server();
-    let cases: [(&[&str], i32, &str); 13] = [
+    let cases: [(&[&str], i32, &str); 14] = [
         (
             &["pub", &pubsub, "a", "x", "--codec", "srmp"],
             2,
@@ -311,6 +311,11 @@ fn mistakes_have_a_code_and_a_remedy() {
         ),
         (&["pub", &pubsub, "a..b", "x"], 2, r#""a..b" is refused: "#),
         (&["pub", &pubsub, "a..b", "x"], 2, "empty segment"),
+        (
+            &["sub", &pubsub, "a", "--group", "a b"],
+            2,
+            "give a name such as",
+        ),
         (&["sub", &pubsub, "a.>.b"], 2, "whole last segment"),
         (&["sub", &pubsub], 2, "PATTERN"),
         (
@@ -364,6 +369,30 @@ fn the_servers_policy_is_the_default() {
                 .is_ok()
         );
     }
+}
+
+#[test]
+fn a_subscriber_in_a_queue_group_shares_the_messages_with_another_member() {
+    let (_server, address) = server();
+    let mut worker = subscriber(&address, &["job", "--group", "workers"]);
+    reach(&mut worker, &address, "job", "knock");
+    let client = Client::connect(&address).wait().unwrap();
+    let member = client.subscribe("job").group("workers").wait().unwrap();
+    for number in 0..10 {
+        client
+            .publish("job", format!("{number}.").as_bytes())
+            .unwrap();
+    }
+    client.flush().wait().unwrap();
+    drop(member);
+    // Without the other member it gets this one.
+    client.publish("job", b"the end").unwrap();
+    worker.expect("the end");
+    let jobs = worker
+        .transcript()
+        .iter()
+        .filter(|line| line.ends_with('.'));
+    assert_eq!(jobs.count(), 5);
 }
 
 #[test]

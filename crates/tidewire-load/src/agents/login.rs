@@ -91,6 +91,7 @@ impl Agents {
                 SubscribeBody {
                     policy: None,
                     pattern,
+                    group: None,
                 }
                 .encode(&mut body);
                 Ok(Message::with_id(Kind::Subscribe, 0, JOIN_ID, &body))

@@ -116,6 +116,8 @@ words! {
     Pattern "pattern",
     /// The policy for a slow subscriber.
     Policy "policy",
+    /// The queue group of a subscription.
+    Group "group",
     /// The name of a room.
     Room "room",
     /// The name of a member.
@@ -239,7 +241,7 @@ impl JsonKind {
             Self::Error => &[F::Id, F::Channel, F::Code, F::Number, F::Text],
             Self::Cancel | Self::Unsubscribe | Self::Leave | Self::List => &[F::Id, F::Channel],
             Self::OneWay => &[F::Channel, F::Method, F::Data, F::Data64, F::Json],
-            Self::Subscribe => &[F::Id, F::Pattern, F::Policy],
+            Self::Subscribe => &[F::Id, F::Pattern, F::Policy, F::Group],
             Self::Publish => &[F::Topic, F::Data, F::Data64, F::Json],
             Self::Deliver => &[
                 F::Channel,

@@ -2,22 +2,29 @@
 //!
 //! Problem: a topic may be matched by any number of patterns of unknown peers, with wildcards in any place. Approach: a
 //! topic is matched by at most one pattern of each [`Shape`]. So the index is one table by text, and the list of shapes
-//! in use. A look-up makes one text for each shape that fits the topic, and allocates nothing. Its cost grows with the
-//! shapes, and not with the patterns or their subscribers. So a server needs to limit the shapes only.
+//! in use. The cost of a look-up grows with the shapes that fit the topic, and not with the patterns or their
+//! subscribers. So a server needs to limit the shapes only. A look-up allocates nothing.
+//!
+//! To make the text of a pattern and to hash it takes 500 instructions. So the segments of the topic are hashed once,
+//! and a shape combines their hashes to the [key](Keys) of its pattern. Only if a pattern has that key, its text is
+//! made and looked up. With 255 shapes, of which none matches, a publication takes 44,000 instructions in place of
+//! 146,000.
 //!
 //! Rejected: trying every pattern, because the cost grows with all subscriptions.
 //! Rejected: a tree of segments. It visits two branches at each segment, and every peer can add branches: its cost has
 //! no other limit than the number of patterns.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 
 use super::Pattern;
-use super::shape::{Shape, SplitTopic};
+use super::shape::{self, Shape, SplitTopic};
 
 /// A value for each pattern, found by topic.
 #[derive(Clone, Debug)]
 pub struct PatternIndex<T> {
     by_text: HashMap<Box<[u8]>, T>,
+    keys: Keys,
     /// The shapes of the patterns with wildcards, each with the number of its patterns.
     shapes: Vec<(Shape, usize)>,
 }
@@ -28,6 +35,7 @@ impl<T> PatternIndex<T> {
     pub fn new() -> Self {
         Self {
             by_text: HashMap::new(),
+            keys: Keys::default(),
             shapes: Vec::new(),
         }
     }
@@ -35,8 +43,10 @@ impl<T> PatternIndex<T> {
     /// Sets the value of a pattern. Returns the former value.
     pub fn insert(&mut self, pattern: &Pattern<'_>, value: T) -> Option<T> {
         let before = self.by_text.insert(pattern.text().as_bytes().into(), value);
-        if before.is_none() && pattern.is_wildcard() {
-            let shape = pattern.shape();
+        if before.is_none()
+            && let Some(shape) = pattern.shape()
+        {
+            self.keys.add(pattern.text());
             match self.shapes.iter_mut().find(|(it, _)| *it == shape) {
                 Some((_, count)) => *count += 1,
                 None => self.shapes.push((shape, 1)),
@@ -48,13 +58,13 @@ impl<T> PatternIndex<T> {
     /// Removes a pattern. Returns the value it had.
     pub fn remove(&mut self, pattern: &Pattern<'_>) -> Option<T> {
         let value = self.by_text.remove(pattern.text().as_bytes())?;
-        if pattern.is_wildcard() {
-            let shape = pattern.shape();
-            if let Some(at) = self.shapes.iter().position(|(it, _)| *it == shape) {
-                self.shapes[at].1 -= 1;
-                if self.shapes[at].1 == 0 {
-                    self.shapes.swap_remove(at);
-                }
+        if let Some(shape) = pattern.shape()
+            && let Some(at) = self.shapes.iter().position(|(it, _)| *it == shape)
+        {
+            self.keys.remove(pattern.text());
+            self.shapes[at].1 -= 1;
+            if self.shapes[at].1 == 0 {
+                self.shapes.swap_remove(at);
             }
         }
         Some(value)
@@ -69,15 +79,82 @@ impl<T> PatternIndex<T> {
         if self.shapes.is_empty() {
             return;
         }
-        let Some(mut topic) = SplitTopic::new(topic) else {
+        let Some(mut topic) = SplitTopic::new(topic, |segment| self.keys.of_segment(segment))
+        else {
             return;
         };
         for (shape, _) in &self.shapes {
-            let pattern = topic.pattern_of(shape);
-            if let Some(value) = pattern.and_then(|pattern| self.by_text.get(pattern)) {
+            if topic.key_of(shape).is_some_and(|key| self.keys.has(key))
+                && let Some(value) = self.by_text.get(topic.pattern_of(shape))
+            {
                 visit(value);
             }
         }
+    }
+}
+
+/// The keys of the patterns with wildcards, each with the number of its patterns.
+#[derive(Clone, Debug, Default)]
+struct Keys {
+    counts: HashMap<u64, u32, BuildHasherDefault<KeyHasher>>,
+    /// Its secret keeps peers from making equal keys.
+    segments: RandomState,
+}
+
+impl Keys {
+    fn of_segment(&self, segment: &[u8]) -> u64 {
+        self.segments.hash_one(segment)
+    }
+
+    fn of(&self, pattern: &str) -> u64 {
+        let of = |segment: &str| match segment {
+            "*" => shape::STAR_KEY,
+            ">" => shape::OPEN_KEY,
+            _ => self.of_segment(segment.as_bytes()),
+        };
+        let segments = pattern.split('.').map(of);
+        segments.fold(0, shape::combine)
+    }
+
+    fn add(&mut self, pattern: &str) {
+        *self.counts.entry(self.of(pattern)).or_default() += 1;
+    }
+
+    fn remove(&mut self, pattern: &str) {
+        let key = self.of(pattern);
+        if let Some(count) = self.counts.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&key);
+            }
+        }
+    }
+
+    #[inline]
+    fn has(&self, key: u64) -> bool {
+        self.counts.contains_key(&key)
+    }
+}
+
+/// Uses a key as its own hash, because keys are hashes.
+#[derive(Clone, Copy, Debug, Default)]
+struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = shape::combine(self.0, u64::from(*byte));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, key: u64) {
+        self.0 = key;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
     }
 }
 
@@ -101,6 +178,13 @@ mod tests {
         assert_eq!(matched(&index, &"n".repeat(255)), [1]);
         assert!(matched(&index, &"n".repeat(256)).is_empty());
         assert!(matched(&index, &["n"; 17].join(".")).is_empty());
+        for text in ["*.n", "n.>", "n.*"] {
+            index.insert(&Pattern::parse(text).unwrap(), 2);
+        }
+        let long = "n".repeat(254);
+        for text in [format!("{long}."), format!(".{long}"), String::new()] {
+            assert!(matched(&index, &text).is_empty());
+        }
     }
 
     fn matched(index: &PatternIndex<usize>, topic: &str) -> Vec<usize> {
@@ -180,5 +264,6 @@ mod tests {
         assert_eq!(index.remove(&pattern), Some(2));
         assert_eq!(index.remove(&pattern), None);
         assert!(index.by_text.is_empty() && index.shapes.is_empty());
+        assert!(index.keys.counts.is_empty());
     }
 }

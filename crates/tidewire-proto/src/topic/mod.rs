@@ -61,17 +61,17 @@ impl<'a> Pattern<'a> {
         self.is_wildcard
     }
 
-    /// Where its wildcards stand.
+    /// Where its wildcards stand. `None` if it has none.
     #[must_use]
-    pub fn shape(&self) -> Shape {
-        Shape::of(self.text)
+    pub fn shape(&self) -> Option<Shape> {
+        self.is_wildcard.then(|| Shape::of(self.text))
     }
 
     /// Whether it matches a topic.
     #[must_use]
     pub fn matches(&self, topic: &str) -> bool {
         match self.is_wildcard {
-            true => self.covers_text(topic),
+            true => self.covers_text(topic, false),
             false => self.text == topic,
         }
     }
@@ -79,10 +79,12 @@ impl<'a> Pattern<'a> {
     /// Whether every topic that `other` matches is matched by this pattern, too.
     #[must_use]
     pub fn covers(&self, other: &Pattern<'_>) -> bool {
-        self.covers_text(other.text)
+        self.covers_text(other.text, true)
     }
 
-    fn covers_text(&self, other: &str) -> bool {
+    /// Whether it matches a name, or every topic of a pattern. In a name, of a method for example, `>` is a segment
+    /// like others, and segments may be empty.
+    fn covers_text(&self, other: &str, is_pattern: bool) -> bool {
         let mut others = other.split('.');
         for segment in self.text.split('.') {
             let other = others.next();
@@ -90,8 +92,9 @@ impl<'a> Pattern<'a> {
                 ">" => {
                     return other.is_some_and(|other| !other.is_empty() || others.next().is_some());
                 }
-                // Names of methods, which are matched too, may have empty segments.
-                "*" => other.is_some_and(|other| !matches!(other, "" | ">")),
+                "*" => {
+                    other.is_some_and(|other| !other.is_empty() && (other != ">" || !is_pattern))
+                }
                 _ => other == Some(segment),
             };
             if !covers {
@@ -206,6 +209,8 @@ mod tests {
             ("a.*.c", "a.b.b.c", false),
             ("a.*.c", "a..c", false),
             ("a.*", "a.", false),
+            ("a.*", "a.>", true),
+            ("*", ">", true),
             ("a.>", "a.", false),
             ("*.*", "a.b", true),
             ("*.*", "a", false),

@@ -66,39 +66,60 @@ pub(super) struct SplitTopic<'a> {
     topic: &'a [u8],
     /// Where each segment ends.
     ends: [u8; TOPIC_SEGMENTS_MAX],
+    /// The key of each segment.
+    keys: [u64; TOPIC_SEGMENTS_MAX],
     segments: usize,
     /// The last pattern that was made.
     pattern: [u8; TOPIC_BYTES_MAX],
 }
 
 impl<'a> SplitTopic<'a> {
-    /// Returns `None` for a text that is too long to be a topic, or has too many segments.
-    pub(super) fn new(topic: &'a str) -> Option<Self> {
+    /// Returns `None` for a text that is too long to be a topic, has too many segments, or has an empty one.
+    pub(super) fn new(topic: &'a str, key: impl Fn(&[u8]) -> u64) -> Option<Self> {
         let topic = topic.as_bytes();
         let mut split = Self {
             topic,
             ends: [0; TOPIC_SEGMENTS_MAX],
+            keys: [0; TOPIC_SEGMENTS_MAX],
             segments: 0,
             pattern: [0; TOPIC_BYTES_MAX],
         };
         let length = u8::try_from(topic.len()).ok()?;
-        for (at, byte) in (0..length).zip(topic) {
+        let mut start = 0;
+        for (at, byte) in (0..=length).zip(topic.iter().chain(b".")) {
             if *byte == b'.' {
+                // A pattern with a wildcard in place of an empty segment would be longer than the topic.
+                (usize::from(at) > start).then_some(())?;
                 *split.ends.get_mut(split.segments)? = at;
+                split.keys[split.segments] = key(&topic[start..usize::from(at)]);
                 split.segments += 1;
+                start = usize::from(at) + 1;
             }
         }
-        *split.ends.get_mut(split.segments)? = length;
-        split.segments += 1;
         Some(split)
     }
 
-    /// The text of the only pattern of this shape that matches the topic.
+    /// The key of the only pattern of this shape that matches the topic. `None` if no pattern of this shape does.
     #[inline]
-    pub(super) fn pattern_of(&mut self, shape: &Shape) -> Option<&[u8]> {
+    pub(super) fn key_of(&self, shape: &Shape) -> Option<u64> {
         if !shape.fits(self.segments) {
             return None;
         }
+        let (mut key, mut stars) = (0, shape.stars);
+        for segment in &self.keys[..shape.segments] {
+            let is_star = stars & 1 != 0;
+            key = combine(key, if is_star { STAR_KEY } else { *segment });
+            stars >>= 1;
+        }
+        Some(if shape.is_open {
+            combine(key, OPEN_KEY)
+        } else {
+            key
+        })
+    }
+
+    /// The text of the only pattern of this shape that matches the topic. The shape fits.
+    pub(super) fn pattern_of(&mut self, shape: &Shape) -> &[u8] {
         // Segments without a wildcard are copied together, with the dots between them.
         let (mut copied, mut length) = (0, 0);
         let mut stars = shape.stars;
@@ -118,7 +139,7 @@ impl<'a> SplitTopic<'a> {
         } else {
             length = self.copy(copied, self.topic.len(), length);
         }
-        Some(&self.pattern[..length])
+        &self.pattern[..length]
     }
 
     /// Where a segment starts.
@@ -138,13 +159,31 @@ impl<'a> SplitTopic<'a> {
     }
 }
 
+/// Adds the key of a segment to those before it.
+#[inline]
+pub(super) const fn combine(before: u64, segment: u64) -> u64 {
+    (before.rotate_left(5) ^ segment).wrapping_mul(ODD)
+}
+
+/// The keys of the wildcards.
+pub(super) const STAR_KEY: u64 = 0x9E37_79B9_7F4A_7C15;
+pub(super) const OPEN_KEY: u64 = 0xC2B2_AE3D_27D4_EB4F;
+
+/// An odd number with bits of both kinds in all places.
+const ODD: u64 = 0xF135_7AEA_2E62_A9C5;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn split(topic: &str) -> Option<SplitTopic<'_>> {
+        SplitTopic::new(topic, |segment| segment.len() as u64)
+    }
+
     fn pattern_of(pattern: &str, topic: &str) -> Option<String> {
-        let mut topic = SplitTopic::new(topic)?;
-        let text = topic.pattern_of(&Shape::of(pattern))?;
+        let mut topic = split(topic)?;
+        topic.key_of(&Shape::of(pattern))?;
+        let text = topic.pattern_of(&Shape::of(pattern));
         Some(String::from_utf8(text.to_vec()).unwrap())
     }
 
@@ -175,8 +214,11 @@ mod tests {
         let deep = ["s"; TOPIC_SEGMENTS_MAX].join(".");
         let stars = ["*"; TOPIC_SEGMENTS_MAX].join(".");
         assert_eq!(pattern_of(&stars, &deep), Some(stars.clone()));
-        assert!(SplitTopic::new(&format!("{long}n")).is_none());
-        assert!(SplitTopic::new(&format!("{deep}.s")).is_none());
+        assert!(split(&format!("{long}n")).is_none());
+        assert!(split(&format!("{deep}.s")).is_none());
+        for text in ["", ".", "a.", ".a", "a..b"] {
+            assert!(split(text).is_none(), "{text:?}");
+        }
     }
 
     #[test]

@@ -38,6 +38,7 @@ pub(super) fn stalled_subscribers_hear_the_newest_of_each_topic(setup: &Setup) {
     let subscribe = SubscribeBody {
         policy: Some(Policy::ConflateByTopic),
         pattern: "md.>",
+        group: None,
     };
     subscribe.encode(&mut body);
     stalled.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));

@@ -11,6 +11,7 @@
 //! - `publish-exact`, `publish-wildcards`, `publish-hostile`: as `publish`, of four topics in turn beside 10,000 topics
 //!   of other subscribers; of these topics with three wildcards that match, beside 10,000 that do not; of topics that
 //!   never repeat, beside 10,000 wildcards of as many shapes as a server has by default.
+//! - `publish-group`: as `publish`, with a queue group of eight subscribers. BATCH must be a multiple of eight.
 //! - `send`, `send-to`: one session's messages go to another, one by one; by a sender that was found once, or each by
 //!   the session's number.
 //! - `publish-permitted`: as `publish`, by peers with checked permissions.
@@ -79,6 +80,7 @@ fn main() -> Result<(), Failure> {
         "publish" => plan.publish(&Publications::one()),
         "publish-exact" => plan.publish(&Publications::exact()),
         "publish-wildcards" => plan.publish(&Publications::wildcards()),
+        "publish-group" => plan.publish_to_group(),
         "publish-hostile" => plan.publish(&Publications::hostile()),
         "send" => plan.send(true),
         "send-to" => plan.send(false),
@@ -264,7 +266,17 @@ impl Plan {
 
     /// Reads until a whole batch was delivered, and steps over what else the room says.
     fn receive(&self, peer: &mut TcpStream, rest: &mut Vec<u8>) -> Result<(), Failure> {
-        let (mut left, mut used) = (self.batch, 0);
+        self.receive_some(self.batch, peer, rest)
+    }
+
+    /// The same for another number of messages.
+    fn receive_some(
+        &self,
+        count: u32,
+        peer: &mut TcpStream,
+        rest: &mut Vec<u8>,
+    ) -> Result<(), Failure> {
+        let (mut left, mut used) = (count, 0);
         while left > 0 {
             match self.codec.decode(&rest[used..], usize::MAX)? {
                 Decoded::Frame { message, consumed } => {

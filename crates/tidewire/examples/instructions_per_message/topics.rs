@@ -86,7 +86,7 @@ impl Plan {
         let server = self.listen("tcp://127.0.0.1:0")?.limits(limits);
         let server = server.start(|_| PubSub::new())?;
         let mut subscriber = self.connect(&server)?;
-        self.subscribe(&mut subscriber, &publications.received)?;
+        self.subscribe(&mut subscriber, &publications.received, None)?;
         let _others = self.subscribe_others(&server, &publications.others)?;
         let (mut publisher, mut rest) = (self.connect(&server)?, Vec::new());
         let mut topics = (0..).map(publications.topic);
@@ -105,6 +105,30 @@ impl Plan {
         Ok(())
     }
 
+    pub(super) fn publish_to_group(&self) -> Result<(), Failure> {
+        let topic = String::from("market.xyz");
+        let server = self.listen("tcp://127.0.0.1:0")?.start(|_| PubSub::new())?;
+        let mut members = Vec::new();
+        for _ in 0..MEMBERS {
+            let mut peer = self.connect(&server)?;
+            self.subscribe(&mut peer, std::slice::from_ref(&topic), Some("workers"))?;
+            members.push((peer, Vec::new()));
+        }
+        let mut publisher = self.connect(&server)?;
+        let mut messages = Vec::new();
+        let message = Message::new(Kind::Publish, 0, &PAYLOAD).with_name(&topic);
+        for _ in 0..self.batch {
+            self.codec.encode(&message, &mut messages)?;
+        }
+        for _ in 0..self.rounds {
+            publisher.write_all(&messages)?;
+            for (peer, rest) in &mut members {
+                self.receive_some(self.batch / MEMBERS, peer, rest)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Subscribes sessions to patterns, as many each as a session may have.
     fn subscribe_others(
         &self,
@@ -114,13 +138,18 @@ impl Plan {
         let of_each = patterns.chunks(Limits::default().topics.per_session_max());
         let subscribed = of_each.map(|patterns| {
             let mut peer = self.connect(server)?;
-            self.subscribe(&mut peer, patterns)?;
+            self.subscribe(&mut peer, patterns, None)?;
             Ok(peer)
         });
         subscribed.collect()
     }
 
-    fn subscribe(&self, peer: &mut TcpStream, patterns: &[String]) -> Result<(), Failure> {
+    fn subscribe(
+        &self,
+        peer: &mut TcpStream,
+        patterns: &[String],
+        group: Option<&str>,
+    ) -> Result<(), Failure> {
         let mut reply = Vec::new();
         self.codec
             .encode(&Message::with_id(Kind::Reply, 0, 1, &[]), &mut reply)?;
@@ -129,6 +158,7 @@ impl Plan {
             let subscription = SubscribeBody {
                 policy: None,
                 pattern,
+                group,
             };
             subscription.encode(&mut body);
             let subscribe = Message::with_id(Kind::Subscribe, 0, 1, &body);
@@ -146,6 +176,9 @@ impl Plan {
 
 /// Topics that are published in turn.
 const TURNS: usize = 4;
+
+/// Members of a queue group.
+const MEMBERS: u32 = 8;
 
 /// Patterns of other sessions.
 const OTHERS: usize = 10_000;

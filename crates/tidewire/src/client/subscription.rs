@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use futures_core::{FusedStream, Stream};
 use tidewire_io::clock::now_ns;
-use tidewire_proto::body::{Since, SubscribeBody};
+use tidewire_proto::body::{Since, SubscribeBody, validate_name};
 use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::room::Policy;
 use tidewire_proto::topic::{Pattern, validate_topic};
@@ -51,6 +51,7 @@ pub struct Subscription {
 pub struct Subscribe<'a> {
     client: &'a Client,
     pattern: &'a str,
+    group: Option<&'a str>,
     policy: Option<Policy>,
     since: Option<Since>,
     bounds: EventBounds,
@@ -142,6 +143,7 @@ impl Client {
         Subscribe {
             client: self,
             pattern,
+            group: None,
             policy: None,
             since: None,
             bounds: self.inner.link.event_bounds(),
@@ -180,10 +182,39 @@ impl Client {
     }
 }
 
-impl Subscribe<'_> {
+impl<'a> Subscribe<'a> {
     /// Sets the server's policy for the case that this client does not read fast enough. Default: the server chooses.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = Some(policy);
+        self
+    }
+
+    /// Subscribes as a member of a queue group. Of the subscriptions with this pattern and group, one gets each
+    /// message: the one with the fewest unsent messages at the server, and among equals each in turn. What the server
+    /// has not written to a member when its subscription ends goes to another member. The members get no history.
+    ///
+    /// The name of a group follows the rules for names of rooms. A group is within one server; a node of a cluster
+    /// refuses it.
+    ///
+    /// ```
+    /// use tidewire::{Client, PubSub, Server, TopicEvent};
+    ///
+    /// let server = Server::builder().listen("tcp://127.0.0.1:0")?.start_one(PubSub::new())?;
+    /// let client = || Client::connect(&server.to_string()).wait();
+    /// let (one, two) = (client()?, client()?);
+    /// let first = one.subscribe("job.*").group("workers").wait()?;
+    /// let second = two.subscribe("job.*").group("workers").wait()?;
+    ///
+    /// client()?.publish("job.resize", b"cat.png")?;
+    ///
+    /// // One of both gets it.
+    /// let TopicEvent::Message(job) = first.next_event().wait() else { panic!() };
+    /// assert_eq!(job.payload, b"cat.png");
+    /// # drop(second);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn group(mut self, name: &'a str) -> Self {
+        self.group = Some(name);
         self
     }
 
@@ -200,8 +231,10 @@ impl Subscribe<'_> {
 
     /// Asks for the newest messages of the topic's history, at most `count`. With a wildcard these are the newest
     /// messages of each topic that matches and has a history. They come before later ones, in the order of the topics,
-    /// and again after a reconnect. A message that is published at the same moment may come twice. So
-    /// `client.subscribe("price.>").last(1)` begins with the last value of each price.
+    /// and again after a reconnect. Messages that are on their way between lanes of the server at this moment come
+    /// after them, although they are as old or older. So `client.subscribe("price.>").last(1)` begins with the last
+    /// value of each price. If they exceed what the server [queues](crate::ConnectionLimits::queue_bytes_max) for a
+    /// connection, only live messages come, after [`TopicEvent::Recovered`] with an unknown number.
     ///
     /// Servers of a cluster give a subscriber of a wildcard live messages only.
     pub fn last(mut self, count: u64) -> Self {
@@ -234,6 +267,7 @@ impl Subscribe<'_> {
         let Self {
             client,
             pattern,
+            group,
             policy,
             since,
             bounds,
@@ -242,10 +276,14 @@ impl Subscribe<'_> {
             Ok(pattern) => pattern.text().into(),
             Err(error) => return Operation::failed(error),
         };
+        if let Some(Err(error)) = group.map(validate_name) {
+            return Operation::failed(error);
+        }
         let mut body = Vec::new();
         let subscribe = SubscribeBody {
             policy,
             pattern: &pattern,
+            group,
         };
         subscribe.encode(&mut body);
         let link = &client.inner.link;

@@ -128,10 +128,15 @@ impl ServerHistories {
     }
 
     /// The topics with a history that a pattern matches, in the order of their names.
-    pub(crate) fn topics_of(&self, pattern: &Pattern<'_>) -> Vec<(Arc<str>, Arc<MessageHistory>)> {
+    pub(crate) fn topics_of(&self, pattern: &Pattern<'_>) -> Vec<Arc<str>> {
         let mut topics = self.topics.table().matched_by(pattern);
-        topics.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
+        topics.sort_unstable();
         topics
+    }
+
+    /// The history of a topic, if there is one. Let it go soon: a history that is held does not give way to others.
+    pub(crate) fn of_topic(&self, topic: &str) -> Option<Arc<MessageHistory>> {
+        self.topics.table().get(topic).cloned()
     }
 
     /// Keeps the history of a room or topic open, if the node has it.

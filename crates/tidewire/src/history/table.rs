@@ -59,12 +59,11 @@ impl HistoryTable {
         Some(&self.entries[*self.by_name.get(name)?].history)
     }
 
-    /// The names that a pattern matches, with their histories. It looks at every name.
-    pub(super) fn matched_by(&self, pattern: &Pattern<'_>) -> Vec<(Arc<str>, Arc<MessageHistory>)> {
-        let entries = self.entries.iter().map(|(_, entry)| entry);
-        let matched = entries.filter(|entry| pattern.matches(&entry.name));
-        let pair = |entry: &NamedHistory| (Arc::clone(&entry.name), Arc::clone(&entry.history));
-        matched.map(pair).collect()
+    /// The names that a pattern matches. It looks at every name.
+    pub(super) fn matched_by(&self, pattern: &Pattern<'_>) -> Vec<Arc<str>> {
+        let names = self.by_name.keys();
+        let matched = names.filter(|name| pattern.matches(name));
+        matched.cloned().collect()
     }
 
     /// Adds a history whose messages the carrier numbers.

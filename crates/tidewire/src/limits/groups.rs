@@ -200,7 +200,7 @@ limits! {
     /// connections are refused, and sessions with an unfinished handshake, a long partial frame, or a long output are
     /// closed; see [`CloseReason::MemoryLimit`](crate::CloseReason::MemoryLimit). The kernel's buffer of a socket
     /// counts once it is full. Code, stacks, and for each lane a receive buffer of 256 KiB and its latest topics (less
-    /// than 1 MiB) are not counted. Default: a quarter of the memory of the machine, of its control group, or of its
+    /// than 2 MiB) are not counted. Default: a quarter of the memory of the machine, of its control group, or of its
     /// resource limits (`RLIMIT_AS`, `RLIMIT_DATA`): of the least of them.
     bytes_max, set_bytes_max: usize = memory_bytes_max_default(), 1..;
     /// Bytes of broadcasts that not all lanes have handled. Above this limit a broadcast is refused. Default 8 MiB:
@@ -251,7 +251,7 @@ limits! {
     shapes_max, set_shapes_max: usize = 256, ..=SHAPES_MAX;
     /// Of these, the shapes that sessions of one address were the first to use. Default 64, a quarter of all.
     shapes_per_address_max, set_shapes_per_address_max: usize = 64, ..;
-    /// Of these, the shapes that one session was the first to use. Default 16: a program has few kinds of topics.
+    /// The shapes that the patterns of one session may have. Default 16: a program has few kinds of topics.
     shapes_per_session_max, set_shapes_per_session_max: usize = 16, ..;
 }
 

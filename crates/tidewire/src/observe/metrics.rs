@@ -60,6 +60,8 @@ pub(crate) enum DropReason {
     Replayed,
     /// The codec of the subscriber cannot express it.
     Inexpressible,
+    /// The subscriber left its queue group before the message was written, and another member got it.
+    Reassigned,
 }
 
 /// The reason why a datagram, or the rest of a datagram, was dropped. The last two reasons are about datagrams to send,
@@ -406,7 +408,7 @@ counters! {
 impl Metrics {
     /// Why a message of a room or topic did not reach a subscriber, in the order of [`Self::room_dropped`]. The page
     /// `docs/counters.md` of the repository explains them.
-    pub const ROOM_DROP_REASONS: [&'static str; 7] = [
+    pub const ROOM_DROP_REASONS: [&'static str; 8] = [
         "closed",
         "policy",
         "left",
@@ -414,6 +416,7 @@ impl Metrics {
         "replaced",
         "replayed",
         "inexpressible",
+        "reassigned",
     ];
 
     /// Why a datagram, or the rest of one, was dropped, in the order of [`Self::datagrams_dropped`]. The page

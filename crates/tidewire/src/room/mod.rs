@@ -26,7 +26,7 @@ pub use refusal::{ReachedLimit, RoomError};
 pub(crate) use deliveries::{EARLY_SWEEP_BYTES, FRAME_OVERHEAD_BYTES_MAX, GROWTH_STEP_BYTES};
 pub(crate) use directory::{Directory, ShownMember};
 pub(crate) use shared_room::SharedRoom;
-pub(crate) use topics::{PUBLISHED_OVERHEAD_BYTES, RECORDED_OVERHEAD_BYTES, Routes};
+pub(crate) use topics::{PUBLISHED_OVERHEAD_BYTES, RECORDED_OVERHEAD_BYTES, Routes, Wanted};
 
 use crate::mailbox::{BatchEntry, Exchange};
 use crate::session::{LaneSessions, SessionLimiter};
@@ -142,7 +142,10 @@ impl<'a> LaneRooms<'a> {
                 frame,
             } => self.histories().deliver(alias, (number, author), frame),
             BatchEntry::Remove { id, alias } => self.remove(id, alias),
-            BatchEntry::Room { log, frame } => self.deliveries().deliver(log, frame),
+            BatchEntry::Room { log, frame } => match self.table.open.has(log.alias()) {
+                true => self.deliveries().deliver(log, frame),
+                false => self.topics().redirect(log, frame),
+            },
         }
     }
 

@@ -134,6 +134,15 @@ pub enum RoomError {
     /// The text is not a topic or pattern; correct it.
     #[error(transparent)]
     Topic(NameError),
+    /// The name of the queue group is empty or malformed.
+    #[error("group: {0}")]
+    GroupName(NameError),
+    /// A queue group would span the nodes of a cluster, which it does not.
+    #[error(
+        "queue groups are for one server, and this one is a node of a cluster; subscribe without a group, or let each \
+        worker ask for its work"
+    )]
+    GroupOnNode,
     /// Another session has the name; try another.
     #[error("the name is taken")]
     NameTaken,
@@ -182,12 +191,6 @@ pub enum RoomError {
     /// There are too many registrations for all topics.
     #[error("{}", registration_limit(*.0))]
     TooManyRegistrations(ReachedLimit),
-    /// The newest messages of the topics that a pattern matches do not fit the output of a session.
-    #[error(
-        "the newest messages of these topics have more bytes than a connection may queue (queue_bytes_max); subscribe \
-        to fewer topics at once"
-    )]
-    TooManyMessages,
     /// The session agreed on smaller frames than a room may send. Connect again with the server's limit.
     #[error(
         "this connection's frame limit is below the server's, so it cannot join rooms or subscribe; connect with the \
@@ -257,7 +260,7 @@ impl RoomError {
     pub fn code(self) -> ErrorCode {
         match self {
             Self::Name(error) | Self::RoomName(error) | Self::IdentityName(error) => error.code(),
-            Self::Topic(error) => error.code(),
+            Self::Topic(error) | Self::GroupName(error) => error.code(),
             Self::NameTaken | Self::NameConfusable | Self::RoomConfusable | Self::NameReserved => {
                 ErrorCode::NameTaken
             }
@@ -274,16 +277,16 @@ impl RoomError {
             | Self::TooManyPatterns(_)
             | Self::TooManyShapes(_)
             | Self::TooManyRegistrations(_)
-            | Self::TooManyMessages
             | Self::FrameLimit
             | Self::OutOfMemory
             | Self::CutOff
             | Self::HistoryFull
             | Self::Send(SendError::QueueFull | SendError::Encode(_))
             | Self::Encode(_) => ErrorCode::LimitReached,
-            Self::Unproven | Self::GapsUnannounced { .. } | Self::TopicsHidden { .. } => {
-                ErrorCode::Unsupported
-            }
+            Self::Unproven
+            | Self::GroupOnNode
+            | Self::GapsUnannounced { .. }
+            | Self::TopicsHidden { .. } => ErrorCode::Unsupported,
             Self::NotOpen => ErrorCode::Draining,
         }
     }

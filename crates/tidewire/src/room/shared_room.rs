@@ -1,7 +1,10 @@
 //! The state of a room or a topic pattern that all lanes share.
 
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+
+use tidewire_proto::topic::Shape;
 
 use crate::config::{CodecNumber, Codecs};
 use crate::history::{MessageHistory, Numbering};
@@ -11,11 +14,11 @@ use crate::mailbox::{LaneSet, RECEIVERS_MAX, Receiver, SharedLaneSet};
 #[derive(Debug)]
 pub(crate) struct SharedRoom {
     alias: u16,
-    /// The name of the room, or the text of the pattern.
+    /// The name of the room, or the text of the pattern, or that of a queue group.
     name: Arc<str>,
     is_topic: bool,
-    /// Whether deliveries must name their topic, because the pattern has a wildcard.
-    is_wildcard: bool,
+    /// The shape of a pattern with a wildcard, whose deliveries must name their topic.
+    shape: Option<Shape>,
     /// The address of the session that opened the room. The room counts for this address as long as the room exists.
     owner: Option<IpAddr>,
     /// The lanes that have members, the node while messages go to other nodes, too, and whether members have another
@@ -27,6 +30,8 @@ pub(crate) struct SharedRoom {
     congested: SharedLaneSet,
     /// The room's history, from the first join that asked for one.
     history: OnceLock<Arc<MessageHistory>>,
+    /// The unsent messages of the only subscriber, if this is a subscription in a queue group.
+    unsent: Option<AtomicU64>,
 }
 
 /// Members or subscribers by lane, and the node.
@@ -40,12 +45,13 @@ impl SharedRoom {
             alias,
             name: name.into(),
             is_topic: false,
-            is_wildcard: false,
+            shape: None,
             owner,
             receivers: SharedLaneSet::default(),
             by_codec: OnceLock::new(),
             congested: SharedLaneSet::default(),
             history: OnceLock::new(),
+            unsent: None,
         }
     }
 
@@ -53,13 +59,44 @@ impl SharedRoom {
     pub(super) fn pattern(
         alias: u16,
         text: &str,
-        is_wildcard: bool,
+        shape: Option<Shape>,
         owner: Option<IpAddr>,
     ) -> Self {
         Self {
             is_topic: true,
-            is_wildcard,
+            shape,
             ..Self::room(alias, text, owner)
+        }
+    }
+
+    /// A subscription in a queue group, with the name of the group in the tables.
+    pub(super) fn in_group(
+        alias: u16,
+        name: &str,
+        shape: Option<Shape>,
+        owner: Option<IpAddr>,
+    ) -> Self {
+        Self {
+            unsent: Some(AtomicU64::new(0)),
+            ..Self::pattern(alias, name, shape, owner)
+        }
+    }
+
+    /// Whether this is a subscription in a queue group.
+    #[inline]
+    pub(super) fn is_in_group(&self) -> bool {
+        self.unsent.is_some()
+    }
+
+    /// The unsent messages of a subscription in a queue group, when its lane looked last.
+    pub(super) fn unsent(&self) -> u64 {
+        let unsent = self.unsent.as_ref();
+        unsent.map_or(0, |unsent| unsent.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_unsent(&self, count: u64) {
+        if let Some(unsent) = &self.unsent {
+            unsent.store(count, Ordering::Relaxed);
         }
     }
 
@@ -78,13 +115,18 @@ impl SharedRoom {
     }
 
     pub(super) fn is_wildcard(&self) -> bool {
-        self.is_wildcard
+        self.shape.is_some()
+    }
+
+    /// The shape of the pattern, if the limits count it.
+    pub(super) fn limited_shape(&self) -> Option<Shape> {
+        self.shape.filter(Shape::has_inner_wildcard)
     }
 
     /// The name of a delivery of this topic: empty if the pattern is the topic itself.
     #[inline]
     pub(crate) fn named_topic<'a>(&self, topic: &'a str) -> &'a str {
-        if self.is_wildcard { topic } else { "" }
+        if self.shape.is_some() { topic } else { "" }
     }
 
     /// The address of the session that opened the room.
@@ -100,6 +142,11 @@ impl SharedRoom {
     /// Keeps a history from now on, unless the room has one.
     pub(super) fn keep(&self, history: impl FnOnce() -> Arc<MessageHistory>) {
         self.history.get_or_init(history);
+    }
+
+    /// Lets the only subscriber, which is in a queue group, get the messages on its lane.
+    pub(super) fn receive_on(&self, lane: usize) {
+        self.receivers.add(Receiver::Lane(lane));
     }
 
     /// Lets the messages of this room go to other nodes.

@@ -15,7 +15,7 @@ use tidewire_proto::room::Policy;
 
 use super::call::is_flush;
 use crate::history::{History, HistoryPattern};
-use crate::room::RoomError;
+use crate::room::{RoomError, Wanted};
 use crate::service::Context;
 use crate::service::{ActionKind, HandlerError, HandlerResult, Part, Service};
 
@@ -72,8 +72,9 @@ impl PubSub {
     /// value.
     ///
     /// Call it several times for several patterns; the first that matches a topic counts. [`History::names_max`] limits
-    /// the number of topics that are kept for all patterns. A subscription with a wildcard gets only live messages. A
-    /// client of `tw1` that does not know positions is refused.
+    /// the number of topics that are kept for all patterns. A subscription with a wildcard gets live messages, and
+    /// before them the newest of each topic if it [asks](crate::Subscribe::last) for them. A client of `tw1` that does
+    /// not know positions is refused.
     ///
     /// ```
     /// use tidewire::{Client, History, PubSub, Server, TopicEvent};
@@ -191,26 +192,25 @@ impl PubSub {
         {
             hook(cx, body.pattern)?;
         }
+        let wanted = Wanted::in_group(body.pattern, body.group);
         if message.id == 0 {
             // A registration is repeated periodically and gets no answer.
-            return match cx.topics().subscribe_as_asked(body.pattern, body.policy) {
+            return match cx.topics().subscribe_as_asked(wanted, body.policy) {
                 Ok(_) | Err(RoomError::AlreadySubscribed) => Ok(()),
                 Err(error) => Err(error.into()),
             };
         }
-        let history = cx
-            .core
-            .rooms()
-            .histories()
-            .limits_of(cx.call.id(), body.pattern);
+        let mut rooms = cx.core.rooms();
+        let history = match body.group {
+            None => rooms.histories().limits_of(cx.call.id(), body.pattern),
+            Some(_) => None,
+        };
         if history.is_some() {
             cx.rooms().check_positions()?;
         }
         let (pattern, policy) = (body.pattern, body.policy);
         let mut rooms = cx.core.rooms();
-        let checked = rooms
-            .topics()
-            .check_subscribe(cx.call.id(), pattern, policy);
+        let checked = rooms.topics().check_subscribe(cx.call.id(), wanted, policy);
         // A history stays open until the session is a subscriber. One that is refused below opens none.
         let _open = match checked {
             Err(_) => None,
@@ -224,9 +224,9 @@ impl PubSub {
                 }
             }
         };
-        let channel = cx.topics().subscribe_as_asked(pattern, policy)?;
-        let newest = cx.topics().newest_of_each(channel, since)?;
-        let recovery = cx.topics().open_history(channel, since);
+        let channel = cx.topics().subscribe_as_asked(wanted, policy)?;
+        let newest = cx.topics().newest_of_each(channel, since);
+        let recovery = cx.topics().open_history(channel, since, newest.is_some());
         let (mut tail, mut flags) = (Vec::new(), 0);
         if let Some(recovery) = recovery.filter(|_| cx.codec().format().has_positions) {
             recovery.encode(&mut tail);
@@ -237,7 +237,7 @@ impl PubSub {
         if recovery.is_some() {
             cx.rooms().push_history(channel);
         }
-        if !newest.is_empty() {
+        if let Some(newest) = newest {
             cx.topics().push_newest(&newest);
         }
         Ok(())

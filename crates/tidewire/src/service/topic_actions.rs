@@ -5,7 +5,7 @@ use tidewire_proto::message::SubscriptionId;
 use tidewire_proto::room::Policy;
 
 use super::Context;
-use crate::room::RoomError;
+use crate::room::{RoomError, Wanted};
 
 /// The actions of a handler on topics. [`Context::topics`] returns it.
 ///
@@ -58,7 +58,7 @@ impl TopicActions<'_, '_> {
     /// [`RoomError::Topic`] if the text is not a pattern, [`RoomError::AlreadySubscribed`],
     /// [`RoomError::TooManyPatterns`] if there are too many patterns, and others; see [`RoomError`].
     pub fn subscribe(&mut self, pattern: &str) -> Result<SubscriptionId, RoomError> {
-        let subscription = self.subscribe_as_asked(pattern, self.policy)?;
+        let subscription = self.subscribe_as_asked(pattern.into(), self.policy)?;
         let placement = PlacementBody::Subscribed { pattern };
         self.cx
             .call
@@ -109,7 +109,7 @@ impl TopicActions<'_, '_> {
     /// Subscribes because the peer asked for it. The reply tells it.
     pub(super) fn subscribe_as_asked(
         &mut self,
-        pattern: &str,
+        wanted: Wanted<'_>,
         policy: Option<Policy>,
     ) -> Result<u16, RoomError> {
         let subscription =
@@ -117,7 +117,7 @@ impl TopicActions<'_, '_> {
                 .core
                 .rooms()
                 .topics()
-                .subscribe(self.cx.call.id(), pattern, policy)?;
+                .subscribe(self.cx.call.id(), wanted, policy)?;
         self.cx
             .call
             .number_membership(&mut self.cx.core.sessions, subscription);
@@ -133,28 +133,28 @@ impl TopicActions<'_, '_> {
             .unsubscribe(self.cx.call.id(), subscription)
     }
 
-    /// Frames the newest messages of each topic that the new subscription matches, if it has a wildcard and asked for
-    /// them. Call [`Self::push_newest`] after the reply. An error ends the subscription.
+    /// Frames the newest messages of each topic that the new subscription matches, if it has a wildcard and gets them.
+    /// Call [`Self::push_newest`] after the reply.
     pub(super) fn newest_of_each(
         &mut self,
         subscription: u16,
         since: Option<Since>,
-    ) -> Result<Vec<u8>, RoomError> {
+    ) -> Option<Vec<u8>> {
         let id = self.cx.call.id();
         let mut rooms = self.cx.core.rooms();
-        let newest = rooms.histories().newest_of_each(id, subscription, since);
-        if newest.is_err() {
-            self.unsubscribe_as_asked(subscription)?;
-        }
-        newest
+        rooms.histories().newest_of_each(id, subscription, since)
     }
 
-    /// Queues the frames of the newest messages of each topic.
+    /// Queues the frames of the newest messages of each topic. The session's next message is handled in the next turn,
+    /// because this one has cost a look at all histories.
     pub(super) fn push_newest(&mut self, frames: &[u8]) {
         let sessions = &mut self.cx.core.sessions;
-        let slot = self.cx.call.id().slot();
-        sessions.outputs.append_frames(slot, frames);
-        self.cx.call.note_appended(sessions);
+        if !frames.is_empty() {
+            sessions
+                .outputs
+                .append_frames(self.cx.call.id().slot(), frames);
+        }
+        self.cx.call.stop();
     }
 
     /// Plans what the new subscriber gets of the history of its topic. Call [`Self::push_history`] after the reply.
@@ -162,10 +162,11 @@ impl TopicActions<'_, '_> {
         &mut self,
         subscription: u16,
         since: Option<Since>,
+        gets_newest: bool,
     ) -> Option<RecoveryBody> {
         let mut rooms = self.cx.core.rooms();
         rooms
             .histories()
-            .open_topic(self.cx.call.id(), subscription, since)
+            .open_topic(self.cx.call.id(), subscription, since, gets_newest)
     }
 }

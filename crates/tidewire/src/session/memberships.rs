@@ -86,6 +86,11 @@ impl Membership {
     pub(crate) fn is_topic(&self) -> bool {
         self.is_topic
     }
+
+    /// Whether it is a subscription in a queue group.
+    pub(crate) fn is_in_group(&self) -> bool {
+        self.is_in_group
+    }
 }
 
 impl Session {
@@ -93,7 +98,7 @@ impl Session {
     pub(crate) fn enter(
         &mut self,
         room: u16,
-        is_topic: bool,
+        (is_topic, is_in_group): (bool, bool),
         index: usize,
         subscriber: Subscriber,
     ) {
@@ -102,6 +107,7 @@ impl Session {
             codec: self.codec,
             held_bytes: MEMBERSHIP_BYTES,
             is_topic,
+            is_in_group,
             number: 0,
             index,
             subscriber,

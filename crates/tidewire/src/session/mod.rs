@@ -142,6 +142,8 @@ pub(crate) struct Membership {
     /// Bytes that the memory account holds for it.
     held_bytes: usize,
     is_topic: bool,
+    /// Whether it is a subscription in a queue group.
+    is_in_group: bool,
     /// The id of the message that requested it.
     number: u32,
     /// Index into the room's list of members.

@@ -61,7 +61,12 @@ fn publish_out(lanes: usize, chunk: usize, chunks: usize) -> (usize, u64) {
             for pattern in [TOPIC, "load.*"] {
                 let mut body = Vec::new();
                 let policy = None;
-                SubscribeBody { policy, pattern }.encode(&mut body);
+                SubscribeBody {
+                    policy,
+                    pattern,
+                    group: None,
+                }
+                .encode(&mut body);
                 peer.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
                 assert_eq!(peer.answer().kind, Kind::Reply);
             }

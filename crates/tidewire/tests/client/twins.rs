@@ -57,6 +57,7 @@ fn a_call_takes_method_kind_and_channel() {
     let body = tidewire_proto::body::SubscribeBody {
         policy: None,
         pattern: "a",
+        group: None,
     };
     let mut payload = Vec::new();
     body.encode(&mut payload);

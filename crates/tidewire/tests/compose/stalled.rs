@@ -28,7 +28,12 @@ fn who_stalls(server: &TestServer, topics: &[String]) -> Peer {
     for pattern in topics {
         let policy = None;
         body.clear();
-        SubscribeBody { policy, pattern }.encode(&mut body);
+        SubscribeBody {
+            policy,
+            pattern,
+            group: None,
+        }
+        .encode(&mut body);
         peer.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
         while peer.receive().unwrap().kind != Kind::Reply {}
     }

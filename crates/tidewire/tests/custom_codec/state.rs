@@ -280,6 +280,7 @@ fn a_slow_subscriber_misses_messages_and_no_number() {
         let subscribe = tidewire_proto::body::SubscribeBody {
             pattern: "news",
             policy: Some(policy),
+            group: None,
         };
         subscribe.encode(&mut body);
         slow.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
@@ -362,6 +363,7 @@ fn a_conflated_subscriber_hears_the_newest_of_each_topic_under_the_next_numbers(
         let subscribe = tidewire_proto::body::SubscribeBody {
             pattern: "md.>",
             policy: Some(Policy::ConflateByTopic),
+            group: None,
         };
         subscribe.encode(&mut body);
         slow.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));

@@ -60,6 +60,7 @@ fn subscriber(server: &TestServer) -> Peer {
     let subscribe = SubscribeBody {
         policy: None,
         pattern: "news",
+        group: None,
     };
     subscribe.encode(&mut body);
     peer.send(&Message::with_id(Kind::Subscribe, 0, 1, &body));
@@ -185,7 +186,12 @@ fn publications_and_subscriptions_are_refused_after_go_away() {
     let peer = subscriber(&server);
     let mut body = Vec::new();
     let (policy, pattern) = (None, "more");
-    SubscribeBody { policy, pattern }.encode(&mut body);
+    SubscribeBody {
+        policy,
+        pattern,
+        group: None,
+    }
+    .encode(&mut body);
     let new = [
         Message::new(Kind::Publish, 0, b"new").with_name("news"),
         Message::with_id(Kind::Subscribe, 0, 7, &body),

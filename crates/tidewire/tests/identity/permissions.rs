@@ -216,9 +216,14 @@ fn a_line_client_joins_and_speaks_by_permission() {
 fn malformed_names_have_the_same_codes_with_users_as_without() {
     let tw1 = AnyCodec::by_name("tw1").unwrap();
     let mut messages: Vec<(Kind, Vec<u8>)> = Vec::new();
-    for pattern in ["a.>.b", "", "a..b", "*.b", "a b"] {
+    for pattern in ["a.>.b", "", "a..b", ">.b", "a\tb", "a.b c d"] {
         let (mut body, policy) = (Vec::new(), None);
-        SubscribeBody { pattern, policy }.encode(&mut body);
+        SubscribeBody {
+            pattern,
+            policy,
+            group: None,
+        }
+        .encode(&mut body);
         messages.push((Kind::Subscribe, body));
     }
     for room in ["", &*"x".repeat(65), "a\nb"] {

@@ -39,7 +39,12 @@ fn subscribe(peer: &mut Peer, topics: &[String]) -> Option<usize> {
     for topic in topics {
         let mut body = Vec::new();
         let (policy, pattern) = (None, &**topic);
-        SubscribeBody { policy, pattern }.encode(&mut body);
+        SubscribeBody {
+            policy,
+            pattern,
+            group: None,
+        }
+        .encode(&mut body);
         frames += 1;
         peer.send(&Message::with_id(Kind::Subscribe, 0, frames, &body));
     }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
 
 mod delivery;
+mod groups;
 mod newest;
 mod reconnect;
 mod refusal;
@@ -34,7 +35,12 @@ fn heard(subscription: &Subscription) -> (String, String) {
 /// Subscribes as a raw peer. Returns the alias, or the code of the refusal.
 fn subscribe(peer: &mut Peer, pattern: &str, policy: Option<Policy>) -> Result<u16, ErrorCode> {
     let mut body = Vec::new();
-    SubscribeBody { policy, pattern }.encode(&mut body);
+    SubscribeBody {
+        policy,
+        pattern,
+        group: None,
+    }
+    .encode(&mut body);
     ask(peer, Kind::Subscribe, 0, &body).map(|reply| reply.channel)
 }
 

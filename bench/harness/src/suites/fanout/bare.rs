@@ -228,7 +228,12 @@ mod tests {
         let (mut out, mut body, payload) = (Vec::new(), Vec::new(), [7; 32]);
         push_hello("test", &mut out);
         let (policy, pattern) = (None, TOPIC);
-        SubscribeBody { policy, pattern }.encode(&mut body);
+        SubscribeBody {
+            policy,
+            pattern,
+            group: None,
+        }
+        .encode(&mut body);
         let subscribe = Message::with_id(Kind::Subscribe, 0, 1, &body);
         Tw1.encode(&subscribe, &mut out).unwrap();
         stream.write_all(&out).unwrap();

@@ -98,7 +98,12 @@ impl Service for Exchange {
             }
             None => {
                 let (policy, pattern, mut body) = (None, TOPIC, Vec::new());
-                SubscribeBody { policy, pattern }.encode(&mut body);
+                SubscribeBody {
+                    policy,
+                    pattern,
+                    group: None,
+                }
+                .encode(&mut body);
                 let message = Message::with_id(Kind::Subscribe, 0, 1, &body);
                 if let Err(error) = cx.send(message) {
                     self.part.fail_by(&error);

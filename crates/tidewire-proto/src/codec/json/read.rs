@@ -267,7 +267,17 @@ fn subscribe(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), LineFault
         false => None,
     };
     let pattern = object.text(F::Pattern);
-    SubscribeBody { policy, pattern }.encode(scratch);
+    let group = object.has(F::Group).then(|| object.text(F::Group));
+    // The body has a space between both.
+    if pattern.contains(' ') {
+        return Err(bad(F::Pattern));
+    }
+    SubscribeBody {
+        policy,
+        pattern,
+        group,
+    }
+    .encode(scratch);
     Ok(())
 }
 

@@ -71,8 +71,15 @@ fn fields(message: &Message<'_>, line: &mut Line<'_>) -> Option<()> {
             line.reason(go_away_word(code), code.to_wire(), text);
         }
         Kind::Subscribe => {
-            let SubscribeBody { policy, pattern } = SubscribeBody::decode(payload).ok()?;
+            let SubscribeBody {
+                policy,
+                pattern,
+                group,
+            } = SubscribeBody::decode(payload).ok()?;
             line.text(F::Pattern, pattern);
+            // An empty group would be none here.
+            (group != Some("")).then_some(())?;
+            line.text(F::Group, group.unwrap_or_default());
             line.text(F::Policy, policy.map_or("", Policy::name));
         }
         Kind::Deliver => deliver(message, line),

@@ -145,7 +145,7 @@ impl Rig {
         let directory = &self.node.directory;
         let pattern = Pattern::parse(pattern).unwrap();
         directory
-            .subscribe(&pattern, SessionId::new(0, 1, 1), None)
+            .subscribe(&pattern, None, SessionId::new(0, 1, 1), None)
             .unwrap()
     }
 

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tidewire_io::clock::now_ns;
+use tidewire_proto::body::SubscribeBody;
 use tidewire_proto::codec::Codec;
+use tidewire_proto::error::EncodeError;
 use tidewire_proto::message::{FLAG_POSITION, Kind, Message};
 
 use super::{Holdings, Opening, Step};
@@ -102,6 +104,12 @@ impl Holdings {
         let slot = opening.map(|opening| opening.slot);
         if cx.codec().format().registers_subscribers && kind != Kind::Join {
             if kind == Kind::Subscribe {
+                let body = SubscribeBody::decode(&self.entries[key].body);
+                if body.is_ok_and(|body| body.group.is_some()) {
+                    // A registration gets every message.
+                    let codec = cx.codec().name();
+                    return Err(EncodeError::Unsupported { codec, kind }.into());
+                }
                 self.register(cx, pending)?;
             }
             // The server knows of no single subscription, so it refuses none.

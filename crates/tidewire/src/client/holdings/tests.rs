@@ -50,7 +50,12 @@ fn add_subscription(
 ) -> usize {
     let mut body = Vec::new();
     let pattern = "a.b";
-    SubscribeBody { policy, pattern }.encode(&mut body);
+    SubscribeBody {
+        policy,
+        pattern,
+        group: None,
+    }
+    .encode(&mut body);
     add(holdings, Kind::Subscribe, pattern, body, Some(queue))
 }
 

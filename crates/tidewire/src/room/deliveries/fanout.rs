@@ -164,6 +164,7 @@ impl LaneDeliveries<'_> {
             return;
         };
         room.swept = end;
+        let is_in_group = room.shared.is_in_group();
         room.coalescer
             .handle_sweep(started_ns, self.sessions.timers.measured_ns());
         if held_bytes > QUIET_LOG_BYTES_MAX && room.watched.is_none() {
@@ -171,6 +172,9 @@ impl LaneDeliveries<'_> {
         }
         let LaneSessions { relief, logs, .. } = &mut *self.sessions;
         relief.charge_logs(logs, alias);
+        if is_in_group {
+            self.note_unsent(alias);
+        }
     }
 
     /// Frames a message once for all subscribers of a room or topic, on this lane and the others. This lane need not

@@ -186,7 +186,8 @@ impl<'a> LaneDeliveries<'a> {
         let index = room.members.len();
         room.members.push(slot);
         self.sessions.relief.charge(0, MEMBERSHIP_BYTES);
-        self.sessions[slot].enter(alias, shared.is_topic(), index, subscriber);
+        let kind = (shared.is_topic(), shared.is_in_group());
+        self.sessions[slot].enter(alias, kind, index, subscriber);
     }
 
     /// Ends a membership or subscription of a session. Returns what the lanes share of the room or pattern.

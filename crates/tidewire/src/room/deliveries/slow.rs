@@ -25,6 +25,8 @@ pub(super) struct SlowMembers {
     held: Vec<(SessionId, Arc<SharedRoom>)>,
     /// Rooms in which a subscriber of this lane blocks the publishers, each with the timer that ends the block.
     blocked: HashMap<u16, TimerId>,
+    /// Subscriptions in queue groups that had unsent messages at the last look.
+    behind: Vec<u16>,
 }
 
 impl OpenRooms {
@@ -33,10 +35,11 @@ impl OpenRooms {
         !self.slow.held.is_empty()
     }
 
-    /// Whether rooms block here, or publishers wait for rooms. Every turn asks.
+    /// Whether rooms block here, publishers wait for rooms, or members of queue groups have unsent messages. Every turn
+    /// asks.
     #[inline(always)]
     pub(in crate::room) fn has_slow(&self) -> bool {
-        !self.slow.held.is_empty() || !self.slow.blocked.is_empty()
+        !self.slow.held.is_empty() || !self.slow.blocked.is_empty() || !self.slow.behind.is_empty()
     }
 }
 
@@ -131,6 +134,26 @@ impl LaneDeliveries<'_> {
         clear.into_iter().for_each(|alias| self.unblock(alias));
     }
 
+    /// Tells the publishers of all lanes how many unsent messages a subscription in a queue group has, now and after
+    /// each turn until it has none.
+    #[cold]
+    pub(super) fn note_unsent(&mut self, alias: u16) {
+        let Some(room) = self.open.get(alias) else {
+            return;
+        };
+        let unsent_of = |slot: &usize| {
+            let session = &self.sessions[*slot];
+            let membership = &session.memberships[session.membership(alias)?];
+            let log = self.sessions.logs.get(membership.log())?;
+            Some(membership.subscriber.messages_behind(log))
+        };
+        let unsent = room.members.iter().filter_map(unsent_of).sum();
+        room.shared.set_unsent(unsent);
+        if unsent > 0 && !self.open.slow.behind.contains(&alias) {
+            self.open.slow.behind.push(alias);
+        }
+    }
+
     /// Pauses the reading of a publisher until the congested room is clear.
     #[cold]
     pub(in crate::room) fn hold(&mut self, slot: usize, room: &Arc<SharedRoom>) {
@@ -150,6 +173,9 @@ impl LaneDeliveries<'_> {
     #[cold]
     pub(in crate::room) fn release_held(&mut self) {
         self.unblock_cleared();
+        for alias in std::mem::take(&mut self.open.slow.behind) {
+            self.note_unsent(alias);
+        }
         let sessions = &mut *self.sessions;
         self.open.slow.held.retain(|(id, room)| {
             // The room itself may be on other lanes only, because a topic's publisher need not be its subscriber.

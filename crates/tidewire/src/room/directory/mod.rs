@@ -18,11 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidewire_proto::body::name_skeleton;
 use tidewire_proto::message::MemberId;
-use tidewire_proto::topic::Pattern;
+use tidewire_proto::topic::{Pattern, PatternBuf};
 
 use super::refusal::RoomError;
 use super::shared_room::{LaneCounts, SharedRoom};
-use super::topics::{Routes, Topics};
+use super::topics::{Group, Routes, Topics};
 use crate::auth::Guard;
 use crate::broker::BackplaneLink;
 use crate::history::ServerHistories;
@@ -60,6 +60,8 @@ struct State {
     by_alias: HashMap<u16, Arc<SharedRoom>>,
     room_quota: Quota,
     topics: Topics,
+    /// The patterns of the node itself.
+    own_patterns: usize,
     topic_quota: Quota,
     shapes: Shapes,
     aliases: Aliases,
@@ -96,6 +98,7 @@ impl Directory {
             by_alias: HashMap::new(),
             room_quota: Quota::new(limits.rooms.per_address_max(), limits.rooms.max()),
             topics: Topics::default(),
+            own_patterns: 0,
             topic_quota: Quota::new(limits.topics.per_address_max(), limits.topics.max()),
             shapes: Shapes::new(&limits.topics),
             aliases: Aliases::default(),
@@ -254,14 +257,22 @@ impl Directory {
         }
     }
 
-    /// Adds a session to the subscribers of a pattern. The first subscriber adds the pattern to the table of all lanes,
-    /// and the pattern counts for its `owner`.
+    /// Adds a session to the subscribers of a pattern, or to the queue group of this name, which has the pattern. The
+    /// first subscriber adds the pattern to the table of all lanes, and the pattern counts for its `owner`. Each
+    /// subscription in a group counts as a pattern.
     pub(crate) fn subscribe(
         &self,
         pattern: &Pattern<'_>,
+        group: Option<&str>,
         id: SessionId,
         owner: Option<IpAddr>,
     ) -> Result<Arc<SharedRoom>, RoomError> {
+        if let Some(name) = group {
+            let mut state = self.lock();
+            let shared = state.subscribe_in_group((pattern, name), id, owner)?;
+            state.note_version(&self.topics_version);
+            return Ok(shared);
+        }
         // It stays open until the pattern has its subscriber.
         let hold = self.histories.hold_topic(pattern);
         let lane = id.lane();
@@ -272,46 +283,48 @@ impl Directory {
         if let Some(shared) = state.topics.enter(pattern.text(), lane) {
             return Ok(shared);
         }
-        let own = usize::from(self.backplane.is_some());
-        let count = state.topics.len() - own;
-        let too_many = |full: TableFull| RoomError::TooManyPatterns(full.into());
-        state.topic_quota.check(owner, count).map_err(too_many)?;
-        state.shapes.check(pattern, id, owner)?;
-        let alias = state.aliases.take().map_err(too_many)?;
-        state.topic_quota.add(owner);
-        state.shapes.add(pattern, id, owner);
-        let shared = SharedRoom::pattern(alias, pattern.text(), pattern.is_wildcard(), owner);
+        let alias = state.take_topic(pattern, owner)?;
+        let shared = SharedRoom::pattern(alias, pattern.text(), pattern.shape(), owner);
         if let Some(hold) = &hold {
             shared.keep(|| hold.history());
         }
         let shared = Arc::new(shared);
         let first = Receiver::Lane(lane);
         state.topics.open(Arc::clone(&shared), first);
-        self.topics_version
-            .store(state.topics.version(), Ordering::Release);
+        state.note_version(&self.topics_version);
         Ok(shared)
     }
 
-    /// Removes a subscriber from a pattern. The last subscriber removes the pattern.
-    pub(crate) fn unsubscribe(&self, shared: &SharedRoom, lane: usize) {
+    /// Returns the queue group of this name, if it has members.
+    pub(in crate::room) fn group(&self, name: &str) -> Option<Arc<Group>> {
+        self.lock().topics.group(name).cloned()
+    }
+
+    /// Removes a subscriber from a pattern. The last subscriber removes the pattern. Returns the queue group without
+    /// it, if it was in one.
+    pub(crate) fn unsubscribe(&self, shared: &SharedRoom, lane: usize) -> Option<Arc<Group>> {
         let mut state = self.lock();
+        if shared.is_in_group() {
+            let group = state.topics.exit_group(shared);
+            state.release_topic(shared);
+            state.note_version(&self.topics_version);
+            return Some(group);
+        }
         if let Some(link) = &self.backplane {
             link.note_pattern(shared.name());
         }
         if state.topics.exit(shared.name(), lane) {
-            state.aliases.release(shared.alias());
-            state.topic_quota.remove(shared.owner());
-            state.shapes.remove(shared.name());
-            self.topics_version
-                .store(state.topics.version(), Ordering::Release);
+            state.release_topic(shared);
+            state.note_version(&self.topics_version);
         }
+        None
     }
 
     /// Brings a lane's routes up to date. Most of the time this costs one read.
     #[inline]
     pub(crate) fn refresh(&self, routes: &mut Routes) {
         if !self.is_fresh(routes) {
-            self.refresh_stale(routes);
+            refresh_stale(self, routes);
         }
     }
 
@@ -321,16 +334,16 @@ impl Directory {
         self.topics_version.load(Ordering::Acquire) == routes.version()
     }
 
-    #[cold]
-    #[inline(never)]
-    fn refresh_stale(&self, routes: &mut Routes) {
-        self.lock().topics.refresh(routes);
-    }
-
     fn lock(&self) -> MutexGuard<'_, State> {
         // A panic while the lock is held leaves the maps consistent enough to serve other sessions.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+#[cold]
+#[inline(never)]
+fn refresh_stale(directory: &Directory, routes: &mut Routes) {
+    directory.lock().topics.refresh(routes);
 }
 
 impl RoomEntry {
@@ -346,9 +359,52 @@ impl State {
     /// that pattern.
     fn publish_all(&mut self) {
         if let Ok(alias) = self.aliases.take() {
-            let shared = SharedRoom::pattern(alias, ">", true, None);
+            let everything = PatternBuf::everything();
+            let everything = everything.as_pattern();
+            let shared = SharedRoom::pattern(alias, everything.text(), everything.shape(), None);
             self.topics.open(Arc::new(shared), Receiver::Node);
+            self.own_patterns = 1;
         }
+    }
+
+    /// Lets the lanes see that the topics have changed.
+    fn note_version(&self, version: &AtomicU64) {
+        version.store(self.topics.version(), Ordering::Release);
+    }
+
+    /// Takes an alias for a pattern, or for a subscription in a queue group, within the limits.
+    fn take_topic(
+        &mut self,
+        pattern: &Pattern<'_>,
+        owner: Option<IpAddr>,
+    ) -> Result<u16, RoomError> {
+        let count = self.topics.len() - self.own_patterns;
+        let too_many = |full: TableFull| RoomError::TooManyPatterns(full.into());
+        self.topic_quota.check(owner, count).map_err(too_many)?;
+        self.shapes.check(pattern, owner)?;
+        let alias = self.aliases.take().map_err(too_many)?;
+        self.topic_quota.add(owner);
+        self.shapes.add(pattern, owner);
+        Ok(alias)
+    }
+
+    fn subscribe_in_group(
+        &mut self,
+        (pattern, name): (&Pattern<'_>, &str),
+        id: SessionId,
+        owner: Option<IpAddr>,
+    ) -> Result<Arc<SharedRoom>, RoomError> {
+        let alias = self.take_topic(pattern, owner)?;
+        let shared = SharedRoom::in_group(alias, name, pattern.shape(), owner);
+        let shared = Arc::new(shared);
+        self.topics.enter_group(&shared, id.lane());
+        Ok(shared)
+    }
+
+    fn release_topic(&mut self, shared: &SharedRoom) {
+        self.aliases.release(shared.alias());
+        self.topic_quota.remove(shared.owner());
+        self.shapes.remove(shared.limited_shape());
     }
 
     fn room_at(&mut self, alias: u16) -> Option<&mut RoomEntry> {
@@ -461,31 +517,31 @@ mod tests {
         let session = |lane| SessionId::new(lane, 1, 1);
         let room = directory.enter("a", &alice, 0, None).unwrap().0;
         let topic = directory
-            .subscribe(&pattern("a"), session(0), None)
+            .subscribe(&pattern("a"), None, session(0), None)
             .unwrap();
         assert_ne!(room.alias(), topic.alias());
         assert!(!topic.is_wildcard());
         let again = directory
-            .subscribe(&pattern("a"), session(5), None)
+            .subscribe(&pattern("a"), None, session(5), None)
             .unwrap();
         assert_eq!(again.alias(), topic.alias());
         assert_eq!(topic.others(0), Receiver::Lane(5).into());
         assert!(
             directory
-                .subscribe(&pattern("b.*"), session(0), None)
+                .subscribe(&pattern("b.*"), None, session(0), None)
                 .unwrap()
                 .is_wildcard()
         );
         assert_eq!(
             directory
-                .subscribe(&pattern("c"), session(0), None)
+                .subscribe(&pattern("c"), None, session(0), None)
                 .unwrap_err(),
             RoomError::TooManyPatterns(ReachedLimit::Server)
         );
         directory.unsubscribe(&topic, 0);
         directory.unsubscribe(&topic, 5);
         let anew = directory
-            .subscribe(&pattern("a"), session(0), None)
+            .subscribe(&pattern("a"), None, session(0), None)
             .unwrap();
         assert_ne!(anew.alias(), topic.alias(), "aliases go round");
     }

@@ -2,9 +2,9 @@
 //!
 //! Problem: a publication looks for one pattern of each shape, and each may match. So unknown peers could make every
 //! publication dear with patterns of many shapes. Approach: the limits count shapes. Ten thousand devices with the
-//! pattern `dev.NAME.*.set` have one. A shape counts for the session that was the first to use it, and for the address
-//! of that session, as long as it has a pattern. The 31 shapes whose only wildcard is at the end have no limit: each
-//! topic fits at most 17 of them.
+//! pattern `dev.NAME.*.set` have one. A shape counts for the address that was the first to use it, as long as it has a
+//! pattern, whoever subscribes to that. A session may use a number of shapes, whoever was the first. The 32 shapes
+//! whose only wildcard is at the end have no limit: each topic fits at most 17 of them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -13,21 +13,18 @@ use tidewire_proto::topic::{Pattern, Shape};
 
 use super::aliases::Quota;
 use crate::limits::TopicLimits;
-use crate::room::{ReachedLimit, RoomError};
-use crate::session::SessionId;
+use crate::room::RoomError;
 
 /// The shapes with inner wildcards that patterns have.
 #[derive(Debug)]
 pub(super) struct Shapes {
     used: HashMap<Shape, UsedShape>,
     quota: Quota,
-    per_session_max: usize,
 }
 
 #[derive(Debug)]
 struct UsedShape {
     patterns: usize,
-    first: SessionId,
     owner: Option<IpAddr>,
 }
 
@@ -36,50 +33,39 @@ impl Shapes {
         Self {
             used: HashMap::new(),
             quota: Quota::new(limits.shapes_per_address_max(), limits.shapes_max()),
-            per_session_max: limits.shapes_per_session_max(),
         }
     }
 
-    /// Checks whether a session may open a pattern.
+    /// Checks whether a session of this address may open a pattern.
     pub(super) fn check(
         &self,
         pattern: &Pattern<'_>,
-        id: SessionId,
         owner: Option<IpAddr>,
     ) -> Result<(), RoomError> {
-        let new = limited(pattern).filter(|shape| !self.used.contains_key(shape));
-        if new.is_none() {
+        let shape = pattern.shape().filter(Shape::has_inner_wildcard);
+        if shape.is_none_or(|shape| self.used.contains_key(&shape)) {
             return Ok(());
-        }
-        let own = self.used.values().filter(|it| it.first == id).count();
-        if own >= self.per_session_max {
-            return Err(RoomError::TooManyShapes(ReachedLimit::Session));
         }
         let checked = self.quota.check(owner, self.used.len());
         checked.map_err(|full| RoomError::TooManyShapes(full.into()))
     }
 
     /// Counts a pattern that was opened.
-    pub(super) fn add(&mut self, pattern: &Pattern<'_>, id: SessionId, owner: Option<IpAddr>) {
-        let Some(shape) = limited(pattern) else {
+    pub(super) fn add(&mut self, pattern: &Pattern<'_>, owner: Option<IpAddr>) {
+        let Some(shape) = pattern.shape().filter(Shape::has_inner_wildcard) else {
             return;
         };
         let quota = &mut self.quota;
         let used = self.used.entry(shape).or_insert_with(|| {
             quota.add(owner);
-            UsedShape {
-                patterns: 0,
-                first: id,
-                owner,
-            }
+            UsedShape { patterns: 0, owner }
         });
         used.patterns += 1;
     }
 
-    /// Counts a pattern that was closed.
-    pub(super) fn remove(&mut self, pattern: &str) {
-        let pattern = Pattern::parse(pattern).ok();
-        let Some(shape) = pattern.as_ref().and_then(limited) else {
+    /// Counts a pattern of this shape that was closed.
+    pub(super) fn remove(&mut self, shape: Option<Shape>) {
+        let Some(shape) = shape else {
             return;
         };
         if let Some(used) = self.used.get_mut(&shape) {
@@ -90,10 +76,4 @@ impl Shapes {
             }
         }
     }
-}
-
-/// The shape of a pattern, if the limits count it.
-fn limited(pattern: &Pattern<'_>) -> Option<Shape> {
-    let shape = pattern.is_wildcard().then(|| pattern.shape())?;
-    shape.has_inner_wildcard().then_some(shape)
 }

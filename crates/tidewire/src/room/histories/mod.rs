@@ -95,21 +95,27 @@ impl<'a> LaneHistories<'a> {
         self.plan_replay(id, joined.room.0, since)
     }
 
-    /// Plans what a new subscriber gets of the history of its topic. `None` if the topic keeps none.
+    /// Plans what a new subscriber gets of the history of its topic. `None` if the topic keeps none. A subscriber of a
+    /// wildcard may get the newest messages of each topic instead.
     pub(crate) fn open_topic(
         &mut self,
         id: SessionId,
         alias: u16,
         since: Option<Since>,
+        gets_newest: bool,
     ) -> Option<RecoveryBody> {
         let directory = Arc::clone(self.open.directory());
         let shared = Arc::clone(self.open.shared(alias)?);
         let topic = &**shared.name();
+        if shared.is_in_group() {
+            // Its members share the live messages.
+            return None;
+        }
         if shared.is_wildcard() {
-            let asked = since.filter(|_| directory.histories().keeps_topics())?;
-            return Some(match directory.histories().newest_count(asked) {
-                0 => UNKNOWN,
-                _ => NO_POSITION,
+            let is_asked = since.is_some() && directory.histories().keeps_topics();
+            return is_asked.then_some(match gets_newest {
+                true => NO_POSITION,
+                false => UNKNOWN,
             });
         }
         let owner = || self.sessions.table.find(id).and_then(Session::owner);

@@ -3,11 +3,12 @@
 //! Such a subscriber has no position: each topic has offsets of its own. So it gets the newest messages of each topic
 //! at once, after the reply, and then the live ones from the log of its pattern. None is missing: a message that is not
 //! in a history when this lane reads it is recorded later, by a publisher that then finds the new pattern
-//! ([`LaneTopics::publish`](crate::room::LaneTopics::publish)). A message that is on its way between lanes at this
-//! moment comes once more, after the newest one.
+//! ([`LaneTopics::publish`](crate::room::LaneTopics::publish)). Messages that are on their way between lanes at this
+//! moment come after the newest one, although they are as old or older, because frames for wildcards have no offsets.
 //!
-//! Rejected: pieces, as for one topic. The live messages of all topics would have to wait in the log meanwhile, because
-//! the histories of some topics do not have them.
+//! If the newest messages of all topics exceed the output of a session, the subscriber gets live messages only, and
+//! learns that messages may be missing. Rejected: pieces, as for one topic. The live messages of all topics would have
+//! to wait in the log meanwhile, because the histories of some topics do not have them.
 
 use tidewire_proto::body::Since;
 use tidewire_proto::codec::Codec;
@@ -15,36 +16,36 @@ use tidewire_proto::message::{Kind, Message};
 use tidewire_proto::topic::Pattern;
 
 use super::LaneHistories;
-use crate::room::RoomError;
 use crate::session::{SessionId, append_with_header};
 
 impl LaneHistories<'_> {
-    /// Frames the newest messages of each topic that a subscription matches, in the order of the topics. None if its
-    /// pattern has no wildcard, or if it does not ask for them.
+    /// Frames the newest messages of each topic that a subscription matches, in the order of the topics. `None` if the
+    /// subscription does not ask for them, or has no wildcard, or if they do not fit the session's output.
     pub(crate) fn newest_of_each(
-        &mut self,
+        &self,
         id: SessionId,
         alias: u16,
         since: Option<Since>,
-    ) -> Result<Vec<u8>, RoomError> {
-        let shared = self.open.shared(alias).ok_or(RoomError::NotSubscribed)?;
+    ) -> Option<Vec<u8>> {
+        let shared = self.open.shared(alias)?;
         let histories = self.open.directory().histories();
-        let count = since.map_or(0, |since| histories.newest_count(since));
-        if count == 0 || !shared.is_wildcard() {
-            return Ok(Vec::new());
+        let count = histories.newest_count(since?);
+        if count == 0 || !shared.is_wildcard() || shared.is_in_group() {
+            return None;
         }
-        let slot = self.sessions.table.slot_of(id).ok_or(RoomError::NotOpen)?;
+        let slot = self.sessions.table.slot_of(id)?;
         let session = &self.sessions[slot];
-        let index = session
-            .subscription(alias)
-            .ok_or(RoomError::NotSubscribed)?;
-        let subscription = session.memberships[index].subscription();
+        let subscription = session.memberships[session.subscription(alias)?].subscription();
         let codec = self.sessions.config.codecs.get(session.codec_number());
-        let pattern = Pattern::parse(shared.name()).map_err(RoomError::Topic)?;
-        let bytes_max = self.sessions.config.limits.connections.queue_bytes_max();
+        let limits = &self.sessions.config.limits.connections;
+        let output = self.sessions.outputs.of(slot).len();
+        let bytes_max = limits.queue_bytes_max().saturating_sub(output);
         let now_ns = self.sessions.timers.now_ns();
-        let (mut out, mut scratch, mut replayed) = (Vec::new(), Vec::new(), 0);
-        for (topic, history) in histories.topics_of(&pattern) {
+        let (mut out, mut scratch, mut replayed, mut lost) = (Vec::new(), Vec::new(), 0, 0);
+        for topic in histories.topics_of(&Pattern::parse(shared.name()).ok()?) {
+            let Some(history) = histories.of_topic(&topic) else {
+                continue;
+            };
             let mut records = history.lock();
             history.evict(&mut records, now_ns);
             let last = records.last().offset;
@@ -56,16 +57,28 @@ impl LaneHistories<'_> {
                 };
                 let message =
                     Message::new(Kind::Deliver, alias, record.payload()).with_name(&topic);
-                append_with_header(codec, subscription, &mut out, |out| {
+                let frame_at = out.len();
+                let appended = append_with_header(codec, subscription, &mut out, |out| {
                     codec.encode(&message, out)
-                })?;
-                replayed += 1;
+                });
+                if appended.is_err() {
+                    // The codec cannot express the message.
+                    out.truncate(frame_at);
+                    lost += 1;
+                }
+                replayed += u64::from(appended.is_ok());
                 if out.len() > bytes_max {
-                    return Err(RoomError::TooManyMessages);
+                    return None;
                 }
             }
         }
+        if lost > 0 {
+            // A codec without such notices only counts.
+            let _ = append_with_header(codec, subscription, &mut out, |out| {
+                codec.encode_gap(alias, lost, out)
+            });
+        }
         self.sessions.counters.history_replayed.add(replayed);
-        Ok(out)
+        Some(out)
     }
 }

@@ -10,15 +10,19 @@
 //! message twice would visit every subscriber for every message.
 
 mod cache;
+mod groups;
 mod publishing;
 mod routes;
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use tidewire_proto::body::validate_name;
 use tidewire_proto::codec::Codec;
 use tidewire_proto::room::Policy;
-use tidewire_proto::topic::Pattern;
+use tidewire_proto::topic::{Pattern, Shape};
 
+pub(super) use groups::Group;
 pub(crate) use publishing::{PUBLISHED_OVERHEAD_BYTES, RECORDED_OVERHEAD_BYTES};
 pub(crate) use routes::Routes;
 pub(super) use routes::Topics;
@@ -30,6 +34,7 @@ use crate::mailbox::Exchange;
 use crate::observe::{DropReason, QuietLog};
 use crate::session::{LaneSessions, Session, SessionId, SessionLimiter};
 use cache::TopicCache;
+use groups::group_name;
 
 /// The routes of a lane from topics to subscriptions, and the limit of registrations.
 #[derive(Debug)]
@@ -41,6 +46,8 @@ pub(super) struct TopicTable {
     /// The history of the last message's topic. Only this one is held, so that another topic's history can give way to
     /// a new one.
     history: Option<TopicHistory>,
+    /// The groups of the subscriptions of this lane that have ended, by alias, until the alias is used again.
+    left_groups: HashMap<u16, Arc<str>>,
     /// Counts the registrations of the whole server.
     limiter: Arc<SessionLimiter>,
     /// Limits the log lines about refused registrations.
@@ -62,6 +69,7 @@ impl TopicTable {
             routes: Routes::default(),
             cache: TopicCache::default(),
             history: None,
+            left_groups: HashMap::new(),
             limiter,
             registration_log: QuietLog::default(),
         }
@@ -89,14 +97,15 @@ impl<'a> LaneTopics<'a> {
         LaneDeliveries::new(self.open, self.sessions, self.exchange)
     }
 
-    /// Attaches a session to the log of a pattern. Returns the alias of the subscription.
-    pub(crate) fn subscribe(
+    /// Attaches a session to the log of a pattern, or to one of its own in a queue group. Returns the alias of the
+    /// subscription.
+    pub(crate) fn subscribe<'p>(
         &mut self,
         id: SessionId,
-        pattern: &str,
+        wanted: impl Into<Wanted<'p>>,
         policy: Option<Policy>,
     ) -> Result<u16, RoomError> {
-        let subscribed = self.try_subscribe(id, pattern, policy);
+        let subscribed = self.try_subscribe(id, wanted.into(), policy);
         if let Err(
             RoomError::TooManyPatterns(_) | RoomError::TooManyShapes(_) | RoomError::OutOfMemory,
         ) = subscribed
@@ -148,10 +157,16 @@ impl<'a> LaneTopics<'a> {
     pub(crate) fn check_subscribe<'p>(
         &self,
         id: SessionId,
-        pattern: &'p str,
+        wanted: Wanted<'p>,
         policy: Option<Policy>,
     ) -> Result<(usize, Pattern<'p>), RoomError> {
-        let pattern = Pattern::parse(pattern).map_err(RoomError::Topic)?;
+        let pattern = Pattern::parse(wanted.pattern).map_err(RoomError::Topic)?;
+        if let Some(group) = wanted.group {
+            validate_name(group).map_err(RoomError::GroupName)?;
+            if self.open.directory().link().is_some() {
+                return Err(RoomError::GroupOnNode);
+            }
+        }
         let slot = self.sessions.table.slot_of(id).ok_or(RoomError::NotOpen)?;
         if let Some(policy) = policy {
             let codec = self.sessions[slot].codec_number();
@@ -167,9 +182,12 @@ impl<'a> LaneTopics<'a> {
             return Err(RoomError::FrameLimit);
         }
         let session = &self.sessions[slot];
-        if let Some(shared) = self.open.directory().pattern(pattern.text())
-            && session.subscription(shared.alias()).is_some()
-        {
+        let is_subscribed = match wanted.group {
+            None => (self.open.directory().pattern(pattern.text()))
+                .is_some_and(|shared| session.subscription(shared.alias()).is_some()),
+            Some(group) => self.is_in_group(session, &group_name(pattern.text(), group)),
+        };
+        if is_subscribed {
             return Err(RoomError::AlreadySubscribed);
         }
         let identity = session.profile.admitted.as_ref();
@@ -178,10 +196,25 @@ impl<'a> LaneTopics<'a> {
         if session.has_memberships(true, own_max.unwrap_or(count_max).min(count_max)) {
             return Err(RoomError::TooManyPatterns(ReachedLimit::Session));
         }
+        if !self.may_use_shape(session, &pattern) {
+            return Err(RoomError::TooManyShapes(ReachedLimit::Session));
+        }
         if self.sessions.relief.is_at_its_share(Some(session)) {
             return Err(RoomError::OutOfMemory);
         }
         Ok((slot, pattern))
+    }
+
+    /// Whether a session may have a pattern with its shape beside the patterns that it has.
+    fn may_use_shape(&self, session: &Session, pattern: &Pattern<'_>) -> bool {
+        let Some(wanted) = pattern.shape().filter(Shape::has_inner_wildcard) else {
+            return true;
+        };
+        let topics = session.memberships.iter().filter(|it| it.is_topic());
+        let shared = topics.filter_map(|it| self.open.shared(it.room()));
+        let mut shapes: HashSet<Shape> = shared.filter_map(|it| it.limited_shape()).collect();
+        shapes.insert(wanted);
+        shapes.len() <= self.sessions.config.limits.topics.shapes_per_session_max()
     }
 
     /// Whether a session subscribes to every topic at once, because its codec has no patterns.
@@ -190,13 +223,22 @@ impl<'a> LaneTopics<'a> {
         codec.format().registers_subscribers
     }
 
+    /// Whether a session has a subscription in a queue group.
+    fn is_in_group(&self, session: &Session, name: &str) -> bool {
+        let mut in_groups = session.memberships.iter().filter(|it| it.is_in_group());
+        in_groups.any(|membership| {
+            let shared = self.open.shared(membership.room());
+            shared.is_some_and(|shared| **shared.name() == *name)
+        })
+    }
+
     fn try_subscribe(
         &mut self,
         id: SessionId,
-        pattern: &str,
+        wanted: Wanted<'_>,
         policy: Option<Policy>,
     ) -> Result<u16, RoomError> {
-        let (slot, pattern) = self.check_subscribe(id, pattern, policy)?;
+        let (slot, pattern) = self.check_subscribe(id, wanted, policy)?;
         let owner = self.sessions[slot].owner();
         let limiter = Arc::clone(&self.topics.limiter);
         let registers = self.registers(&self.sessions[slot]);
@@ -204,7 +246,9 @@ impl<'a> LaneTopics<'a> {
             let registered = limiter.register(owner);
             registered.map_err(|full| RoomError::TooManyRegistrations(full.into()))?;
         }
-        let topic = match self.open.directory().subscribe(&pattern, id, owner) {
+        let group = wanted.group.map(|group| group_name(pattern.text(), group));
+        let directory = self.open.directory();
+        let topic = match directory.subscribe(&pattern, group.as_deref(), id, owner) {
             Ok(topic) => topic,
             Err(refusal) => {
                 if registers {
@@ -216,6 +260,7 @@ impl<'a> LaneTopics<'a> {
         if registers {
             self.sessions.counters.registrations.add(1);
         }
+        self.topics.left_groups.remove(&topic.alias());
         self.deliveries().attach(slot, &topic, policy);
         Ok(topic.alias())
     }
@@ -235,6 +280,9 @@ impl<'a> LaneTopics<'a> {
     }
 
     pub(super) fn detach(&mut self, slot: usize, subscription: usize, reason: DropReason) {
+        if self.sessions[slot].memberships[subscription].is_in_group() {
+            return self.leave_group(slot, subscription, reason);
+        }
         let Some(shared) = self.deliveries().detach(slot, subscription, reason) else {
             return;
         };
@@ -245,6 +293,26 @@ impl<'a> LaneTopics<'a> {
             self.topics.limiter.unregister(owner);
         }
         self.deliveries().close_unused(&shared);
+    }
+}
+
+/// The topics that a session wants to subscribe to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'p> {
+    pattern: &'p str,
+    /// The name of a queue group, in which one member gets each message.
+    group: Option<&'p str>,
+}
+
+impl<'p> Wanted<'p> {
+    pub(crate) fn in_group(pattern: &'p str, group: Option<&'p str>) -> Self {
+        Self { pattern, group }
+    }
+}
+
+impl<'p, P: AsRef<str> + ?Sized> From<&'p P> for Wanted<'p> {
+    fn from(pattern: &'p P) -> Self {
+        Self::in_group(pattern.as_ref(), None)
     }
 }
 

@@ -83,7 +83,29 @@ impl LaneTopics<'_> {
                 .sessions
                 .relief
                 .pause_publisher(&mut self.sessions.table, id);
-        Ok(congested.is_some_and(|index| self.hold_publisher(id, index)) || must_wait)
+        if congested.is_none() && !self.topics.cache.has_groups() {
+            return Ok(must_wait);
+        }
+        Ok(self.publish_rest(id, topic, payload, congested)? || must_wait)
+    }
+
+    /// Gives a message to the queue groups that match the recent topic, and pauses the publisher if a match is
+    /// congested. Returns whether it did.
+    #[cold]
+    #[inline(never)]
+    fn publish_rest(
+        &mut self,
+        id: SessionId,
+        topic: &str,
+        payload: &[u8],
+        congested: Option<usize>,
+    ) -> Result<bool, RoomError> {
+        let blocking = self.publish_to_groups(topic, payload)?;
+        let matches = self.topics.cache.matches();
+        let congested = congested.and_then(|index| matches.get(index));
+        let congested = congested.map(|it| Arc::clone(it.shared()));
+        let room = blocking.or(congested);
+        Ok(room.is_some_and(|room| self.hold_publisher(id, &room)))
     }
 
     /// Appends a message to the log of each pattern that matches the recent topic. Returns the index of a match that is
@@ -198,10 +220,9 @@ impl LaneTopics<'_> {
 
     /// Pauses a publisher until a congested room is clear. Returns false if the session has ended.
     #[cold]
-    fn hold_publisher(&mut self, id: SessionId, index: usize) -> bool {
-        let room = Arc::clone(self.topics.cache.matches()[index].shared());
+    fn hold_publisher(&mut self, id: SessionId, room: &Arc<SharedRoom>) -> bool {
         let slot = self.sessions.table.slot_of(id);
-        slot.map(|slot| self.deliveries().hold(slot, &room))
+        slot.map(|slot| self.deliveries().hold(slot, room))
             .is_some()
     }
 
@@ -305,7 +326,7 @@ impl LaneTopics<'_> {
 /// Frames a message for one pattern, without a template, in the rare cases. A second call of
 /// [`LaneTopics::append_published`] keeps the compiler from inlining that function, which costs each message 36
 /// instructions.
-fn append_without_offset(
+pub(super) fn append_without_offset(
     deliveries: &mut LaneDeliveries<'_>,
     shared: &SharedRoom,
     topic: &str,

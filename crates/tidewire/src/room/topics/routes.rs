@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use tidewire_proto::topic::{Pattern, PatternIndex};
 
+use super::groups::{Group, GroupRoutes, Groups};
 use crate::mailbox::Receiver;
 use crate::room::shared_room::{LaneCounts, SharedRoom};
 
@@ -21,6 +22,7 @@ use crate::room::shared_room::{LaneCounts, SharedRoom};
 #[derive(Debug, Default)]
 pub(in crate::room) struct Topics {
     entries: HashMap<Arc<str>, TopicEntry>,
+    groups: Groups,
     changes: VecDeque<Change>,
     /// The version of the table before the first of `changes`.
     changes_start: u64,
@@ -31,6 +33,7 @@ pub(in crate::room) struct Topics {
 pub(crate) struct Routes {
     version: u64,
     index: PatternIndex<Arc<SharedRoom>>,
+    groups: GroupRoutes,
 }
 
 #[derive(Debug)]
@@ -43,11 +46,31 @@ struct TopicEntry {
 enum Change {
     Added(Arc<SharedRoom>),
     Removed(Arc<str>),
+    Group(Arc<Group>),
 }
 
 impl Topics {
+    /// The patterns with subscribers, and the subscriptions in groups.
     pub(in crate::room) fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() + self.groups.members()
+    }
+
+    pub(in crate::room) fn group(&self, name: &str) -> Option<&Arc<Group>> {
+        self.groups.get(name)
+    }
+
+    /// Adds a subscription to its group.
+    pub(in crate::room) fn enter_group(&mut self, member: &Arc<SharedRoom>, lane: usize) {
+        member.receive_on(lane);
+        let group = self.groups.add(member);
+        self.note(Change::Group(group));
+    }
+
+    /// Removes a subscription from its group. Returns the group without it.
+    pub(in crate::room) fn exit_group(&mut self, member: &SharedRoom) -> Arc<Group> {
+        let group = self.groups.remove(member);
+        self.note(Change::Group(Arc::clone(&group)));
+        group
     }
 
     /// Returns the version, which increases with every change.
@@ -97,6 +120,10 @@ impl Topics {
             for entry in self.entries.values() {
                 routes.apply(&Change::Added(Arc::clone(&entry.shared)));
             }
+            routes.groups = GroupRoutes::default();
+            for group in self.groups.all() {
+                routes.groups.apply(group);
+            }
         } else {
             let known = (routes.version - self.changes_start) as usize;
             for change in self.changes.range(known..) {
@@ -127,10 +154,17 @@ impl Routes {
         self.index.each_match(topic, visit);
     }
 
+    /// Calls `visit` for each queue group that matches a topic.
+    #[inline]
+    pub(super) fn each_group(&self, topic: &str, visit: impl FnMut(&Arc<Group>)) {
+        self.groups.each_match(topic, visit);
+    }
+
     fn apply(&mut self, change: &Change) {
         let text = match change {
             Change::Added(shared) => shared.name(),
             Change::Removed(pattern) => pattern,
+            Change::Group(group) => return self.groups.apply(group),
         };
         // Only patterns that parsed were added.
         let Ok(pattern) = Pattern::parse(text) else {
@@ -138,7 +172,7 @@ impl Routes {
         };
         match change {
             Change::Added(shared) => self.index.insert(&pattern, Arc::clone(shared)),
-            Change::Removed(_) => self.index.remove(&pattern),
+            _ => self.index.remove(&pattern),
         };
     }
 }
@@ -152,7 +186,7 @@ mod tests {
     use super::*;
 
     fn open(topics: &mut Topics, alias: u16, pattern: &str) -> Arc<str> {
-        let shared = Arc::new(SharedRoom::pattern(alias, pattern, false, None));
+        let shared = Arc::new(SharedRoom::pattern(alias, pattern, None, None));
         topics.open(Arc::clone(&shared), Receiver::Lane(0));
         Arc::clone(shared.name())
     }

@@ -221,7 +221,10 @@ fn messages_that_come_from_a_history_wait_there_while_memory_is_full() {
     let kept = vec![HistoryPattern::new("a", History::default())];
     lane.core.rooms().histories().keep_topics(kept);
     let alias = lane.core.rooms().topics().subscribe(id, "a", None).unwrap();
-    lane.core.rooms().histories().open_topic(id, alias, None);
+    lane.core
+        .rooms()
+        .histories()
+        .open_topic(id, alias, None, false);
     lane.core
         .rooms()
         .topics()

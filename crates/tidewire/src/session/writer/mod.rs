@@ -155,7 +155,9 @@ impl Writer {
     pub(super) fn discard(&self, session: &mut Session, outputs: &mut Outputs, logs: &mut Logs) {
         let slot = session.id.slot();
         let mut dropped = 0;
-        for membership in &mut session.memberships {
+        // The messages of a subscription in a queue group go to other members when the session leaves it.
+        let kept = |membership: &Membership| membership.is_in_group();
+        for membership in session.memberships.iter_mut().filter(|it| !kept(it)) {
             let Some(log) = logs.get_mut(membership.log()) else {
                 continue;
             };
