@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use tidewire::address::Address;
+use tidewire::limits::ConnectionLimits;
 use tidewire::{
-    AnyCodec, Backoff, Client, ClientBuilder, CloseReason, ConnectError, ConnectionLimits,
-    GoAwayCode, Kind, Message,
+    AnyCodec, Backoff, Client, ClientBuilder, CloseReason, ConnectError, GoAwayCode, Kind, Message,
 };
 use tidewire_io::poller::PollerChoice;
 use tidewire_proto::codec::Codec;

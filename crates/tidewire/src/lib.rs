@@ -91,7 +91,7 @@ mod engine;
 mod history;
 mod lane;
 pub mod layer;
-mod limits;
+pub mod limits;
 mod mailbox;
 mod memory;
 pub mod metrics;
@@ -123,10 +123,7 @@ pub use client::{
 };
 pub use describe::describe;
 pub use history::History;
-pub use limits::{
-    ConnectionLimits, HandshakeLimits, Limits, MemoryLimits, RateLimit, RoomLimits, SessionLimits,
-    TopicLimits, UdpLimits, WhenExceeded,
-};
+pub use limits::Limits;
 #[cfg(feature = "log")]
 pub use observe::log;
 #[cfg(feature = "otlp")]

@@ -17,10 +17,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tidewire::codec::{Codec, DecodeError, Decoded, EncodeError, Format, RequestIds};
+use tidewire::limits::{RateLimit, WhenExceeded};
 use tidewire::upstream::Upstream;
 use tidewire::{
     AnyCodec, CloseReason, Context, ErrorCode, HandlerError, HandlerResult, Kind, Limits, Message,
-    RateLimit, SendError, Server, Service, SessionId, Sessions, WhenExceeded,
+    SendError, Server, Service, SessionId, Sessions,
 };
 
 /// The framing above. It has no state: one instance serves all connections.

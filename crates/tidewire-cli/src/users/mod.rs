@@ -17,11 +17,12 @@ use std::sync::Arc;
 
 use clap::Command;
 use thiserror::Error;
+use tidewire::Limits;
 use tidewire::SettingError;
 use tidewire::auth::{
     Access, Chain, Identity, IdentityLimits, KnownPeers, Permissions, TokenError, Tokens, Users,
 };
-use tidewire::{Limits, RateLimit, WhenExceeded};
+use tidewire::limits::{RateLimit, WhenExceeded};
 use tidewire_io::trusted::{OpenError, Trust, check_trust};
 use tidewire_load::toml_file::{Mistake, TomlEntry, TomlFile, TomlTable};
 

@@ -1,6 +1,6 @@
 //! The codec of a step, and the size of its messages.
 
-use tidewire::socket::DATAGRAM_FRAME_BYTES_MAX;
+use tidewire::limits::DATAGRAM_FRAME_BYTES_MAX;
 use tidewire::{AnyCodec, Kind, Message};
 use tidewire_proto::codec::Codec;
 use tidewire_proto::limits::FRAME_BYTES_MAX;

@@ -1,7 +1,7 @@
 //! Why a run cannot begin.
 
 use thiserror::Error;
-use tidewire::socket::DATAGRAM_FRAME_BYTES_MAX;
+use tidewire::limits::DATAGRAM_FRAME_BYTES_MAX;
 use tidewire::{ConnectError, RequestError};
 use tidewire_proto::setting::SettingError;
 

@@ -1,6 +1,7 @@
 //! Whether a server answers, and has what a scenario needs.
 
-use tidewire::{AnyCodec, Client, ConnectionLimits, Endpoint, RequestError, RoomId};
+use tidewire::limits::ConnectionLimits;
+use tidewire::{AnyCodec, Client, Endpoint, RequestError, RoomId};
 use tidewire_proto::body::ErrorCode;
 
 use super::{PlanError, RunOptions, StepPlan};

@@ -3,9 +3,9 @@
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+use tidewire::limits::{RateLimit, WhenExceeded};
 use tidewire::{
-    CloseReason, Context, HandlerResult, Message, RateLimit, RequestError, Service, SessionHandle,
-    SessionId, WhenExceeded,
+    CloseReason, Context, HandlerResult, Message, RequestError, Service, SessionHandle, SessionId,
 };
 use tidewire_proto::message::Kind;
 

@@ -79,7 +79,8 @@ pub enum AddressError {
     LookupTimeout {
         /// The host.
         host: String,
-        /// The time that it had: [`ConnectionLimits::handshake_timeout`](crate::ConnectionLimits::handshake_timeout).
+        /// The time that it had:
+        /// [`ConnectionLimits::handshake_timeout`](crate::limits::ConnectionLimits::handshake_timeout).
         timeout: Duration,
     },
     /// The address exists once in the network of each interface.

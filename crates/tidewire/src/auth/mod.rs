@@ -112,7 +112,7 @@ pub trait Authenticate: Send + Sync + 'static {
     }
 
     /// Adds the memory of its own tables, such as the table of configured users. It counts in
-    /// [`MemoryLimits::bytes_max`](crate::MemoryLimits::bytes_max). It is called at the start and by
+    /// [`MemoryLimits::bytes_max`](crate::limits::MemoryLimits::bytes_max). It is called at the start and by
     /// [`Server::reauthenticate`](crate::Server::reauthenticate). The default adds nothing.
     fn measure(&self, tables: &mut TableBytes) {
         let _ = tables;

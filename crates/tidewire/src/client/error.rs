@@ -44,7 +44,7 @@ pub enum RequestError {
         cause: String,
     },
     /// The window is full: as many requests wait for their replies as allowed, in number or in
-    /// [bytes](crate::ConnectionLimits::queue_bytes_max). The request was not sent. Try again after a reply.
+    /// [bytes](crate::limits::ConnectionLimits::queue_bytes_max). The request was not sent. Try again after a reply.
     #[error("too many requests wait for their replies; try again after a reply")]
     WindowFull,
     /// The codec matches replies by their order. Over UDP a reply may be lost, and the next reply would match the wrong

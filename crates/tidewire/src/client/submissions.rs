@@ -43,7 +43,7 @@ pub enum WhenWindowFull {
     Refuse,
     /// The request waits for its turn, within its deadline. At most 4,096 requests wait; more are refused. Requests are
     /// refused as well if more than 4,096 of them, or
-    /// [`ConnectionLimits::queue_bytes_max`](crate::ConnectionLimits::queue_bytes_max) of payload, wait for the
+    /// [`ConnectionLimits::queue_bytes_max`](crate::limits::ConnectionLimits::queue_bytes_max) of payload, wait for the
     /// client's lane. The lane takes them at once unless the server reads too slowly.
     Wait,
 }

@@ -233,8 +233,8 @@ impl<'a> Subscribe<'a> {
     /// messages of each topic that matches and has a history. They come before later ones, in the order of the topics,
     /// and again after a reconnect. Messages that are on their way between lanes of the server at this moment come
     /// after them, although they are as old or older. So `client.subscribe("price.>").last(1)` begins with the last
-    /// value of each price. If they exceed what the server [queues](crate::ConnectionLimits::queue_bytes_max) for a
-    /// connection, only live messages come, after [`TopicEvent::Recovered`] with an unknown number.
+    /// value of each price. If they exceed what the server [queues](crate::limits::ConnectionLimits::queue_bytes_max)
+    /// for a connection, only live messages come, after [`TopicEvent::Recovered`] with an unknown number.
     ///
     /// Servers of a cluster give a subscriber of a wildcard live messages only.
     pub fn last(mut self, count: u64) -> Self {

@@ -8,7 +8,7 @@ use tidewire_proto::topic::PatternBuf;
 /// [`PubSub::history`](crate::PubSub::history).
 ///
 /// A room keeps the newest messages within all limits. The memory of all histories is at most `names_max × bytes_max`
-/// and an eighth more, and does not count towards [`MemoryLimits::bytes_max`](crate::MemoryLimits::bytes_max).
+/// and an eighth more, and does not count towards [`MemoryLimits::bytes_max`](crate::limits::MemoryLimits::bytes_max).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct History {
     /// Messages of one room. Default 50, which fills a screen.

@@ -19,13 +19,14 @@ use super::nanoseconds;
 /// It holds for each session that a peer opened. In [`IdentityLimits`](crate::auth::IdentityLimits) it holds for all
 /// sessions of an identity together, and outlives them. It counts the frames that go to the service, each with all its
 /// bytes. Pings and other control frames have a limit of their own,
-/// [`ConnectionLimits::control_frames_per_second_max`](crate::ConnectionLimits::control_frames_per_second_max). A peer
-/// that connects again starts with a full burst;
-/// [`SessionLimits::per_address_max`](crate::SessionLimits::per_address_max) bounds its sessions.
+/// [`ConnectionLimits::control_frames_per_second_max`](crate::limits::ConnectionLimits::control_frames_per_second_max).
+/// A peer that connects again starts with a full burst;
+/// [`SessionLimits::per_address_max`](crate::limits::SessionLimits::per_address_max) bounds its sessions.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidewire::{Client, Context, Message, RateLimit, RequestError, Server, WhenExceeded};
+/// use tidewire::{Client, Context, Message, RequestError, Server};
+/// use tidewire::limits::{RateLimit, WhenExceeded};
 ///
 /// let server = Server::builder()
 ///     .rate_limit(

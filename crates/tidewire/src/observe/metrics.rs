@@ -128,7 +128,7 @@ macro_rules! counters {
         pub struct Metrics {
             $($(#[doc = $doc])* pub $name: u64,)*
             /// Bytes that the server's lanes hold for its peers, to within 64 KiB a lane; see
-            /// [`MemoryLimits::bytes_max`](crate::MemoryLimits::bytes_max).
+            /// [`MemoryLimits::bytes_max`](crate::limits::MemoryLimits::bytes_max).
             pub memory_bytes: u64,
             /// The limit of the bytes above.
             pub memory_bytes_max: u64,
@@ -280,7 +280,7 @@ counters! {
     handler_failures,
     /// Calls of the application that panicked: handlers, hooks, and callbacks of upstreams. The log has the texts.
     handler_panics,
-    /// Times that a session was not read because it had used up its [`RateLimit`](crate::RateLimit).
+    /// Times that a session was not read because it had used up its [`RateLimit`](crate::limits::RateLimit).
     rate_paused,
     /// Of the refused messages, those above the rate limit of their session.
     rate_refused,

@@ -49,7 +49,8 @@ impl ConnectionActions<'_, '_> {
     }
 
     /// Starts a connection, as [`Self::connect`] does. If no server listens on an in-process name yet, the connection
-    /// waits for one, up to [`ConnectionLimits::handshake_timeout`](crate::ConnectionLimits::handshake_timeout).
+    /// waits for one, up to
+    /// [`ConnectionLimits::handshake_timeout`](crate::limits::ConnectionLimits::handshake_timeout).
     ///
     /// # Errors
     /// [`ConnectError::TooManyWaiting`] or [`ConnectError::CannotWait`] if too many connections wait already or the

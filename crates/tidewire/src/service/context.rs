@@ -110,8 +110,8 @@ impl Context<'_> {
     /// Defers the answer to the message being handled. The returned token may go to another thread and answer later.
     /// From now on only the token answers, whatever the handler returns.
     ///
-    /// A session is not read while it has [`ConnectionLimits::deferred_max`](crate::ConnectionLimits::deferred_max)
-    /// unanswered requests.
+    /// A session is not read while it has
+    /// [`ConnectionLimits::deferred_max`](crate::limits::ConnectionLimits::deferred_max) unanswered requests.
     pub fn defer(&mut self) -> Deferred {
         self.call.defer(self.core)
     }
@@ -194,7 +194,7 @@ impl Context<'_> {
 
     /// Sets whether this service waits for the peer to log in, for example after a prompt for a name. From the first
     /// call with `true` until a call with `false`, the session has
-    /// [`login_timeout`](crate::HandshakeLimits::login_timeout). After that it is closed with
+    /// [`login_timeout`](crate::limits::HandshakeLimits::login_timeout). After that it is closed with
     /// [`CloseReason::HandshakeTimeout`](crate::CloseReason::HandshakeTimeout). Without this call, a silent peer keeps
     /// its session until the idle timeout.
     pub fn await_login(&mut self, awaits: bool) {

@@ -58,8 +58,8 @@ impl PubSub {
     }
 
     /// Sets whether subscribers may choose [`Policy::Block`]. Such a subscriber can block publishers, each time for up
-    /// to [`RoomLimits::block_deadline`](crate::RoomLimits::block_deadline). Default no, because any client could then
-    /// slow all publishers down.
+    /// to [`RoomLimits::block_deadline`](crate::limits::RoomLimits::block_deadline). Default no, because any client
+    /// could then slow all publishers down.
     #[must_use]
     pub fn allow_blocking(mut self, allowed: bool) -> Self {
         self.blocking_allowed = allowed;

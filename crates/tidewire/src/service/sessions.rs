@@ -144,8 +144,8 @@ impl Sessions {
     ///
     /// # Errors
     /// The codec cannot express the message, or the broadcasts in flight use all of
-    /// [`MemoryLimits::broadcast_bytes_max`](crate::MemoryLimits::broadcast_bytes_max) ([`SendError::QueueFull`]).
-    /// Nothing was sent.
+    /// [`MemoryLimits::broadcast_bytes_max`](crate::limits::MemoryLimits::broadcast_bytes_max)
+    /// ([`SendError::QueueFull`]). Nothing was sent.
     pub fn broadcast_where<'m>(
         &self,
         predicate: impl Fn(&SessionView<'_>) -> bool + Send + Sync + 'static,
@@ -228,8 +228,8 @@ impl SessionHandle {
     ///
     /// # Errors
     /// [`SendError::NotOpen`] if the session has ended, [`SendError::QueueFull`] if more than
-    /// [`ConnectionLimits::queue_bytes_max`](crate::ConnectionLimits::queue_bytes_max) bytes from other threads wait
-    /// for its peer, and [`SendError::Encode`] if the codec cannot express the message. Nothing was sent.
+    /// [`ConnectionLimits::queue_bytes_max`](crate::limits::ConnectionLimits::queue_bytes_max) bytes from other threads
+    /// wait for its peer, and [`SendError::Encode`] if the codec cannot express the message. Nothing was sent.
     pub fn send<'m>(&self, message: impl Into<Message<'m>>) -> Result<(), SendError> {
         let (Self { shared, session }, message) = (self, message.into());
         if !session.is_open() {

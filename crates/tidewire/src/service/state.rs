@@ -11,7 +11,7 @@ impl Context<'_> {
     /// The state is dropped when the session has ended, after [`Service::on_close`](crate::Service::on_close). In a
     /// call without an open session, such as [`Service::on_turn`](crate::Service::on_turn) and `on_close`, the value
     /// is dropped at once. Its memory does not count towards
-    /// [`MemoryLimits::bytes_max`](crate::MemoryLimits::bytes_max).
+    /// [`MemoryLimits::bytes_max`](crate::limits::MemoryLimits::bytes_max).
     ///
     /// ```
     /// use tidewire::{Client, Context, ErrorCode, HandlerError, HandlerResult, Message, Server, Service};

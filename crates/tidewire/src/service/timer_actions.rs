@@ -62,7 +62,7 @@ impl TimerActions<'_, '_> {
     ///
     /// # Errors
     /// [`ErrorCode::NotFound`] if the session has ended, as in `on_close`; [`ErrorCode::LimitReached`] if it already
-    /// has [`SessionLimits::timers_max`](crate::SessionLimits::timers_max) timers.
+    /// has [`SessionLimits::timers_max`](crate::limits::SessionLimits::timers_max) timers.
     pub fn set(&mut self, delay: Duration, token: u64) -> Result<TimerId, HandlerError> {
         self.set_at(self.cx.now() + delay, token)
     }
@@ -82,7 +82,7 @@ impl TimerActions<'_, '_> {
     ///
     /// # Errors
     /// [`ErrorCode::LimitReached`] if the lane already has
-    /// [`SessionLimits::timers_per_lane_max`](crate::SessionLimits::timers_per_lane_max) such timers.
+    /// [`SessionLimits::timers_per_lane_max`](crate::limits::SessionLimits::timers_per_lane_max) such timers.
     pub fn set_for_lane(&mut self, delay: Duration, token: u64) -> Result<TimerId, HandlerError> {
         self.insert(SessionId::NONE, self.cx.now() + delay, token)
     }

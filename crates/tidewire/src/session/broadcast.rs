@@ -40,7 +40,7 @@ pub struct BroadcastReport {
     /// Of these, sessions whose output got the message.
     pub queued: u64,
     /// Of these, sessions whose output was full; see
-    /// [`ConnectionLimits::queue_bytes_max`](crate::ConnectionLimits::queue_bytes_max).
+    /// [`ConnectionLimits::queue_bytes_max`](crate::limits::ConnectionLimits::queue_bytes_max).
     pub full: u64,
     /// Of these, sessions that accept only smaller frames.
     pub too_large: u64,

@@ -34,8 +34,8 @@ pub struct SessionFigures {
     pub identity: Option<Arc<Identity>>,
     /// Its name in rooms. The peer chose it.
     pub name: Option<Arc<str>>,
-    /// Bytes that the server's [memory limit](crate::MemoryLimits::bytes_max) counts for the session itself, without
-    /// rooms.
+    /// Bytes that the server's [memory limit](crate::limits::MemoryLimits::bytes_max) counts for the session itself,
+    /// without rooms.
     pub memory_bytes: usize,
     /// Bytes of its output that the peer has not taken. Messages of rooms and topics are not among them.
     pub queued_bytes: usize,

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use tidewire::limits::ConnectionLimits;
 use tidewire::{
-    Backoff, Client, ConnectError, ConnectionLimits, Context, Event, Message, PubSub, RequestError,
-    SendError, Server, TopicEvent,
+    Backoff, Client, ConnectError, Context, Event, Message, PubSub, RequestError, SendError,
+    Server, TopicEvent,
 };
 use tidewire_testkit::fixtures::{echo, tw1};
 use tidewire_testkit::{DEADLINE, TestServer};

@@ -3,9 +3,9 @@
 use std::net::UdpSocket;
 use std::time::Duration;
 
+use tidewire::limits::ConnectionLimits;
 use tidewire::{
-    Backoff, Client, CloseReason, ConnectError, ConnectionLimits, Event, Kind, Message,
-    RequestError, Server,
+    Backoff, Client, CloseReason, ConnectError, Event, Kind, Message, RequestError, Server,
 };
 use tidewire_proto::codec::Codec;
 use tidewire_proto::handshake::{PROTOCOL_VERSION, Welcome};

@@ -1,8 +1,7 @@
 //! Limits on sessions, rooms and messages.
 
-use tidewire::{
-    Chat, Client, ConnectError, ConnectionLimits, Kind, Limits, RequestError, ServeError, Server,
-};
+use tidewire::limits::ConnectionLimits;
+use tidewire::{Chat, Client, ConnectError, Kind, Limits, RequestError, ServeError, Server};
 use tidewire_proto::body::{ErrorCode, GoAwayCode};
 use tidewire_testkit::{Peer, RoomEvent, TestServer, wait_until};
 

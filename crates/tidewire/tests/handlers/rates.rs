@@ -1,6 +1,7 @@
 //! Sessions that exceed their rate, over every transport.
 
-use tidewire::{Client, Kind, Message, RateLimit, RequestError, ServeError, Server, WhenExceeded};
+use tidewire::limits::{RateLimit, WhenExceeded};
+use tidewire::{Client, Kind, Message, RequestError, ServeError, Server};
 use tidewire_proto::body::ErrorCode;
 use tidewire_testkit::TestServer;
 use tidewire_testkit::fixtures::{codec, echo, lines, tw1};

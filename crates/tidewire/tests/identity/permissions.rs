@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidewire::auth::Access;
-use tidewire::{Chat, Event, Kind, PubSub, RateLimit, Router, Service, WhenExceeded};
+use tidewire::limits::{RateLimit, WhenExceeded};
+use tidewire::{Chat, Event, Kind, PubSub, Router, Service};
 use tidewire_proto::body::{JoinBody, SubscribeBody};
 use tidewire_proto::codec::Codec;
 use tidewire_testkit::{DEADLINE, Peer, TestServer};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidewire::{RateLimit, WhenExceeded};
+use tidewire::limits::{RateLimit, WhenExceeded};
 
 use super::*;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidewire::{Backoff, Client, ConnectError, ConnectionLimits, Event, Limits, Server, serve};
+use tidewire::limits::ConnectionLimits;
+use tidewire::{Backoff, Client, ConnectError, Event, Limits, Server, serve};
 use tidewire_testkit::wait_until;
 
 use crate::caller::{Caller, CallerEvent, alone, next};

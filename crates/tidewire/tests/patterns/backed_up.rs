@@ -5,7 +5,8 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::time::Duration;
 
-use tidewire::{AnyCodec, Client, ConnectionLimits, Event, RequestError, SendError};
+use tidewire::limits::ConnectionLimits;
+use tidewire::{AnyCodec, Client, Event, RequestError, SendError};
 
 const QUEUE_BYTES_MAX: usize = 100_000;
 const MESSAGE_BYTES: usize = 10_000;

@@ -10,9 +10,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use tidewire::limits::ConnectionLimits;
 use tidewire::{
-    Chat, Client, CloseReason, ConnectionLimits, Context, HandlerResult, Kind, Limits, Message,
-    Moment, Policy, PubSub, RequestError, SendError, Server, Service, SessionId,
+    Chat, Client, CloseReason, Context, HandlerResult, Kind, Limits, Message, Moment, Policy,
+    PubSub, RequestError, SendError, Server, Service, SessionId,
 };
 use tidewire_proto::body::{ErrorCode, RoomCall};
 use tidewire_proto::handshake::{Hello, PROTOCOL_VERSION};

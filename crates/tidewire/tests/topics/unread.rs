@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use tidewire::limits::ConnectionLimits;
 use tidewire::{
-    Client, ClientBuilder, ConnectionLimits, Limits, Policy, RequestError, Server, Subscription,
-    TopicEvent, WhenEventsFull,
+    Client, ClientBuilder, Limits, Policy, RequestError, Server, Subscription, TopicEvent,
+    WhenEventsFull,
 };
 use tidewire_testkit::{Peer, TestServer, wait_until};
 

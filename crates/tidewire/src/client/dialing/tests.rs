@@ -206,7 +206,7 @@ fn a_silent_first_address_does_not_keep_a_client_from_the_second_and_is_not_trie
     let target = Target::new(address, None, endpoints);
     // The test would not end within this timeout.
     let timeout = Duration::from_secs(3_600);
-    let mut limits = crate::ConnectionLimits::default();
+    let mut limits = crate::limits::ConnectionLimits::default();
     limits.set_handshake_timeout(timeout);
     let builder = Client::builder().limits(limits).reconnect(Backoff {
         first: Duration::from_millis(1),
@@ -234,7 +234,7 @@ fn one_timeout_holds_for_all_addresses() {
     let listeners = [(); 3].map(|()| silent());
     let endpoints: Vec<Endpoint> = listeners.iter().map(|(_, at)| at.clone()).collect();
     let target = Target::new(endpoints[0].clone().into(), None, endpoints);
-    let mut limits = crate::ConnectionLimits::default();
+    let mut limits = crate::limits::ConnectionLimits::default();
     limits.set_handshake_timeout(Duration::from_millis(10));
     let client = Connecting::new(Client::builder().limits(limits).start_to(target, false));
     let outcome = client.wait();
@@ -294,7 +294,7 @@ fn an_attempt_ends_although_the_name_of_the_server_is_still_looked_up() {
         drop(GATE.lock().unwrap());
         Ok(Vec::new())
     };
-    let mut limits = crate::ConnectionLimits::default();
+    let mut limits = crate::limits::ConnectionLimits::default();
     limits.set_handshake_timeout(Duration::from_millis(10));
     let target = Target::new(address, Some(resolver), Vec::new());
     let client = Client::builder().limits(limits);

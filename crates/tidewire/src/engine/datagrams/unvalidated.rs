@@ -5,9 +5,9 @@
 //! *unvalidated* at first. There are few slots for unvalidated sessions. Each of them ends after seconds of silence,
 //! and a new one replaces the oldest when all slots are taken. So a new peer is always served, and an address whose
 //! session was replaced starts again with its next datagram. An address becomes *established*, and its session an
-//! ordinary one, if it is still heard after [`unvalidated_timeout`](crate::UdpLimits::unvalidated_timeout) and was
-//! never silent for that long. That is no proof, because a forger can continue. So established addresses have at most
-//! half of the slots, and the others stay unvalidated. The last quarter of this half is for hosts that have few of
+//! ordinary one, if it is still heard after [`unvalidated_timeout`](crate::limits::UdpLimits::unvalidated_timeout) and
+//! was never silent for that long. That is no proof, because a forger can continue. So established addresses have at
+//! most half of the slots, and the others stay unvalidated. The last quarter of this half is for hosts that have few of
 //! them.
 //!
 //! The server does not notify an unvalidated address of the end of its session. The notice would be unsolicited traffic

@@ -151,8 +151,8 @@ pub enum UpstreamError {
     #[error("the upstream is down; try again later")]
     Down,
     /// This lane already has [as many](Upstream::in_flight_max) pending requests as allowed, or more than
-    /// [`ConnectionLimits::queue_bytes_max`](crate::ConnectionLimits::queue_bytes_max) bytes wait to be sent. Nothing
-    /// was sent.
+    /// [`ConnectionLimits::queue_bytes_max`](crate::limits::ConnectionLimits::queue_bytes_max) bytes wait to be sent.
+    /// Nothing was sent.
     #[error("too many requests wait for the upstream; try again later")]
     TooMany,
     /// The codec cannot express the request. Nothing was sent.
