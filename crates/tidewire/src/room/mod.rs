@@ -155,6 +155,11 @@ impl<'a> LaneRooms<'a> {
         if self.table.open.has_slow() {
             self.deliveries().release_held();
         }
+        if self.sessions.table.has_unwritable() {
+            for slot in self.sessions.table.take_unwritable() {
+                self.topics().leave_groups(slot);
+            }
+        }
         if self.table.open.has_behind() {
             self.histories().catch_up_all();
         }

@@ -137,6 +137,9 @@ pub enum RoomError {
     /// The name of the queue group is empty or malformed.
     #[error("group: {0}")]
     GroupName(NameError),
+    /// The queue group has as many members as it may. Join another group.
+    #[error("this queue group has as many members as it may; use another group for the same work")]
+    GroupFull,
     /// A queue group would span the nodes of a cluster, which it does not.
     #[error(
         "queue groups are for one server, and this one is a node of a cluster; subscribe without a group, or let each \
@@ -276,6 +279,7 @@ impl RoomError {
             Self::TooManyRooms(_)
             | Self::TooManyPatterns(_)
             | Self::TooManyShapes(_)
+            | Self::GroupFull
             | Self::TooManyRegistrations(_)
             | Self::FrameLimit
             | Self::OutOfMemory

@@ -94,6 +94,13 @@ impl SharedRoom {
         unsent.map_or(0, |unsent| unsent.load(Ordering::Relaxed))
     }
 
+    /// Counts a message that a publisher gave to this subscription.
+    pub(super) fn add_unsent(&self) {
+        if let Some(unsent) = &self.unsent {
+            unsent.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
     pub(super) fn set_unsent(&self, count: u64) {
         if let Some(unsent) = &self.unsent {
             unsent.store(count, Ordering::Relaxed);

@@ -103,7 +103,8 @@ impl PubSub {
     /// Patterns and limits are checked after it, so it may see an invalid pattern.
     ///
     /// A pattern with a wildcard covers every topic that it matches, including topics that are first published later.
-    /// A hook that protects topics must refuse the wildcards that cover them, as this one does.
+    /// A hook that protects topics must refuse the wildcards that cover them, as this one does. Who may subscribe to a
+    /// pattern may also join its [queue groups](crate::Subscribe::group), and so takes messages from their members.
     ///
     /// ```
     /// use tidewire::{Client, ErrorCode, HandlerError, PubSub, RequestError, Server};

@@ -22,6 +22,8 @@ pub(crate) struct SessionTable {
     closed: Vec<usize>,
     /// Sessions that are read again, because a reason for the pause has gone.
     resumed: Vec<usize>,
+    /// Sessions in queue groups to which nothing can be written any more.
+    unwritable: Vec<usize>,
     /// In-process sessions that are read without poller events. The lane checks them at the end of each turn.
     awake: Vec<usize>,
     has_rings: bool,
@@ -170,6 +172,20 @@ impl SessionTable {
     #[inline]
     pub(crate) fn has_resumed(&self) -> bool {
         !self.resumed.is_empty()
+    }
+
+    /// Lists a session in queue groups to which nothing can be written any more, so that it leaves them in this turn.
+    pub(super) fn list_unwritable(&mut self, slot: usize) {
+        self.unwritable.push(slot);
+    }
+
+    #[inline]
+    pub(crate) fn has_unwritable(&self) -> bool {
+        !self.unwritable.is_empty()
+    }
+
+    pub(crate) fn take_unwritable(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.unwritable)
     }
 
     /// Takes the list of the sessions to read again, for [`Self::return_resumed`].

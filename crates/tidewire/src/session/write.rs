@@ -6,7 +6,7 @@ use tidewire_io::socket::SocketError;
 use tidewire_proto::connection::{Connection, Outbound, PauseReason, Phase, Written};
 
 use super::output::SendOutcome;
-use super::{CloseReason, LaneSessions};
+use super::{CloseReason, LaneSessions, Membership};
 use crate::observe::DatagramDrop;
 use crate::observe::trace::Moving;
 use crate::transport::Transport;
@@ -169,6 +169,9 @@ impl LaneSessions {
             .discard(session, &mut self.outputs, &mut self.logs);
         self.relief.charge_buffers(session, &self.outputs);
         self.relief.charge_logs_of(session, &mut self.logs);
+        if session.memberships.iter().any(Membership::is_in_group) {
+            self.table.list_unwritable(slot);
+        }
         self.table.resume(slot, PauseReason::Output);
     }
 

@@ -88,11 +88,16 @@ impl LaneDeliveries<'_> {
 
     /// Counts a message from another lane that is dropped because the log of a room must not grow.
     #[cold]
-    fn drop_for_memory(&self, log: LogKey) {
+    fn drop_for_memory(&mut self, log: LogKey) {
         let members = self.sessions.logs.members(log);
         let counters = &self.sessions.counters;
         counters.room_offered.add(members as u64);
         counters.room_dropped[DropReason::Memory as usize].add(members as u64);
+        let shared = self.open.shared(log.alias());
+        if shared.is_some_and(|shared| shared.is_in_group()) {
+            // No sweep follows, which would correct the number.
+            self.note_unsent(log.alias());
+        }
     }
 
     /// Runs all planned sweeps, because the lane ends before they are due.

@@ -15,7 +15,7 @@ mod slow;
 mod spanning;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
 use tidewire_proto::room::{Coalescer, Policy};
@@ -50,6 +50,8 @@ pub(crate) struct OpenRooms {
     slow: SlowMembers,
     /// Rooms whose messages from other lanes wait in the history, because memory is short.
     behind: Vec<u16>,
+    /// The queue groups of subscriptions of this lane that have ended, by alias, until the alias is used again.
+    left_groups: HashMap<u16, Arc<str>>,
 }
 
 /// A room, or the subscribers of one topic pattern, as one lane sees it.
@@ -63,6 +65,8 @@ struct Room {
     members: Vec<usize>,
     /// The end of the log at the last look, while [`QuietLogs`] watches it.
     watched: Option<u64>,
+    /// Whether it is a subscription in a queue group that is looked at again, because it had unsent messages.
+    is_behind: bool,
 }
 
 /// The messages that members and subscribers of a lane have to get. See the module.
@@ -83,6 +87,7 @@ impl OpenRooms {
             quiet: QuietLogs::default(),
             slow: SlowMembers::default(),
             behind: Vec::new(),
+            left_groups: HashMap::new(),
         }
     }
 
@@ -116,6 +121,16 @@ impl OpenRooms {
     /// Returns the history of a room with members here, or of a topic with subscribers here.
     pub(super) fn history(&self, alias: u16) -> Option<Arc<MessageHistory>> {
         self.shared(alias)?.history().cloned()
+    }
+
+    /// Notes that a subscription in a queue group has ended. Messages for it may still come from other lanes.
+    pub(super) fn note_left_group(&mut self, alias: u16, group: Arc<str>) {
+        self.left_groups.insert(alias, group);
+    }
+
+    /// The name of the queue group in which a subscription was that has ended.
+    pub(super) fn left_group(&self, alias: u16) -> Option<&Arc<str>> {
+        self.left_groups.get(&alias)
     }
 
     /// Notes that messages of a room from other lanes wait in its history for memory.
@@ -171,6 +186,7 @@ impl<'a> LaneDeliveries<'a> {
             return;
         };
         let index = usize::from(alias);
+        self.open.left_groups.remove(&alias);
         if self.open.all.len() <= index {
             self.open.all.resize_with(index + 1, || None);
         }
@@ -181,6 +197,7 @@ impl<'a> LaneDeliveries<'a> {
                 swept: 0,
                 members: Vec::new(),
                 watched: None,
+                is_behind: false,
             })
         });
         let index = room.members.len();
@@ -190,12 +207,13 @@ impl<'a> LaneDeliveries<'a> {
         self.sessions[slot].enter(alias, kind, index, subscriber);
     }
 
-    /// Ends a membership or subscription of a session. Returns what the lanes share of the room or pattern.
+    /// Ends a membership or subscription of a session. So many of its messages go to another member of its queue group,
+    /// and the others are dropped for a reason. Returns what the lanes share of the room or pattern.
     pub(super) fn detach(
         &mut self,
         slot: usize,
         membership: usize,
-        reason: DropReason,
+        (reason, reassigned): (DropReason, u64),
     ) -> Option<Arc<SharedRoom>> {
         let LaneSessions {
             table,
@@ -211,7 +229,9 @@ impl<'a> LaneDeliveries<'a> {
         if let Some(moved) = room.members.get(index).copied() {
             self.sessions[moved].move_member(alias, index);
         }
-        self.sessions.counters.room_dropped[reason as usize].add(undelivered);
+        let dropped = &self.sessions.counters.room_dropped;
+        dropped[DropReason::Reassigned as usize].add(reassigned);
+        dropped[reason as usize].add(undelivered.saturating_sub(reassigned));
         Some(Arc::clone(&room.shared))
     }
 

@@ -6,7 +6,7 @@
 //! the subscriber has caught up or its time is over. Rejected: a message to each publisher's lane. It would arrive a
 //! turn late, and publishers may leave meanwhile.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use tidewire_io::timer::TimerId;
@@ -26,7 +26,7 @@ pub(super) struct SlowMembers {
     /// Rooms in which a subscriber of this lane blocks the publishers, each with the timer that ends the block.
     blocked: HashMap<u16, TimerId>,
     /// Subscriptions in queue groups that had unsent messages at the last look.
-    behind: Vec<u16>,
+    behind: VecDeque<u16>,
 }
 
 impl OpenRooms {
@@ -149,8 +149,11 @@ impl LaneDeliveries<'_> {
         };
         let unsent = room.members.iter().filter_map(unsent_of).sum();
         room.shared.set_unsent(unsent);
-        if unsent > 0 && !self.open.slow.behind.contains(&alias) {
-            self.open.slow.behind.push(alias);
+        if unsent > 0
+            && let Some(room) = self.open.get_mut(alias).filter(|room| !room.is_behind)
+        {
+            room.is_behind = true;
+            self.open.slow.behind.push_back(alias);
         }
     }
 
@@ -173,8 +176,13 @@ impl LaneDeliveries<'_> {
     #[cold]
     pub(in crate::room) fn release_held(&mut self) {
         self.unblock_cleared();
-        for alias in std::mem::take(&mut self.open.slow.behind) {
-            self.note_unsent(alias);
+        for _ in 0..self.open.slow.behind.len().min(LOOKS_MAX) {
+            if let Some(alias) = self.open.slow.behind.pop_front() {
+                if let Some(room) = self.open.get_mut(alias) {
+                    room.is_behind = false;
+                }
+                self.note_unsent(alias);
+            }
         }
         let sessions = &mut *self.sessions;
         self.open.slow.held.retain(|(id, room)| {
@@ -216,6 +224,9 @@ fn warn_of_slow(
         "{what}"
     );
 }
+
+/// Subscriptions in queue groups that are looked at in a turn, because they had unsent messages.
+const LOOKS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {

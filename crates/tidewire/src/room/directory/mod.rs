@@ -394,6 +394,9 @@ impl State {
         id: SessionId,
         owner: Option<IpAddr>,
     ) -> Result<Arc<SharedRoom>, RoomError> {
+        if self.topics.group(name).is_some_and(|group| group.is_full()) {
+            return Err(RoomError::GroupFull);
+        }
         let alias = self.take_topic(pattern, owner)?;
         let shared = SharedRoom::in_group(alias, name, pattern.shape(), owner);
         let shared = Arc::new(shared);

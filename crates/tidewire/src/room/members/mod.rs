@@ -193,6 +193,8 @@ impl LaneRooms<'_> {
         self.joins().forget(slot);
         while let Some(last) = self.sessions[slot].memberships.len().checked_sub(1) {
             match self.sessions[slot].memberships[last].is_topic() {
+                // The other members of a queue group leave, too.
+                true if self.is_ending => self.topics().drop_group(slot, last),
                 true => self.topics().detach(slot, last, DropReason::Closed),
                 false => self.detach(slot, last, DropReason::Closed),
             }
@@ -205,7 +207,7 @@ impl LaneRooms<'_> {
 
     fn detach(&mut self, slot: usize, membership: usize, reason: DropReason) {
         let member = self.sessions[slot].profile.member.clone();
-        let Some(shared) = self.deliveries().detach(slot, membership, reason) else {
+        let Some(shared) = self.deliveries().detach(slot, membership, (reason, 0)) else {
             return;
         };
         if let Some(member) = member {

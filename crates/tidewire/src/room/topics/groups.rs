@@ -17,13 +17,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
+use tidewire_proto::message::Kind;
 use tidewire_proto::topic::{Pattern, PatternIndex};
 
 use super::LaneTopics;
 use super::publishing::append_without_offset;
 use crate::observe::DropReason;
 use crate::room::{RoomError, SharedRoom};
-use crate::session::LogKey;
+use crate::session::{LogKey, Session};
 
 /// The subscriptions of a group, at one time. A change makes another value.
 #[derive(Debug)]
@@ -54,6 +55,14 @@ impl Group {
             members,
             turn: AtomicUsize::new(turn),
         })
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(in crate::room) fn is_full(&self) -> bool {
+        self.members.len() >= MEMBERS_MAX
     }
 
     /// The member that gets the next message: one that blocks nobody, with the fewest unsent messages. `None` if the
@@ -130,33 +139,36 @@ impl GroupRoutes {
             .each_match(topic, |groups| groups.iter().for_each(&mut visit));
     }
 
-    /// Takes a changed group over. One without members is forgotten.
-    pub(super) fn apply(&mut self, group: &Arc<Group>) {
+    /// Takes over what a group is now. `None` if it has no members any more.
+    pub(super) fn apply(&mut self, name: &str, group: Option<&Arc<Group>>) {
         // Only groups whose pattern parsed were added.
-        let Ok(pattern) = Pattern::parse(pattern_of(&group.name)) else {
+        let Ok(pattern) = Pattern::parse(pattern_of(name)) else {
             return;
         };
         let mut groups = self.0.remove(&pattern).unwrap_or_default();
-        groups.retain(|it| it.name != group.name);
-        if !group.members.is_empty() {
-            groups.push(Arc::clone(group));
-        }
+        groups.retain(|it| *it.name != *name);
+        groups.extend(group.cloned());
         if !groups.is_empty() {
             self.0.insert(&pattern, groups);
         }
     }
 }
 
+/// Members of a group. A publication looks at each, and the messages of one that leaves go to the others one by one.
+const MEMBERS_MAX: usize = 256;
+
 /// The topic and the payload of a frame in the log of a subscription in a group.
 fn published(codec: &AnyCodec, group: &str, frame: &[u8]) -> Option<(Box<str>, Vec<u8>)> {
     let Ok(Decoded::Frame { message, .. }) = codec.decode(frame, usize::MAX) else {
         return None;
     };
+    let pattern = Pattern::parse(pattern_of(group)).ok()?;
     let topic = match message.name {
-        "" => pattern_of(group),
+        "" => pattern.text(),
         topic => topic,
     };
-    Some((topic.into(), message.payload.to_vec()))
+    let is_of_group = message.kind == Kind::Deliver && pattern.matches(topic);
+    is_of_group.then(|| (topic.into(), message.payload.to_vec()))
 }
 
 /// The name of a group in the tables. No pattern has a space.
@@ -202,13 +214,15 @@ impl LaneTopics<'_> {
             return Ok(None);
         };
         append_without_offset(&mut self.deliveries(), member, topic, payload)?;
+        // Its lane corrects the number after the next sweep.
+        member.add_unsent();
         Ok(Some(member))
     }
 
     /// Ends a subscription in a queue group. Its unsent messages go to the other members.
     #[cold]
     pub(super) fn leave_group(&mut self, slot: usize, subscription: usize, reason: DropReason) {
-        let unsent = self.take_unsent(slot, subscription);
+        let mut unsent = self.take_unsent(slot, subscription);
         let membership = &self.sessions[slot].memberships[subscription];
         let Some(shared) = self.open.shared(membership.room()).cloned() else {
             return;
@@ -217,14 +231,15 @@ impl LaneTopics<'_> {
         let Some(group) = directory.unsubscribe(&shared, self.exchange.lane()) else {
             return;
         };
-        let name = Arc::clone(&group.name);
-        self.topics.left_groups.insert(shared.alias(), name);
-        let reason = match group.members.is_empty() {
-            true => reason,
-            false => DropReason::Reassigned,
-        };
-        self.deliveries().detach(slot, subscription, reason);
+        if group.members.is_empty() {
+            unsent.clear();
+        }
+        let reassigned = unsent.len() as u64;
+        self.deliveries()
+            .detach(slot, subscription, (reason, reassigned));
         self.deliveries().close_unused(&shared);
+        self.open
+            .note_left_group(shared.alias(), Arc::clone(&group.name));
         for (topic, payload) in unsent {
             self.give_again(Some(&group), &topic, &payload);
         }
@@ -232,11 +247,33 @@ impl LaneTopics<'_> {
 
     /// Gives a message of a member that has left to another one of its group.
     fn give_again(&mut self, group: Option<&Group>, topic: &str, payload: &[u8]) {
-        let given = group.map_or(Ok(None), |group| self.give_to(group, topic, payload));
+        let must_drop = self.sessions.relief.is_short() && !self.sessions.relief_pass().may_grow();
+        let given = match group.filter(|_| !must_drop) {
+            Some(group) => self.give_to(group, topic, payload),
+            None => Ok(None),
+        };
         if !matches!(given, Ok(Some(_))) {
+            let reason = match must_drop {
+                true => DropReason::Memory,
+                false => DropReason::Left,
+            };
             let counters = &self.sessions.counters;
             counters.room_offered.add(1);
-            counters.room_dropped[DropReason::Left as usize].add(1);
+            counters.room_dropped[reason as usize].add(1);
+        }
+    }
+
+    /// Ends the subscriptions in queue groups of a session to which nothing can be written any more, so that others get
+    /// its messages.
+    #[cold]
+    pub(in crate::room) fn leave_groups(&mut self, slot: usize) {
+        let in_group = |session: &Session| {
+            let is_unwritable = !session.connection.output().is_writing();
+            let mut memberships = session.memberships.iter().filter(|_| is_unwritable);
+            memberships.position(|membership| membership.is_in_group())
+        };
+        while let Some(subscription) = self.sessions.table.get(slot).and_then(in_group) {
+            self.leave_group(slot, subscription, DropReason::Closed);
         }
     }
 
@@ -244,7 +281,7 @@ impl LaneTopics<'_> {
     /// member have the message.
     #[cold]
     pub(in crate::room) fn redirect(&mut self, log: LogKey, frame: &[u8]) {
-        let Some(name) = self.topics.left_groups.get(&log.alias()).cloned() else {
+        let Some(name) = self.open.left_group(log.alias()).cloned() else {
             return;
         };
         let codec = self.sessions.config.codecs.get(log.codec());
@@ -253,6 +290,23 @@ impl LaneTopics<'_> {
         };
         let group = self.open.directory().group(&name);
         self.give_again(group.as_deref(), &topic, &payload);
+    }
+
+    /// Ends a subscription of a lane that ends, as all others do. What waits in a queue group is dropped.
+    pub(in crate::room) fn drop_group(&mut self, slot: usize, subscription: usize) {
+        let membership = &self.sessions[slot].memberships[subscription];
+        let Some(shared) = self.open.shared(membership.room()).cloned() else {
+            return;
+        };
+        if !shared.is_in_group() {
+            return self.detach(slot, subscription, DropReason::Closed);
+        }
+        self.open
+            .directory()
+            .unsubscribe(&shared, self.exchange.lane());
+        self.deliveries()
+            .detach(slot, subscription, (DropReason::Closed, 0));
+        self.deliveries().close_unused(&shared);
     }
 
     /// The topics and payloads of the messages that wait in the log of a subscription.
@@ -276,7 +330,17 @@ impl LaneTopics<'_> {
 
 #[cfg(test)]
 mod tests {
+    use tidewire_proto::message::Message;
+    use tidewire_proto::room::Policy;
+
+    use super::super::Wanted;
     use super::*;
+    use crate::lane::{Lane, lane};
+    use crate::limits::Limits;
+    use crate::mailbox::BatchEntry;
+    use crate::server::Server;
+    use crate::service::Service;
+    use crate::session::SessionId;
 
     fn member(alias: u16) -> Arc<SharedRoom> {
         Arc::new(SharedRoom::in_group(alias, "jobs.* workers", None, None))
@@ -319,8 +383,13 @@ mod tests {
         let mut groups = Groups::default();
         let mut routes = GroupRoutes::default();
         for member in [&one, &other, &third] {
-            routes.apply(&groups.add(member));
+            groups.add(member);
+            routes.apply(member.name(), groups.get(member.name()));
         }
+        let mut remove = |routes: &mut GroupRoutes, member: &SharedRoom| {
+            groups.remove(member);
+            routes.apply(member.name(), groups.get(member.name()));
+        };
         let found = |routes: &GroupRoutes, topic: &str| {
             let mut names = Vec::new();
             routes.each_match(topic, |group| names.push(group.name.to_string()));
@@ -332,11 +401,138 @@ mod tests {
             ["jobs.* loggers", "jobs.* workers"]
         );
         assert!(found(&routes, "jobs").is_empty());
-        routes.apply(&groups.remove(&one));
+        remove(&mut routes, &one);
         assert_eq!(found(&routes, "jobs.a").len(), 2);
-        routes.apply(&groups.remove(&other));
+        remove(&mut routes, &other);
         assert_eq!(found(&routes, "jobs.a"), ["jobs.* loggers"]);
-        routes.apply(&groups.remove(&third));
+        remove(&mut routes, &third);
         assert!(found(&routes, "jobs.a").is_empty());
+    }
+
+    fn join(lane: &mut Lane<impl Service>, slot: usize, policy: Policy) -> u16 {
+        let id = lane.core.sessions[slot].id;
+        let wanted = Wanted::in_group("jobs.*", Some("workers"));
+        let mut rooms = lane.core.rooms();
+        rooms.topics().subscribe(id, wanted, Some(policy)).unwrap()
+    }
+
+    fn publish(lane: &mut Lane<impl Service>, count: usize) {
+        for _ in 0..count {
+            let mut rooms = lane.core.rooms();
+            let published = rooms.topics().publish(SessionId::NONE, "jobs.a", b"work");
+            published.unwrap();
+        }
+    }
+
+    fn behind(lane: &Lane<impl Service>, slot: usize) -> u64 {
+        let session = &lane.core.sessions[slot];
+        let membership = &session.memberships[0];
+        let log = lane.core.sessions.logs.get(membership.log()).unwrap();
+        membership.subscriber.messages_behind(log)
+    }
+
+    /// Everything was offered once, or given to another member once more.
+    fn check_conservation(lane: &Lane<impl Service>, published: u64, waiting: u64) {
+        let counters = &lane.core.counters;
+        let dropped = |reason: DropReason| counters.room_dropped[reason as usize].read();
+        let reassigned = dropped(DropReason::Reassigned);
+        assert_eq!(counters.room_offered.read(), published + reassigned);
+        assert_eq!(counters.room_delivered.read() + waiting, published);
+    }
+
+    /// Regression: the log of a member that took no more bytes grew without a limit as long as it stayed open.
+    #[test]
+    fn a_member_that_takes_no_more_bytes_leaves_its_groups() {
+        let mut lane = lane(&Server::builder());
+        let ((broken, _end), (other, _other_end)) = (lane.open_session(), lane.open_session());
+        join(&mut lane, broken, Policy::Disconnect);
+        lane.core.sessions[broken]
+            .connection
+            .output_mut()
+            .handle_blocked();
+        publish(&mut lane, 10);
+        join(&mut lane, other, Policy::Disconnect);
+        assert_eq!(behind(&lane, broken), 10);
+        lane.core.sessions[broken].connection.handle_write_failed();
+        lane.core.sessions.flush(broken);
+        lane.core.rooms().release_held(&mut Vec::new());
+        assert!(lane.core.sessions[broken].memberships.is_empty());
+        assert_eq!(behind(&lane, other), 10);
+        publish(&mut lane, 5);
+        assert_eq!(behind(&lane, other), 15);
+        check_conservation(&lane, 15, 15);
+    }
+
+    /// Regression: all that waited for a member went to one other, which was over its limit then, and so on.
+    #[test]
+    fn the_messages_of_a_member_that_leaves_are_spread_over_the_others() {
+        let mut lane = lane(&Server::builder());
+        let mut sessions: Vec<_> = (0..8).map(|_| lane.open_session()).collect();
+        let (first, _end) = sessions.remove(0);
+        join(&mut lane, first, Policy::Disconnect);
+        publish(&mut lane, 700);
+        for (slot, _) in &sessions {
+            join(&mut lane, *slot, Policy::Disconnect);
+        }
+        lane.core.rooms().leave_all(first);
+        let shares: Vec<u64> = sessions
+            .iter()
+            .map(|(slot, _)| behind(&lane, *slot))
+            .collect();
+        assert_eq!(shares, [100; 7]);
+        check_conservation(&lane, 700, 700);
+    }
+
+    /// Regression: a message of a room that had the alias of a former member came to a group.
+    #[test]
+    fn only_publications_for_the_former_member_are_given_again() {
+        let mut lane = lane(&Server::builder());
+        let ((former, _end), (other, _other_end)) = (lane.open_session(), lane.open_session());
+        let alias = join(&mut lane, former, Policy::Disconnect);
+        join(&mut lane, other, Policy::Disconnect);
+        lane.core.rooms().leave_all(former);
+        let framed = |kind, topic: &str| {
+            let mut frame = Vec::new();
+            let message = Message::new(kind, alias, b"work").with_name(topic);
+            AnyCodec::default().encode(&message, &mut frame).unwrap();
+            frame
+        };
+        for (frame, expected) in [
+            (framed(Kind::Deliver, "jobs.a"), 1),
+            (framed(Kind::Deliver, "ada"), 1),
+            (framed(Kind::Publish, "jobs.a"), 1),
+        ] {
+            let log = LogKey::main(alias);
+            let entry = BatchEntry::Room { log, frame: &frame };
+            lane.core.rooms().deliver_entry(&entry);
+            assert_eq!(behind(&lane, other), expected);
+        }
+        // A room with the alias: the lane does not know the group of the alias any more.
+        let member = lane.core.sessions[other].memberships[0].room();
+        assert_ne!(member, alias);
+        let room = Arc::new(SharedRoom::room(alias, "lobby", None));
+        let mut rooms = lane.core.rooms();
+        rooms.deliveries().attach(former, &room, None);
+        assert!(lane.core.rooms.open().left_group(alias).is_none());
+    }
+
+    #[test]
+    fn a_group_has_a_limit_of_members() {
+        let mut limits = Limits::default();
+        limits.topics.set_per_session_max(1_000);
+        let mut lane = lane(&Server::builder().limits(limits));
+        let sessions: Vec<_> = (0..=MEMBERS_MAX).map(|_| lane.open_session()).collect();
+        let mut subscribe = |slot: usize| {
+            let id = lane.core.sessions[slot].id;
+            let wanted = Wanted::in_group("jobs.*", Some("workers"));
+            lane.core.rooms().topics().subscribe(id, wanted, None)
+        };
+        for (slot, _) in &sessions[..MEMBERS_MAX] {
+            subscribe(*slot).unwrap();
+        }
+        assert_eq!(
+            subscribe(sessions[MEMBERS_MAX].0),
+            Err(RoomError::GroupFull)
+        );
     }
 }

@@ -14,7 +14,7 @@ mod groups;
 mod publishing;
 mod routes;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use tidewire_proto::body::validate_name;
@@ -46,8 +46,6 @@ pub(super) struct TopicTable {
     /// The history of the last message's topic. Only this one is held, so that another topic's history can give way to
     /// a new one.
     history: Option<TopicHistory>,
-    /// The groups of the subscriptions of this lane that have ended, by alias, until the alias is used again.
-    left_groups: HashMap<u16, Arc<str>>,
     /// Counts the registrations of the whole server.
     limiter: Arc<SessionLimiter>,
     /// Limits the log lines about refused registrations.
@@ -69,7 +67,6 @@ impl TopicTable {
             routes: Routes::default(),
             cache: TopicCache::default(),
             history: None,
-            left_groups: HashMap::new(),
             limiter,
             registration_log: QuietLog::default(),
         }
@@ -260,7 +257,6 @@ impl<'a> LaneTopics<'a> {
         if registers {
             self.sessions.counters.registrations.add(1);
         }
-        self.topics.left_groups.remove(&topic.alias());
         self.deliveries().attach(slot, &topic, policy);
         Ok(topic.alias())
     }
@@ -283,7 +279,8 @@ impl<'a> LaneTopics<'a> {
         if self.sessions[slot].memberships[subscription].is_in_group() {
             return self.leave_group(slot, subscription, reason);
         }
-        let Some(shared) = self.deliveries().detach(slot, subscription, reason) else {
+        let detached = self.deliveries().detach(slot, subscription, (reason, 0));
+        let Some(shared) = detached else {
             return;
         };
         let directory = self.open.directory();

@@ -46,7 +46,8 @@ struct TopicEntry {
 enum Change {
     Added(Arc<SharedRoom>),
     Removed(Arc<str>),
-    Group(Arc<Group>),
+    /// A group got or lost a member. The name is enough: a copy of the members for each change would take much memory.
+    Group(Arc<str>),
 }
 
 impl Topics {
@@ -62,14 +63,14 @@ impl Topics {
     /// Adds a subscription to its group.
     pub(in crate::room) fn enter_group(&mut self, member: &Arc<SharedRoom>, lane: usize) {
         member.receive_on(lane);
-        let group = self.groups.add(member);
-        self.note(Change::Group(group));
+        self.groups.add(member);
+        self.note(Change::Group(Arc::clone(member.name())));
     }
 
     /// Removes a subscription from its group. Returns the group without it.
     pub(in crate::room) fn exit_group(&mut self, member: &SharedRoom) -> Arc<Group> {
         let group = self.groups.remove(member);
-        self.note(Change::Group(Arc::clone(&group)));
+        self.note(Change::Group(Arc::clone(member.name())));
         group
     }
 
@@ -118,16 +119,16 @@ impl Topics {
         if routes.version < self.changes_start {
             routes.index = PatternIndex::new();
             for entry in self.entries.values() {
-                routes.apply(&Change::Added(Arc::clone(&entry.shared)));
+                routes.apply(&Change::Added(Arc::clone(&entry.shared)), &self.groups);
             }
             routes.groups = GroupRoutes::default();
             for group in self.groups.all() {
-                routes.groups.apply(group);
+                routes.groups.apply(group.name(), Some(group));
             }
         } else {
             let known = (routes.version - self.changes_start) as usize;
             for change in self.changes.range(known..) {
-                routes.apply(change);
+                routes.apply(change, &self.groups);
             }
         }
         routes.version = self.version();
@@ -160,11 +161,11 @@ impl Routes {
         self.groups.each_match(topic, visit);
     }
 
-    fn apply(&mut self, change: &Change) {
+    fn apply(&mut self, change: &Change, groups: &Groups) {
         let text = match change {
             Change::Added(shared) => shared.name(),
             Change::Removed(pattern) => pattern,
-            Change::Group(group) => return self.groups.apply(group),
+            Change::Group(name) => return self.groups.apply(name, groups.get(name)),
         };
         // Only patterns that parsed were added.
         let Ok(pattern) = Pattern::parse(text) else {
