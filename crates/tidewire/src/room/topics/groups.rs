@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use tidewire_proto::codec::{AnyCodec, Codec, Decoded};
 use tidewire_proto::message::Kind;
@@ -34,6 +34,9 @@ pub(crate) struct Group {
     members: Vec<Arc<SharedRoom>>,
     /// The member whose turn it is.
     turn: AtomicUsize,
+    /// The fewest unsent messages that a member had at the last choice. A member with no more is chosen without a look
+    /// at the others.
+    least: AtomicU64,
 }
 
 /// The groups of a server by name. The directory's mutex protects it.
@@ -54,6 +57,7 @@ impl Group {
             name: Arc::clone(name),
             members,
             turn: AtomicUsize::new(turn),
+            least: AtomicU64::new(0),
         })
     }
 
@@ -73,17 +77,20 @@ impl Group {
         let start = if start < self.members.len() { start } else { 0 };
         self.turn.store(start + 1, Ordering::Relaxed);
         let (before, after) = self.members.split_at(start);
+        let least = (false, self.least.load(Ordering::Relaxed));
         let mut best: Option<(&Arc<SharedRoom>, (bool, u64))> = None;
         for member in after.iter().chain(before) {
             let burden = (member.is_congested(), member.unsent());
-            if burden == (false, 0) {
-                return Some(member);
-            }
-            if best.is_none_or(|(_, least)| burden < least) {
+            if best.is_none_or(|(_, fewest)| burden < fewest) {
                 best = Some((member, burden));
+                if burden <= least {
+                    break;
+                }
             }
         }
-        best.map(|(member, _)| member)
+        let (member, (_, unsent)) = best?;
+        self.least.store(unsent, Ordering::Relaxed);
+        Some(member)
     }
 }
 
