@@ -289,7 +289,7 @@ fn topic_examples() -> Vec<(Kind, Vec<u8>)> {
         subscribe(4, None, "temp.*"),
         subscribe(8, Some(Policy::DropOldest), "temp"),
         subscribe(10, Some(Policy::ConflateByTopic), "md.>"),
-        in_group(12, "jobs.*", "workers"),
+        in_group(12, None, "jobs.*", Some("workers")),
         frame(K::Reply, 5, 4, |_| ()),
         frame(K::Unsubscribe, 5, 6, |_| ()),
         named(K::Publish, 0, "temp.hall", b"21C"),
@@ -346,31 +346,23 @@ fn frame(kind: Kind, channel: u16, id: u32, body: impl FnOnce(&mut Vec<u8>)) -> 
 }
 
 fn subscribe(id: u32, policy: Option<Policy>, pattern: &str) -> (Kind, Vec<u8>) {
-    let group = None;
-    subscription(
-        id,
-        &SubscribeBody {
+    in_group(id, policy, pattern, None)
+}
+
+fn in_group(
+    id: u32,
+    policy: Option<Policy>,
+    pattern: &str,
+    group: Option<&str>,
+) -> (Kind, Vec<u8>) {
+    frame(Kind::Subscribe, 0, id, |out| {
+        SubscribeBody {
             policy,
             pattern,
             group,
-        },
-    )
-}
-
-fn in_group(id: u32, pattern: &str, group: &str) -> (Kind, Vec<u8>) {
-    let (policy, group) = (None, Some(group));
-    subscription(
-        id,
-        &SubscribeBody {
-            policy,
-            pattern,
-            group,
-        },
-    )
-}
-
-fn subscription(id: u32, body: &SubscribeBody<'_>) -> (Kind, Vec<u8>) {
-    frame(Kind::Subscribe, 0, id, |out| body.encode(out))
+        }
+        .encode(out);
+    })
 }
 
 fn named(kind: Kind, id: u32, name: &str, payload: &[u8]) -> (Kind, Vec<u8>) {

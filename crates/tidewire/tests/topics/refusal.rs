@@ -107,6 +107,17 @@ fn limits_of_sessions_and_of_the_server_hold_and_are_freed_by_unsubscribing() {
     server.stop();
 }
 
+/// The text of the refusal of a subscription that reaches a limit.
+fn refusal(client: &Client, pattern: &str) -> String {
+    match client.subscribe(pattern).wait() {
+        Err(RequestError::Refused { code, text, .. }) => {
+            assert_eq!(code, ErrorCode::LimitReached);
+            text
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
 /// Regression: 64 connections of one address took all patterns of the server.
 #[test]
 fn one_address_cannot_take_the_patterns_of_all() {
@@ -119,13 +130,6 @@ fn one_address_cannot_take_the_patterns_of_all() {
     let builder = Server::builder().limits(limits).listen(&path).unwrap();
     let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
     let port = server.server().addresses()[1].to_string();
-    let refusal = |client: &Client, pattern| match client.subscribe(pattern).wait() {
-        Err(RequestError::Refused { code, text, .. }) => {
-            assert_eq!(code, ErrorCode::LimitReached);
-            text
-        }
-        other => panic!("not refused: {other:?}"),
-    };
     let (one, two) = (
         Client::connect(&port).wait().unwrap(),
         Client::connect(&port).wait().unwrap(),
@@ -167,13 +171,6 @@ fn shapes_of_patterns_are_limited_and_freed_by_unsubscribing() {
     let builder = Server::builder().limits(limits).listen(&path).unwrap();
     let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
     let port = server.server().addresses()[1].to_string();
-    let refusal = |client: &Client, pattern| match client.subscribe(pattern).wait() {
-        Err(RequestError::Refused { code, text, .. }) => {
-            assert_eq!(code, ErrorCode::LimitReached);
-            text
-        }
-        other => panic!("not refused: {other:?}"),
-    };
     let (one, two) = (
         Client::connect(&port).wait().unwrap(),
         Client::connect(&port).wait().unwrap(),
