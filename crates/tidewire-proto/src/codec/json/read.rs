@@ -268,10 +268,9 @@ fn subscribe(object: &Object<'_>, scratch: &mut Vec<u8>) -> Result<(), LineFault
     };
     let pattern = object.text(F::Pattern);
     let group = object.has(F::Group).then(|| object.text(F::Group));
-    // The body has a space between both.
-    if pattern.contains(' ') {
-        return Err(bad(F::Pattern));
-    }
+    // The body has a space between both. With a space in the pattern, too, the server refuses what it takes for the
+    // name of a group.
+    let group = group.or(pattern.contains(' ').then_some(""));
     SubscribeBody {
         policy,
         pattern,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::body::{JoinedBody, Roster};
+use crate::body::{JoinedBody, Roster, SubscribeBody};
 use crate::codec::contract;
 use crate::json::LineFault;
 use crate::limits::FRAME_BYTES_MAX;
@@ -408,4 +408,26 @@ fn a_members_events_are_told_with_the_members_name() {
             r#"{"kind":"deliver","channel":3,"data":"psst"}"#,
         ]
     );
+}
+
+/// A pattern with a space is no pattern and a group. The server refuses it, and the connection stays.
+#[test]
+fn a_space_in_a_pattern_makes_no_group_of_its_end() {
+    for (line, expected) in [
+        (r#"{"kind":"subscribe","id":1,"pattern":"a"}"#, None),
+        (
+            r#"{"kind":"subscribe","id":1,"pattern":"a","group":"b"}"#,
+            Some("b"),
+        ),
+        (r#"{"kind":"subscribe","id":1,"pattern":"a b"}"#, Some("b ")),
+        (
+            r#"{"kind":"subscribe","id":1,"pattern":"a b","group":"c"}"#,
+            Some("b c"),
+        ),
+    ] {
+        let (mut scratch, frame) = (Vec::new(), Message::new(Kind::OneWay, 0, line.as_bytes()));
+        let message = Json.translate(frame, &mut scratch).unwrap();
+        let body = SubscribeBody::decode(message.payload).unwrap();
+        assert_eq!((body.pattern, body.group), ("a", expected), "{line}");
+    }
 }
