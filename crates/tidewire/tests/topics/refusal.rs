@@ -191,7 +191,7 @@ fn shapes_of_patterns_are_limited_and_freed_by_unsubscribing() {
     let _fourth = other.subscribe("*.>").wait().unwrap();
     let text = refusal(&other, "a.*.>");
     assert!(text.contains("topic_shapes_max"), "{text}");
-    // A shape is free when its last pattern has ended, whoever had that.
+    // A shape is free when its last pattern has ended, also if another session had that pattern.
     drop(third);
     two.flush().wait().unwrap();
     let [middle, _first] = held;

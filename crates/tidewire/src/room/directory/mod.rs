@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tidewire_proto::body::name_skeleton;
 use tidewire_proto::message::MemberId;
-use tidewire_proto::topic::{Pattern, PatternBuf};
+use tidewire_proto::topic::{Pattern, PatternBuf, Shape};
 
 use super::refusal::RoomError;
 use super::shared_room::{LaneCounts, SharedRoom};
@@ -381,10 +381,11 @@ impl State {
         let count = self.topics.len() - self.own_patterns;
         let too_many = |full: TableFull| RoomError::TooManyPatterns(full.into());
         self.topic_quota.check(owner, count).map_err(too_many)?;
-        self.shapes.check(pattern, owner)?;
+        let shape = pattern.shape().filter(Shape::has_inner_wildcard);
+        self.shapes.check(shape, owner)?;
         let alias = self.aliases.take().map_err(too_many)?;
         self.topic_quota.add(owner);
-        self.shapes.add(pattern, owner);
+        self.shapes.add(shape, owner);
         Ok(alias)
     }
 

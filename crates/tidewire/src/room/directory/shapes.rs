@@ -2,14 +2,14 @@
 //!
 //! Problem: a publication looks for one pattern of each shape, and each may match. So unknown peers could make every
 //! publication dear with patterns of many shapes. Approach: the limits count shapes. Ten thousand devices with the
-//! pattern `dev.NAME.*.set` have one. A shape counts for the address that was the first to use it, as long as it has a
-//! pattern, whoever subscribes to that. A session may use a number of shapes, whoever was the first. The 32 shapes
-//! whose only wildcard is at the end have no limit: each topic fits at most 17 of them.
+//! pattern `dev.NAME.*.set` have one. A shape counts for the address that used it first. It does so as long as the
+//! shape has a pattern, also if only other addresses subscribe to that. A session has a limit for the shapes of its own
+//! patterns. The 32 shapes whose only wildcard is at the end have no limit: each topic fits at most 17 of them.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use tidewire_proto::topic::{Pattern, Shape};
+use tidewire_proto::topic::Shape;
 
 use super::aliases::Quota;
 use crate::limits::TopicLimits;
@@ -36,13 +36,12 @@ impl Shapes {
         }
     }
 
-    /// Checks whether a session of this address may open a pattern.
+    /// Checks whether a session of this address may open a pattern of this shape, if the limits count it.
     pub(super) fn check(
         &self,
-        pattern: &Pattern<'_>,
+        shape: Option<Shape>,
         owner: Option<IpAddr>,
     ) -> Result<(), RoomError> {
-        let shape = pattern.shape().filter(Shape::has_inner_wildcard);
         if shape.is_none_or(|shape| self.used.contains_key(&shape)) {
             return Ok(());
         }
@@ -50,9 +49,9 @@ impl Shapes {
         checked.map_err(|full| RoomError::TooManyShapes(full.into()))
     }
 
-    /// Counts a pattern that was opened.
-    pub(super) fn add(&mut self, pattern: &Pattern<'_>, owner: Option<IpAddr>) {
-        let Some(shape) = pattern.shape().filter(Shape::has_inner_wildcard) else {
+    /// Counts a pattern of this shape that was opened.
+    pub(super) fn add(&mut self, shape: Option<Shape>, owner: Option<IpAddr>) {
+        let Some(shape) = shape else {
             return;
         };
         let quota = &mut self.quota;

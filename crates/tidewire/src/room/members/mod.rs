@@ -193,8 +193,7 @@ impl LaneRooms<'_> {
         self.joins().forget(slot);
         while let Some(last) = self.sessions[slot].memberships.len().checked_sub(1) {
             match self.sessions[slot].memberships[last].is_topic() {
-                // The other members of a queue group leave, too.
-                true if self.is_ending => self.topics().drop_group(slot, last),
+                true if self.is_ending => self.topics().close(slot, last),
                 true => self.topics().detach(slot, last, DropReason::Closed),
                 false => self.detach(slot, last, DropReason::Closed),
             }

@@ -65,6 +65,10 @@ impl Group {
         &self.name
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
     pub(in crate::room) fn is_full(&self) -> bool {
         self.members.len() >= MEMBERS_MAX
     }
@@ -161,11 +165,14 @@ impl GroupRoutes {
     }
 }
 
+/// The topic and the payload of a message that a member was not sent.
+pub(super) type Unsent = (Box<str>, Vec<u8>);
+
 /// Members of a group. A publication looks at each, and the messages of one that leaves go to the others one by one.
 const MEMBERS_MAX: usize = 256;
 
 /// The topic and the payload of a frame in the log of a subscription in a group.
-fn published(codec: &AnyCodec, group: &str, frame: &[u8]) -> Option<(Box<str>, Vec<u8>)> {
+fn published(codec: &AnyCodec, group: &str, frame: &[u8]) -> Option<Unsent> {
     let Ok(Decoded::Frame { message, .. }) = codec.decode(frame, usize::MAX) else {
         return None;
     };
@@ -226,29 +233,12 @@ impl LaneTopics<'_> {
         Ok(Some(member))
     }
 
-    /// Ends a subscription in a queue group. Its unsent messages go to the other members.
+    /// Gives the unsent messages of a member that has left to the other members of its group.
     #[cold]
-    pub(super) fn leave_group(&mut self, slot: usize, subscription: usize, reason: DropReason) {
-        let mut unsent = self.take_unsent(slot, subscription);
-        let membership = &self.sessions[slot].memberships[subscription];
-        let Some(shared) = self.open.shared(membership.room()).cloned() else {
-            return;
-        };
-        let directory = self.open.directory();
-        let Some(group) = directory.unsubscribe(&shared, self.exchange.lane()) else {
-            return;
-        };
-        if group.members.is_empty() {
-            unsent.clear();
-        }
-        let reassigned = unsent.len() as u64;
-        self.deliveries()
-            .detach(slot, subscription, (reason, reassigned));
-        self.deliveries().close_unused(&shared);
-        self.open
-            .note_left_group(shared.alias(), Arc::clone(&group.name));
+    pub(super) fn pass_on(&mut self, alias: u16, group: &Group, unsent: Vec<Unsent>) {
+        self.open.note_left_group(alias, Arc::clone(&group.name));
         for (topic, payload) in unsent {
-            self.give_again(Some(&group), &topic, &payload);
+            self.give_again(Some(group), &topic, &payload);
         }
     }
 
@@ -280,7 +270,7 @@ impl LaneTopics<'_> {
             memberships.position(|membership| membership.is_in_group())
         };
         while let Some(subscription) = self.sessions.table.get(slot).and_then(in_group) {
-            self.leave_group(slot, subscription, DropReason::Closed);
+            self.detach(slot, subscription, DropReason::Closed);
         }
     }
 
@@ -299,25 +289,9 @@ impl LaneTopics<'_> {
         self.give_again(group.as_deref(), &topic, &payload);
     }
 
-    /// Ends a subscription of a lane that ends, as all others do. What waits in a queue group is dropped.
-    pub(in crate::room) fn drop_group(&mut self, slot: usize, subscription: usize) {
-        let membership = &self.sessions[slot].memberships[subscription];
-        let Some(shared) = self.open.shared(membership.room()).cloned() else {
-            return;
-        };
-        if !shared.is_in_group() {
-            return self.detach(slot, subscription, DropReason::Closed);
-        }
-        self.open
-            .directory()
-            .unsubscribe(&shared, self.exchange.lane());
-        self.deliveries()
-            .detach(slot, subscription, (DropReason::Closed, 0));
-        self.deliveries().close_unused(&shared);
-    }
-
     /// The topics and payloads of the messages that wait in the log of a subscription.
-    fn take_unsent(&self, slot: usize, subscription: usize) -> Vec<(Box<str>, Vec<u8>)> {
+    #[cold]
+    pub(super) fn unsent_of(&self, slot: usize, subscription: usize) -> Vec<Unsent> {
         let membership = &self.sessions[slot].memberships[subscription];
         let (Some(shared), Some(log)) = (
             self.open.shared(membership.room()),

@@ -32,6 +32,7 @@ use super::refusal::{ReachedLimit, RoomError};
 use crate::history::TopicHistory;
 use crate::mailbox::Exchange;
 use crate::observe::{DropReason, QuietLog};
+use crate::room::SharedRoom;
 use crate::session::{LaneSessions, Session, SessionId, SessionLimiter};
 use cache::TopicCache;
 use groups::group_name;
@@ -275,21 +276,48 @@ impl<'a> LaneTopics<'a> {
         Ok(())
     }
 
+    /// Ends a subscription. The unsent messages of one in a queue group go to the other members.
     pub(super) fn detach(&mut self, slot: usize, subscription: usize, reason: DropReason) {
-        if self.sessions[slot].memberships[subscription].is_in_group() {
-            return self.leave_group(slot, subscription, reason);
-        }
-        let detached = self.deliveries().detach(slot, subscription, (reason, 0));
-        let Some(shared) = detached else {
-            return;
+        let unsent = match self.sessions[slot].memberships[subscription].is_in_group() {
+            true => self.unsent_of(slot, subscription),
+            false => Vec::new(),
         };
+        if let Some((shared, Some(group))) = self.end(slot, subscription, reason, unsent.len()) {
+            let unsent = if group.is_empty() { Vec::new() } else { unsent };
+            self.pass_on(shared.alias(), &group, unsent);
+        }
+    }
+
+    /// Ends a subscription whose lane ends. The other members of a queue group end, too, so nothing goes to them.
+    pub(super) fn close(&mut self, slot: usize, subscription: usize) {
+        self.end(slot, subscription, DropReason::Closed, 0);
+    }
+
+    /// Ends a subscription, of which so many unsent messages go to other members of its queue group, if it has some.
+    /// Returns the group without it.
+    fn end(
+        &mut self,
+        slot: usize,
+        subscription: usize,
+        reason: DropReason,
+        unsent: usize,
+    ) -> Option<(Arc<SharedRoom>, Option<Arc<Group>>)> {
+        let alias = self.sessions[slot].memberships[subscription].room();
+        let shared = Arc::clone(self.open.shared(alias)?);
         let directory = self.open.directory();
-        directory.unsubscribe(&shared, self.exchange.lane());
+        let group = directory.unsubscribe(&shared, self.exchange.lane());
+        let reassigned = match &group {
+            Some(group) if !group.is_empty() => unsent as u64,
+            _ => 0,
+        };
+        self.deliveries()
+            .detach(slot, subscription, (reason, reassigned))?;
         if self.registers(&self.sessions[slot]) {
             let owner = self.sessions[slot].owner();
             self.topics.limiter.unregister(owner);
         }
         self.deliveries().close_unused(&shared);
+        Some((shared, group))
     }
 }
 
