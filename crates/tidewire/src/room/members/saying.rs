@@ -54,13 +54,7 @@ impl LaneRooms<'_> {
         let Some(member) = &session.profile.member else {
             return Err(RoomError::NotJoined);
         };
-        let message = ChatMessage {
-            channel: alias,
-            member: member.id(),
-            name: member.name(),
-            private: false,
-            payload,
-        };
+        let message = said_by(member, alias, payload);
         logs.check_frame(payload.len(), FRAME_OVERHEAD_BYTES_MAX)?;
         let held = shared.is_congested().then(|| Arc::clone(shared));
         let expected = payload.len() + FRAME_OVERHEAD_BYTES_MAX;
@@ -148,13 +142,7 @@ impl LaneRooms<'_> {
         give: impl FnOnce(&mut LaneDeliveries<'_>, &Origin<'_>, InEachCodec<'_>),
     ) -> Result<(), RoomError> {
         let member = member_of(self.sessions, id).ok_or(RoomError::NotJoined)?;
-        let message = ChatMessage {
-            channel: alias,
-            member: member.id(),
-            name: member.name(),
-            private: false,
-            payload,
-        };
+        let message = said_by(&member, alias, payload);
         let frame =
             |codec: &AnyCodec, out: &mut Vec<u8>| encode_chat_at(codec, offset, &message, out);
         let message = InEachCodec::by(id, &frame, payload.len() + FRAME_OVERHEAD_BYTES_MAX);
@@ -329,6 +317,18 @@ impl LaneRooms<'_> {
         self.exchange
             .send_to_nodes(remote.addressee(), &room, &entry);
         Ok(())
+    }
+}
+
+/// A message of a member to all members of a room.
+#[inline(always)]
+fn said_by<'m>(member: &'m Member, room: u16, payload: &'m [u8]) -> ChatMessage<'m> {
+    ChatMessage {
+        channel: room,
+        member: member.id(),
+        name: member.name(),
+        private: false,
+        payload,
     }
 }
 
