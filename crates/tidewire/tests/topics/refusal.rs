@@ -107,6 +107,18 @@ fn limits_of_sessions_and_of_the_server_hold_and_are_freed_by_unsubscribing() {
     server.stop();
 }
 
+/// A server with these limits, with two clients of one address and one that has no address.
+fn serve_addresses(limits: Limits) -> (TestServer, [Client; 3]) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = format!("ipc://{}", directory.path().join("s").display());
+    let builder = Server::builder().limits(limits).listen(&path).unwrap();
+    let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
+    let port = server.server().addresses()[1].to_string();
+    // The last client is connected, so the path is needed no more.
+    let clients = [&port, &port, &path].map(|address| Client::connect(address).wait().unwrap());
+    (server, clients)
+}
+
 /// The text of the refusal of a subscription that reaches a limit.
 fn refusal(client: &Client, pattern: &str) -> String {
     match client.subscribe(pattern).wait() {
@@ -121,19 +133,11 @@ fn refusal(client: &Client, pattern: &str) -> String {
 /// Regression: 64 connections of one address took all patterns of the server.
 #[test]
 fn one_address_cannot_take_the_patterns_of_all() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = format!("ipc://{}", directory.path().join("s").display());
     let mut limits = Limits::default();
     limits.topics.set_per_session_max(2);
     limits.topics.set_per_address_max(3);
     limits.topics.set_max(4);
-    let builder = Server::builder().limits(limits).listen(&path).unwrap();
-    let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
-    let port = server.server().addresses()[1].to_string();
-    let (one, two) = (
-        Client::connect(&port).wait().unwrap(),
-        Client::connect(&port).wait().unwrap(),
-    );
+    let (server, [one, two, other]) = serve_addresses(limits);
     let _held = [
         one.subscribe("a").wait().unwrap(),
         one.subscribe("b").wait().unwrap(),
@@ -143,7 +147,6 @@ fn one_address_cannot_take_the_patterns_of_all() {
     let third = two.subscribe("c").wait().unwrap();
     let text = refusal(&two, "d");
     assert!(text.contains("topics_per_address_max"), "{text}");
-    let other = Client::connect(&path).wait().unwrap();
     let _last = other.subscribe("d").wait().unwrap();
     let text = refusal(&other, "e");
     assert!(text.contains("topics_max"), "{text}");
@@ -162,19 +165,11 @@ fn one_address_cannot_take_the_patterns_of_all() {
 /// A publication costs a look-up for each shape of patterns, so neither a session nor an address takes all shapes.
 #[test]
 fn shapes_of_patterns_are_limited_and_freed_by_unsubscribing() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = format!("ipc://{}", directory.path().join("s").display());
     let mut limits = Limits::default();
     limits.topics.set_shapes_per_session_max(2);
     limits.topics.set_shapes_per_address_max(3);
     limits.topics.set_shapes_max(4);
-    let builder = Server::builder().limits(limits).listen(&path).unwrap();
-    let server = TestServer::over_tcp(builder, &tw1(), |_| PubSub::new());
-    let port = server.server().addresses()[1].to_string();
-    let (one, two) = (
-        Client::connect(&port).wait().unwrap(),
-        Client::connect(&port).wait().unwrap(),
-    );
+    let (server, [one, two, other]) = serve_addresses(limits);
     let held = [
         one.subscribe("a.*.c").wait().unwrap(),
         one.subscribe("*.b").wait().unwrap(),
@@ -187,7 +182,6 @@ fn shapes_of_patterns_are_limited_and_freed_by_unsubscribing() {
     let third = two.subscribe("*.*.c").wait().unwrap();
     let text = refusal(&two, "*.>");
     assert!(text.contains("topic_shapes_per_address_max"), "{text}");
-    let other = Client::connect(&path).wait().unwrap();
     let _fourth = other.subscribe("*.>").wait().unwrap();
     let text = refusal(&other, "a.*.>");
     assert!(text.contains("topic_shapes_max"), "{text}");
